@@ -1,0 +1,1 @@
+"""hocket: write, prove, compile and run collective communication."""

@@ -1,0 +1,428 @@
+"""What a collective promises: buffers, precondition and postcondition (paper section 3.2).
+
+A collective is a plain value. It says how many chunks each buffer of each rank has, which of them hold data at the
+start, what each chunk of the output must hold at the end, and whether input and output are one memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, get_args
+
+from hocket.errors import InvalidArgument, caller
+
+BufferName = Literal["in", "out", "sc"]
+BUFFERS: tuple[BufferName, ...] = get_args(BufferName)
+
+Contribution = tuple[int, int]
+"""An input chunk: (rank, index)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """On one rank, ``buffer[i]`` is another name of ``target[offset + i]``."""
+
+    buffer: BufferName
+    target: BufferName
+    offset: int
+
+
+@dataclass(frozen=True)
+class Collective:
+    """Base of all collectives.
+
+    ``ranks`` is a number, or a shape such as ``(nodes, gpus)``; then ranks and indices may be tuples, flattened
+    row-major. ``chunks`` is the number of chunks of one *unit*: of the whole buffer, or of one rank's block.
+    """
+
+    name: ClassVar[str]
+
+    ranks: int | tuple[int, ...]
+    chunks: int = 1
+    inplace: bool = False
+
+    def __post_init__(self) -> None:
+        shape = self.ranks if isinstance(self.ranks, tuple) else (self.ranks,)
+        if not shape or not all(_is_count(n) for n in shape):
+            raise InvalidArgument(
+                f"ranks must be a positive number or a tuple of them, not {self.ranks!r}", caller()
+            )
+        if not _is_count(self.chunks):
+            raise InvalidArgument(f"chunks must be a positive number, not {self.chunks!r}", caller())
+        root = getattr(self, "root", 0)
+        if not isinstance(root, int) or isinstance(root, bool) or not 0 <= root < math.prod(shape):
+            raise InvalidArgument(f"root must be in [0, {math.prod(shape)}), not {root!r}", caller())
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return self.ranks if isinstance(self.ranks, int) else math.prod(self.ranks)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.ranks,) if isinstance(self.ranks, int) else self.ranks
+
+    def input_blocks(self, rank: int) -> int:
+        """Units in the input buffer of ``rank``, each of ``chunks`` chunks."""
+        raise NotImplementedError
+
+    def output_blocks(self, rank: int) -> int:
+        """Units in the output buffer of ``rank``, each of ``chunks`` chunks."""
+        raise NotImplementedError
+
+    def inputs(self, rank: int) -> int:
+        """Chunks of ``in`` on ``rank``."""
+        return self.input_blocks(rank) * self.chunks
+
+    def outputs(self, rank: int) -> int:
+        """Chunks of ``out`` on ``rank``."""
+        return self.output_blocks(rank) * self.chunks
+
+    def alias(self, rank: int) -> Alias | None:
+        """How NCCL defines in-place for this collective; None when the buffers are apart."""
+        if not self.inplace or not self.inputs(rank) or not self.outputs(rank):
+            return None
+        return Alias("out", "in", 0)
+
+    def required(self, rank: int, index: int) -> Iterable[Contribution] | None:
+        """The input chunks whose sum ``out[index]`` of ``rank`` must hold; None for "anything"."""
+        raise NotImplementedError
+
+    def position(self, index: int) -> int:
+        """Place of a chunk inside its unit: what decides its length when a buffer does not divide evenly."""
+        return index % self.chunks
+
+    def refined(self, factor: int) -> Collective:
+        """The same collective with every chunk cut into ``factor`` chunks."""
+        return self if factor == 1 else replace(self, chunks=self.chunks * factor)
+
+    def reduces(self) -> bool:
+        """Whether some output is a sum of several inputs."""
+        return False
+
+    def __str__(self) -> str:
+        words = [f"ranks={'x'.join(map(str, self.shape))}", f"chunks={self.chunks}", *self._words()]
+        return f"{self.name}({', '.join(words + ['inplace'] * self.inplace)})"
+
+    def _words(self) -> Sequence[str]:
+        return ()
+
+
+def _is_count(n: object) -> bool:
+    return isinstance(n, int) and not isinstance(n, bool) and n > 0
+
+
+@dataclass(frozen=True)
+class _Rooted(Collective):
+    root: int = 0
+
+    def _words(self) -> Sequence[str]:
+        return (f"root={self.root}",)
+
+
+@dataclass(frozen=True)
+class AllReduce(Collective):
+    """Every rank ends with the sum over ranks. ``chunks`` counts the chunks of the whole buffer."""
+
+    name = "allreduce"
+
+    def input_blocks(self, rank: int) -> int:
+        return 1
+
+    def output_blocks(self, rank: int) -> int:
+        return 1
+
+    def required(self, rank: int, index: int) -> Iterable[Contribution]:
+        return [(r, index) for r in range(self.size)]
+
+    def reduces(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class AllGather(Collective):
+    """Every rank ends with all inputs, in rank order. ``chunks`` counts the chunks of a rank's input."""
+
+    name = "allgather"
+
+    def input_blocks(self, rank: int) -> int:
+        return 1
+
+    def output_blocks(self, rank: int) -> int:
+        return self.size
+
+    def alias(self, rank: int) -> Alias | None:
+        return Alias("in", "out", rank * self.chunks) if self.inplace else None
+
+    def required(self, rank: int, index: int) -> Iterable[Contribution]:
+        return [divmod(index, self.chunks)]
+
+
+@dataclass(frozen=True)
+class ReduceScatter(Collective):
+    """Rank r ends with block r of the sum. ``chunks`` counts the chunks of a rank's output."""
+
+    name = "reducescatter"
+
+    def input_blocks(self, rank: int) -> int:
+        return self.size
+
+    def output_blocks(self, rank: int) -> int:
+        return 1
+
+    def alias(self, rank: int) -> Alias | None:
+        return Alias("out", "in", rank * self.chunks) if self.inplace else None
+
+    def required(self, rank: int, index: int) -> Iterable[Contribution]:
+        return [(r, rank * self.chunks + index) for r in range(self.size)]
+
+    def reduces(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Broadcast(_Rooted):
+    """Every rank ends with the root's input. ``chunks`` counts the chunks of the whole buffer."""
+
+    name = "broadcast"
+
+    def input_blocks(self, rank: int) -> int:
+        return 1 if rank == self.root else 0
+
+    def output_blocks(self, rank: int) -> int:
+        return 1
+
+    def required(self, rank: int, index: int) -> Iterable[Contribution]:
+        return [(self.root, index)]
+
+
+@dataclass(frozen=True)
+class Reduce(_Rooted):
+    """The root ends with the sum over ranks. ``chunks`` counts the chunks of the whole buffer."""
+
+    name = "reduce"
+
+    def input_blocks(self, rank: int) -> int:
+        return 1
+
+    def output_blocks(self, rank: int) -> int:
+        return 1 if rank == self.root else 0
+
+    def required(self, rank: int, index: int) -> Iterable[Contribution]:
+        return [(r, index) for r in range(self.size)]
+
+    def reduces(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class AllToAll(Collective):
+    """Block i of rank j ends as block j of rank i. ``chunks`` counts the chunks for one destination."""
+
+    name = "alltoall"
+
+    def input_blocks(self, rank: int) -> int:
+        return self.size
+
+    def output_blocks(self, rank: int) -> int:
+        return self.size
+
+    def required(self, rank: int, index: int) -> Iterable[Contribution]:
+        source, position = divmod(index, self.chunks)
+        return [(source, rank * self.chunks + position)]
+
+
+@dataclass(frozen=True)
+class Gather(_Rooted):
+    """The root ends with all inputs, in rank order. ``chunks`` counts the chunks of a rank's input."""
+
+    name = "gather"
+
+    def input_blocks(self, rank: int) -> int:
+        return 1
+
+    def output_blocks(self, rank: int) -> int:
+        return self.size if rank == self.root else 0
+
+    def alias(self, rank: int) -> Alias | None:
+        return Alias("in", "out", rank * self.chunks) if self.inplace and rank == self.root else None
+
+    def required(self, rank: int, index: int) -> Iterable[Contribution]:
+        return [divmod(index, self.chunks)]
+
+
+@dataclass(frozen=True)
+class Scatter(_Rooted):
+    """Rank r ends with block r of the root's input. ``chunks`` counts the chunks of a rank's output."""
+
+    name = "scatter"
+
+    def input_blocks(self, rank: int) -> int:
+        return self.size if rank == self.root else 0
+
+    def output_blocks(self, rank: int) -> int:
+        return 1
+
+    def alias(self, rank: int) -> Alias | None:
+        return Alias("out", "in", rank * self.chunks) if self.inplace and rank == self.root else None
+
+    def required(self, rank: int, index: int) -> Iterable[Contribution]:
+        return [(self.root, rank * self.chunks + index)]
+
+
+@dataclass(frozen=True)
+class AllToNext(Collective):
+    """Rank r ends with the input of rank r - 1; rank 0's output is free (paper section 7.4)."""
+
+    name = "alltonext"
+
+    def input_blocks(self, rank: int) -> int:
+        return 1
+
+    def output_blocks(self, rank: int) -> int:
+        return 1
+
+    def required(self, rank: int, index: int) -> Iterable[Contribution] | None:
+        return [(rank - 1, index)] if rank else None
+
+
+Post = Callable[[int, int], Iterable[Contribution] | None]
+Table = tuple[tuple[tuple[Contribution, ...] | None, ...], ...]
+
+
+@dataclass(frozen=True, init=False)
+class Custom(Collective):
+    """A collective of your own.
+
+    ``inputs`` and ``outputs`` are numbers of chunks, for all ranks or one a rank. ``post(rank, index)`` gives the set
+    of input chunks ``(rank, index)`` that must be summed in ``out[index]`` of ``rank``, or None for "don't care". All
+    chunks have one size: a unit is one chunk.
+    """
+
+    name = "custom"
+
+    input_chunks: tuple[int, ...] = ()
+    output_chunks: tuple[int, ...] = ()
+    table: Table = field(default=(), repr=False)
+
+    def __init__(
+        self,
+        ranks: int | tuple[int, ...],
+        *,
+        inputs: int | Sequence[int],
+        outputs: int | Sequence[int],
+        post: Post,
+        inplace: bool = False,
+    ) -> None:
+        object.__setattr__(self, "ranks", ranks)
+        object.__setattr__(self, "chunks", 1)
+        object.__setattr__(self, "inplace", inplace)
+        super().__post_init__()
+        object.__setattr__(self, "input_chunks", self._per_rank("inputs", inputs))
+        object.__setattr__(self, "output_chunks", self._per_rank("outputs", outputs))
+        object.__setattr__(self, "table", tuple(self._tabulate(post)))
+
+    def _per_rank(self, what: str, counts: int | Sequence[int]) -> tuple[int, ...]:
+        each = (counts,) * self.size if isinstance(counts, int) else tuple(counts)
+        if len(each) != self.size or not all(n == 0 or _is_count(n) for n in each):
+            raise InvalidArgument(f"{what} must be a number of chunks, or {self.size} of them: {counts!r}", caller())
+        return each
+
+    def _tabulate(self, post: Post) -> Iterator[tuple[tuple[Contribution, ...] | None, ...]]:
+        for rank in range(self.size):
+            row: list[tuple[Contribution, ...] | None] = []
+            for index in range(self.output_chunks[rank]):
+                wanted = post(rank, index)
+                terms = None if wanted is None else tuple(sorted(set(wanted)))
+                for r, i in terms or ():
+                    if not (0 <= r < self.size and 0 <= i < self.input_chunks[r]):
+                        raise InvalidArgument(
+                            f"post({rank}, {index}) asks for input chunk ({r}, {i}), which does not exist", caller()
+                        )
+                if terms == ():
+                    raise InvalidArgument(
+                        f"post({rank}, {index}) is an empty set; None says that any content will do", caller()
+                    )
+                row.append(terms)
+            yield tuple(row)
+
+    def input_blocks(self, rank: int) -> int:
+        return self.input_chunks[rank]
+
+    def output_blocks(self, rank: int) -> int:
+        return self.output_chunks[rank]
+
+    def required(self, rank: int, index: int) -> Iterable[Contribution] | None:
+        block, position = divmod(index, self.chunks)
+        terms = self.table[rank][block]
+        return None if terms is None else [(r, i * self.chunks + position) for r, i in terms]
+
+    def refined(self, factor: int) -> Collective:
+        finer = copy(self)
+        object.__setattr__(finer, "chunks", self.chunks * factor)
+        return finer
+
+    def reduces(self) -> bool:
+        return any(terms is not None and len(terms) > 1 for row in self.table for terms in row)
+
+    def _words(self) -> Sequence[str]:
+        post = ";".join(",".join(_show_terms(terms) for terms in row) for row in self.table)
+        counts = [":".join(map(str, counts)) for counts in (self.input_chunks, self.output_chunks)]
+        return (f"inputs={counts[0]}", f"outputs={counts[1]}", f"post={post}")
+
+
+def _show_terms(terms: tuple[Contribution, ...] | None) -> str:
+    return "-" if terms is None else "+".join(f"{r}.{i}" for r, i in terms)
+
+
+def _read_custom(ranks: int | tuple[int, ...], words: dict[str, str], inplace: bool) -> Custom:
+    table = [[_read_terms(terms) for terms in row.split(",") if terms] for row in words["post"].split(";")]
+    counts = [[int(n) for n in words[key].split(":")] for key in ("inputs", "outputs")]
+    return Custom(
+        ranks, inputs=counts[0], outputs=counts[1], post=lambda rank, index: table[rank][index], inplace=inplace
+    )
+
+
+def _read_terms(text: str) -> list[Contribution] | None:
+    if text == "-":
+        return None
+    pairs = (term.split(".") for term in text.split("+"))
+    return [(int(r), int(i)) for r, i in pairs]
+
+
+_NAMED: tuple[type[Collective], ...] = (
+    AllReduce,
+    AllGather,
+    ReduceScatter,
+    Broadcast,
+    Reduce,
+    AllToAll,
+    Gather,
+    Scatter,
+    AllToNext,
+)
+
+
+def parse(text: str) -> Collective:
+    """The inverse of ``str(collective)``. Raises ValueError, KeyError or IndexError for anything else."""
+    name, _, rest = text.partition("(")
+    if not rest.endswith(")"):
+        raise ValueError(f"{text!r} is no collective")
+    words: dict[str, str] = {}
+    for word in rest[:-1].split(", "):
+        key, _, value = word.partition("=")
+        words[key] = value
+    dims = tuple(int(n) for n in words["ranks"].split("x"))
+    ranks = dims if len(dims) > 1 else dims[0]
+    inplace = "inplace" in words
+    if name == Custom.name:
+        return _read_custom(ranks, words, inplace).refined(int(words["chunks"]))
+    for cls in _NAMED:
+        if cls.name == name:
+            if issubclass(cls, _Rooted):
+                return cls(ranks, int(words["chunks"]), inplace, int(words["root"]))
+            return cls(ranks, int(words["chunks"]), inplace)
+    raise ValueError(f"there is no collective named {name!r}")

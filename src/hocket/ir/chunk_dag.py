@@ -1,0 +1,201 @@
+"""Chunk DAG: what the user said (paper section 4.1).
+
+Nodes are the input of each rank, then copies and reduces in the order of the program. Edges are true dependencies (the
+value moves along them) and false ones (a place is reused). Places are *physical*: where a collective is in-place, both
+names of a chunk have been turned into one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from hocket.collectives import BUFFERS, BufferName, Collective
+from hocket.errors import InvalidSchedule, Where
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """``count`` chunks of a buffer of a rank, ``stride`` apart (1: contiguous)."""
+
+    rank: int
+    buffer: BufferName
+    index: int
+    count: int = 1
+    stride: int = 1
+
+    def indices(self) -> range:
+        return range(self.index, self.index + self.count * self.stride, self.stride)
+
+    def __str__(self) -> str:
+        more = "" if self.count == 1 else f":+{self.count}" + ("" if self.stride == 1 else f"x{self.stride}")
+        return f"{self.buffer}[{self.index}{more}]"
+
+
+class Kind(Enum):
+    INPUT = "input"
+    COPY = "copy"
+    REDUCE = "reduce"
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What the user asked of one operation (paper section 5.1): ``channel=`` and ``parallelize``.
+
+    ``instance`` of ``instances`` parallel instances; after replication each operation is one instance.
+    """
+
+    channel: int | None = None
+    instances: int = 1
+    instance: int | None = None
+
+
+NO_HINTS = Hints()
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkNode:
+    """One node. ``src`` is None for an input. A reduce reads ``src`` and ``dst`` and writes ``dst``.
+
+    ``true`` and ``false`` are the nodes it depends on, in ascending order, each before this one.
+    """
+
+    kind: Kind
+    src: Span | None
+    dst: Span
+    true: tuple[int, ...]
+    false: tuple[int, ...]
+    hints: Hints = NO_HINTS
+    where: Where | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkDag:
+    """``nodes[:ranks]`` are the inputs, in rank order. ``scratch[r]`` is the number of scratch chunks of rank r."""
+
+    name: str
+    collective: Collective
+    protocol: str
+    nodes: tuple[ChunkNode, ...]
+    scratch: tuple[int, ...]
+
+    def operations(self) -> Iterator[tuple[int, ChunkNode]]:
+        inputs = self.collective.size
+        return ((i, self.nodes[i]) for i in range(inputs, len(self.nodes)))
+
+
+class ChunkDagBuilder:
+    """Adds operations one by one and finds what each depends on: the one place where dependencies are computed."""
+
+    def __init__(self, name: str, collective: Collective, protocol: str) -> None:
+        self.name = name
+        self.collective = collective
+        self.protocol = protocol
+        self.nodes: list[ChunkNode] = []
+        self._writer: list[dict[BufferName, list[int | None]]] = []
+        self._readers: list[dict[BufferName, list[list[int] | None]]] = []
+        self._alias = [collective.alias(rank) for rank in range(collective.size)]
+        self._sizes: list[dict[BufferName, int]] = []
+        for rank in range(collective.size):
+            inputs, outputs = collective.inputs(rank), collective.outputs(rank)
+            self._sizes.append({"in": inputs, "out": outputs})
+            span = self.physical(Span(rank, "in", 0, inputs))
+            writer: dict[BufferName, list[int | None]] = {"in": [None] * inputs, "out": [None] * outputs, "sc": []}
+            writer[span.buffer][span.index : span.index + inputs] = [rank] * inputs
+            self._writer.append(writer)
+            self._readers.append({"in": [None] * inputs, "out": [None] * outputs, "sc": []})
+            self.nodes.append(ChunkNode(Kind.INPUT, None, span, (), ()))
+
+    def size(self, rank: int, buffer: BufferName) -> int | None:
+        """Chunks of a buffer under the user's name for it; None for scratch, which grows as it is used."""
+        return self._sizes[rank].get(buffer)
+
+    def physical(self, span: Span) -> Span:
+        """The span under the one name that its memory has when buffers are aliased."""
+        alias = self._alias[span.rank]
+        if alias is None or alias.buffer != span.buffer:
+            return span
+        return Span(span.rank, alias.target, alias.offset + span.index, span.count, span.stride)
+
+    def writers(self, span: Span) -> list[int | None]:
+        """For each chunk of a physical span the node that wrote it last, None if nothing has."""
+        table = self._writer[span.rank][span.buffer]
+        if span.count == 1:
+            return [table[span.index]] if span.index < len(table) else [None]
+        found = table[span.index : span.index + (span.count - 1) * span.stride + 1 : span.stride]
+        return found + [None] * (span.count - len(found))
+
+    def add(self, kind: Kind, src: Span, dst: Span, hints: Hints, where: Where | None) -> int:
+        """Append an operation on physical spans and return its number."""
+        me = len(self.nodes)
+        if dst.buffer == "sc":
+            self._grow(dst)
+        true: set[int] = set()
+        false: set[int] = set()
+        writer, readers = self._writer[src.rank][src.buffer], self._readers[src.rank][src.buffer]
+        for i in src.indices():
+            last = writer[i]
+            assert last is not None, "the language checks that what is read was written"
+            true.add(last)
+            reading = readers[i]
+            if reading is None:
+                readers[i] = [me]
+            else:
+                reading.append(me)
+        writer, readers = self._writer[dst.rank][dst.buffer], self._readers[dst.rank][dst.buffer]
+        for i in dst.indices():
+            last = writer[i]
+            if last is not None:
+                (true if kind is Kind.REDUCE else false).add(last)
+            reading = readers[i]
+            if reading is not None:
+                false.update(reading)
+                readers[i] = None
+            writer[i] = me
+        false -= true
+        self.nodes.append(ChunkNode(kind, src, dst, tuple(sorted(true)), tuple(sorted(false)), hints, where))
+        return me
+
+    def _grow(self, span: Span) -> None:
+        more = span.index + (span.count - 1) * span.stride + 1 - len(self._writer[span.rank]["sc"])
+        if more > 0:
+            self._writer[span.rank]["sc"] += [None] * more
+            self._readers[span.rank]["sc"] += [None] * more
+
+    def build(self) -> ChunkDag:
+        scratch = tuple(len(writer["sc"]) for writer in self._writer)
+        return ChunkDag(self.name, self.collective, self.protocol, tuple(self.nodes), scratch)
+
+
+def verify(dag: ChunkDag) -> None:
+    """Raise InvalidSchedule if the DAG breaks a rule of its own form."""
+    ranks = dag.collective.size
+    for i, node in enumerate(dag.nodes):
+        if (node.kind is Kind.INPUT) != (i < ranks) or (node.src is None) != (i < ranks):
+            raise InvalidSchedule(f"node {i}: the first {ranks} nodes, and no others, are inputs")
+        if any(not 0 <= d < i for d in (*node.true, *node.false)):
+            raise InvalidSchedule(f"node {i} depends on a node that is not before it")
+        for span in (node.src, node.dst):
+            if span is not None:
+                check_span(dag.collective, dag.scratch, span, f"node {i}")
+        if node.src is not None and node.src.count != node.dst.count:
+            raise InvalidSchedule(f"node {i} moves {node.src.count} chunks into {node.dst.count}")
+
+
+def check_span(collective: Collective, scratch: Iterable[int], span: Span, what: str) -> None:
+    """Raise InvalidSchedule unless a physical span lies within its buffer."""
+    if span.buffer not in BUFFERS or not 0 <= span.rank < collective.size:
+        raise InvalidSchedule(f"{what}: there is no {span.buffer!r} on rank {span.rank}")
+    size = buffer_size(collective, scratch, span.rank, span.buffer)
+    if span.count < 1 or span.stride < 1 or span.index < 0 or span.indices()[-1] >= size:
+        raise InvalidSchedule(f"{what}: {span} is outside the {size} chunks of rank {span.rank}")
+
+
+def buffer_size(collective: Collective, scratch: Iterable[int], rank: int, buffer: BufferName) -> int:
+    """Chunks of a physical buffer."""
+    if buffer == "in":
+        return collective.inputs(rank)
+    if buffer == "out":
+        return collective.outputs(rank)
+    return tuple(scratch)[rank]

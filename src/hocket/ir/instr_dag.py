@@ -1,0 +1,155 @@
+"""Instruction DAG: instructions of single ranks, joined by edges (paper section 4.2).
+
+An instruction is ``dsts = reduce(srcs)``: it reads each source once, combines them, and writes the result to each
+destination. An operand is a local span of chunks or one end of a communication edge. The paper's eight opcodes are
+eight shapes of this form (design section 2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hocket.collectives import Collective
+from hocket.errors import InvalidSchedule, Where
+from hocket.ir.chunk_dag import Span, check_span
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Operand: the receiving end of a communication edge."""
+
+    edge: int
+
+    def __str__(self) -> str:
+        return f"<{self.edge}"
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """Operand: the sending end of a communication edge."""
+
+    edge: int
+
+    def __str__(self) -> str:
+        return f">{self.edge}"
+
+
+Source = Span | Arrival
+Destination = Span | Departure
+
+Shape = tuple[int, int, int, int]
+"""Received, local sources; sent, local destinations."""
+
+OPCODES: dict[Shape, str] = {
+    (0, 1, 1, 0): "send",
+    (1, 0, 0, 1): "recv",
+    (0, 1, 0, 1): "copy",
+    (0, 2, 0, 1): "reduce",
+    (1, 1, 0, 1): "rrc",
+    (1, 0, 1, 1): "rcs",
+    (1, 1, 1, 0): "rrs",
+    (1, 1, 1, 1): "rrcs",
+}
+"""The paper's names for the shapes it knows (Table 1 and section 4.2)."""
+
+
+def opcode(shape: Shape) -> str:
+    """The paper's name of a shape, or a spelled-out one for the general form."""
+    named = OPCODES.get(shape)
+    return named if named is not None else "r{}l{}-s{}l{}".format(*shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Instr:
+    """One instruction. ``after`` are its processing edges: instructions of the same rank that must come first.
+
+    ``thread_block`` is None until thread blocks are assigned. ``where`` names the operations it came from, in order.
+    """
+
+    rank: int
+    srcs: tuple[Source, ...]
+    dsts: tuple[Destination, ...]
+    after: tuple[int, ...]
+    thread_block: int | None = None
+    where: tuple[Where, ...] = field(default=(), compare=False)
+
+    @property
+    def arrivals(self) -> tuple[int, ...]:
+        return tuple([s.edge for s in self.srcs if type(s) is Arrival])
+
+    @property
+    def departures(self) -> tuple[int, ...]:
+        return tuple([d.edge for d in self.dsts if type(d) is Departure])
+
+    @property
+    def shape(self) -> Shape:
+        received, sent = len(self.arrivals), len(self.departures)
+        return received, len(self.srcs) - received, sent, len(self.dsts) - sent
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A communication edge: one transfer of ``count`` chunks between two ranks.
+
+    ``base`` is the channel the user asked for, or has been given, before instances are told apart; instance j of a
+    program refined L times lies on channel ``base * L + j``. None: not assigned yet.
+    """
+
+    src: int
+    dst: int
+    count: int
+    base: int | None
+    instance: int
+    where: Where | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class InstrDag:
+    """``instrs`` are in a topological order of all edges; that order is the schedule's once ``order`` has run.
+
+    ``refinement`` is the number of chunks each chunk of the user was cut into (L above).
+    """
+
+    name: str
+    collective: Collective
+    protocol: str
+    refinement: int
+    instrs: tuple[Instr, ...]
+    edges: tuple[Edge, ...]
+    scratch: tuple[int, ...]
+
+    def channel(self, edge: int) -> int | None:
+        e = self.edges[edge]
+        return None if e.base is None else e.base * self.refinement + e.instance
+
+
+def verify(dag: InstrDag) -> None:
+    """Raise InvalidSchedule if the DAG breaks a rule of its own form."""
+    sent: list[int | None] = [None] * len(dag.edges)
+    received: list[int | None] = [None] * len(dag.edges)
+    for i, instr in enumerate(dag.instrs):
+        if any(not 0 <= d < i or dag.instrs[d].rank != instr.rank for d in instr.after):
+            raise InvalidSchedule(f"instruction {i} comes after one that is not before it on its rank")
+        if not instr.srcs or not instr.dsts:
+            raise InvalidSchedule(f"instruction {i} has no source or no destination")
+        counts = set()
+        for operand in (*instr.srcs, *instr.dsts):
+            if type(operand) is Span:
+                check_span(dag.collective, dag.scratch, operand, f"instruction {i}")
+                if operand.rank != instr.rank:
+                    raise InvalidSchedule(f"instruction {i} of rank {instr.rank} uses memory of rank {operand.rank}")
+                counts.add(operand.count)
+                continue
+            assert not isinstance(operand, Span)
+            ends, rank = (received, "dst") if type(operand) is Arrival else (sent, "src")
+            if not 0 <= operand.edge < len(dag.edges) or ends[operand.edge] is not None:
+                raise InvalidSchedule(f"instruction {i}: edge {operand.edge} is missing or used twice")
+            if getattr(dag.edges[operand.edge], rank) != instr.rank:
+                raise InvalidSchedule(f"instruction {i} is not at the end of edge {operand.edge}")
+            ends[operand.edge] = i
+            counts.add(dag.edges[operand.edge].count)
+        if len(counts) != 1:
+            raise InvalidSchedule(f"instruction {i} mixes spans of {sorted(counts)} chunks")
+    for number, (s, r) in enumerate(zip(sent, received, strict=True)):
+        if s is None or r is None or s >= r:
+            raise InvalidSchedule(f"edge {number} is not sent before it is received")

@@ -1,0 +1,213 @@
+"""Schedule, the paper's MSCCL-IR: ranks, thread blocks, steps, waits (paper section 5).
+
+A plain value: it can be printed, parsed back to an equal value, hashed and compared. Storage is fifo: the sender copies
+into a slot of the connection, the receiver reads from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from hocket.collectives import Collective
+from hocket.errors import ChannelConflict, InvalidSchedule, StepName, UnmatchedTransfer, Where
+from hocket.ir.chunk_dag import Span, check_span
+from hocket.ir.instr_dag import Shape, opcode
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """Operand: the receiving end of the connection from ``peer`` on ``channel``."""
+
+    peer: int
+    channel: int
+
+    def __str__(self) -> str:
+        return f"<{self.peer}.{self.channel}"
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Operand: the sending end of the connection to ``peer`` on ``channel``."""
+
+    peer: int
+    channel: int
+
+    def __str__(self) -> str:
+        return f">{self.peer}.{self.channel}"
+
+
+Source = Span | Receive
+Destination = Span | Send
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Do not begin before ``thread_block`` of the own rank has finished ``step`` of the same tile."""
+
+    thread_block: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """``dsts = reduce(srcs)``, once the waits are met, received slots are full and slots to send into are free.
+
+    ``where`` names the operations of the program it came from, in order.
+    """
+
+    srcs: tuple[Source, ...]
+    dsts: tuple[Destination, ...]
+    waits: tuple[Wait, ...] = ()
+    where: tuple[Where, ...] = field(default=(), compare=False)
+
+    @property
+    def shape(self) -> Shape:
+        received = sum(type(s) is Receive for s in self.srcs)
+        sent = sum(type(d) is Send for d in self.dsts)
+        return received, len(self.srcs) - received, sent, len(self.dsts) - sent
+
+    @property
+    def opcode(self) -> str:
+        return opcode(self.shape)
+
+    @property
+    def count(self) -> int | None:
+        """Chunks the step works on, from its first local operand; None when it has none."""
+        return next((o.count for o in (*self.srcs, *self.dsts) if type(o) is Span), None)
+
+    def __str__(self) -> str:
+        """The step without waits: ``rrc <3.0 in[2] -> in[2]``."""
+        return f"{self.opcode} {' '.join(map(str, self.srcs))} -> {' '.join(map(str, self.dsts))}"
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadBlock:
+    """Steps in the order they run, and the connections they use: at most one of each in the paper's form."""
+
+    receives: tuple[Receive, ...]
+    sends: tuple[Send, ...]
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One rank's part: its thread blocks, and the number of its scratch chunks."""
+
+    scratch: int
+    thread_blocks: tuple[ThreadBlock, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """A value from place ``value`` of a unit goes through place ``location``, which is shorter when sizes are uneven.
+
+    The schedule is refused for sizes where the two lengths differ.
+    """
+
+    value: int
+    location: int
+    where: Where | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """``slots`` is the least number of slots a connection needs; more never hurt.
+
+    ``collective`` is the refined one: its chunks are those that steps count in.
+    """
+
+    name: str
+    collective: Collective
+    protocol: str
+    slots: int
+    ranks: tuple[Rank, ...]
+    narrowings: tuple[Narrowing, ...] = ()
+
+    def steps(self) -> Iterator[tuple[int, int, int, Step]]:
+        """All steps, as (rank, thread block, position, step)."""
+        for r, rank in enumerate(self.ranks):
+            for b, block in enumerate(rank.thread_blocks):
+                for s, step in enumerate(block.steps):
+                    yield r, b, s, step
+
+    def step_name(self, rank: int, thread_block: int, step: int) -> StepName:
+        found = self.ranks[rank].thread_blocks[thread_block].steps[step]
+        return StepName(rank, str(found), thread_block, step, found.where[0] if found.where else None)
+
+    def digest(self) -> str:
+        """SHA-256 of the schedule's text without source lines: equal schedules, and only they, have equal digests."""
+        from hocket.ir import text
+
+        return hashlib.sha256(text.print_schedule(self, locations=False).encode()).hexdigest()
+
+
+def verify(schedule: Schedule) -> None:
+    """Raise InvalidSchedule, ChannelConflict or UnmatchedTransfer if a rule of the form is broken.
+
+    Whether the schedule does its job (races, deadlock, postcondition) is for ``hocket.verify``.
+    """
+    collective = schedule.collective
+    if len(schedule.ranks) != collective.size:
+        raise InvalidSchedule(f"{len(schedule.ranks)} ranks for a collective of {collective.size}")
+    if schedule.slots < 1:
+        raise InvalidSchedule("a connection has at least one slot")
+    scratch = tuple(rank.scratch for rank in schedule.ranks)
+    traffic: dict[tuple[int, int, int], list[int]] = {}
+    for r, rank in enumerate(schedule.ranks):
+        owners: dict[Receive | Send, int] = {}
+        for b, block in enumerate(rank.thread_blocks):
+            for end in (*block.receives, *block.sends):
+                if end in owners:
+                    _conflict(schedule, r, end, owners[end], b)
+                owners[end] = b
+                if end.peer == r or not 0 <= end.peer < collective.size or end.channel < 0:
+                    raise InvalidSchedule(f"rank {r}, thread block {b}: there is no connection {end}")
+        for b, block in enumerate(rank.thread_blocks):
+            for s, step in enumerate(block.steps):
+                if not step.srcs or not step.dsts:
+                    raise InvalidSchedule("a step without source or destination", schedule.step_name(r, b, s))
+                counts = set()
+                for operand in (*step.srcs, *step.dsts):
+                    if type(operand) is Span:
+                        check_span(collective, scratch, operand, f"rank {r}, thread block {b}, step {s}")
+                        counts.add(operand.count)
+                        if operand.rank != r:
+                            raise InvalidSchedule("memory of another rank", schedule.step_name(r, b, s))
+                    elif operand not in (block.receives if type(operand) is Receive else block.sends):
+                        raise InvalidSchedule(
+                            f"{operand} is not a connection of its thread block", schedule.step_name(r, b, s)
+                        )
+                if len(counts) != 1:
+                    raise InvalidSchedule("its spans must be of one length", schedule.step_name(r, b, s))
+                for wait in step.waits:
+                    blocks = rank.thread_blocks
+                    if (
+                        wait.thread_block == b
+                        or not 0 <= wait.thread_block < len(blocks)
+                        or not 0 <= wait.step < len(blocks[wait.thread_block].steps)
+                    ):
+                        raise InvalidSchedule(
+                            f"it waits for {wait.thread_block}.{wait.step}, which is no step of another thread block",
+                            schedule.step_name(r, b, s),
+                        )
+                for source in step.srcs:
+                    if type(source) is Receive:
+                        traffic.setdefault((source.peer, r, source.channel), [0, 0])[1] += 1
+                for destination in step.dsts:
+                    if type(destination) is Send:
+                        traffic.setdefault((r, destination.peer, destination.channel), [0, 0])[0] += 1
+    for (sender, receiver, channel), (sends, receives) in traffic.items():
+        if sends != receives:
+            raise UnmatchedTransfer(sender, receiver, channel, sends, receives)
+
+
+def _conflict(schedule: Schedule, rank: int, end: Receive | Send, first: int, second: int) -> None:
+    def place(thread_block: int) -> Where | None:
+        steps = schedule.ranks[rank].thread_blocks[thread_block].steps
+        used = (step.where[-1] for step in steps if end in (*step.srcs, *step.dsts) and step.where)
+        return next(used, None)
+
+    direction = "receive from" if type(end) is Receive else "send to"
+    raise ChannelConflict(rank, direction, end.peer, end.channel, (first, second), place(first), place(second))
