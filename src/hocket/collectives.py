@@ -20,6 +20,25 @@ BUFFERS: tuple[BufferName, ...] = get_args(BufferName)
 Contribution = tuple[int, int]
 """An input chunk: (rank, index)."""
 
+Sum = tuple[tuple[int, int], ...]
+"""A set of input chunks to be added: for each chunk index, ascending, the set of ranks as a bit mask. Bit masks keep a
+sum over a thousand ranks in a few words, for what is promised and for what the proof finds alike."""
+
+
+def as_sum(chunks: Iterable[Contribution]) -> Sum:
+    """The set of the given input chunks."""
+    masks: dict[int, int] = {}
+    for rank, index in chunks:
+        masks[index] = masks.get(index, 0) | 1 << rank
+    return tuple(sorted(masks.items()))
+
+
+def members(total: Sum) -> list[Contribution]:
+    """The input chunks in a set, by index, then rank."""
+    return [
+        (rank, index) for index, mask in total for rank in range(mask.bit_length()) if mask >> rank & 1
+    ]
+
 
 @dataclass(frozen=True, slots=True)
 class Alias:
@@ -87,7 +106,7 @@ class Collective:
             return None
         return Alias("out", "in", 0)
 
-    def required(self, rank: int, index: int) -> Iterable[Contribution] | None:
+    def required(self, rank: int, index: int) -> Sum | None:
         """The input chunks whose sum ``out[index]`` of ``rank`` must hold; None for "anything"."""
         raise NotImplementedError
 
@@ -135,8 +154,8 @@ class AllReduce(Collective):
     def output_blocks(self, rank: int) -> int:
         return 1
 
-    def required(self, rank: int, index: int) -> Iterable[Contribution]:
-        return [(r, index) for r in range(self.size)]
+    def required(self, rank: int, index: int) -> Sum:
+        return ((index, (1 << self.size) - 1),)
 
     def reduces(self) -> bool:
         return True
@@ -157,8 +176,9 @@ class AllGather(Collective):
     def alias(self, rank: int) -> Alias | None:
         return Alias("in", "out", rank * self.chunks) if self.inplace else None
 
-    def required(self, rank: int, index: int) -> Iterable[Contribution]:
-        return [divmod(index, self.chunks)]
+    def required(self, rank: int, index: int) -> Sum:
+        source, position = divmod(index, self.chunks)
+        return ((position, 1 << source),)
 
 
 @dataclass(frozen=True)
@@ -176,8 +196,8 @@ class ReduceScatter(Collective):
     def alias(self, rank: int) -> Alias | None:
         return Alias("out", "in", rank * self.chunks) if self.inplace else None
 
-    def required(self, rank: int, index: int) -> Iterable[Contribution]:
-        return [(r, rank * self.chunks + index) for r in range(self.size)]
+    def required(self, rank: int, index: int) -> Sum:
+        return ((rank * self.chunks + index, (1 << self.size) - 1),)
 
     def reduces(self) -> bool:
         return True
@@ -195,8 +215,8 @@ class Broadcast(_Rooted):
     def output_blocks(self, rank: int) -> int:
         return 1
 
-    def required(self, rank: int, index: int) -> Iterable[Contribution]:
-        return [(self.root, index)]
+    def required(self, rank: int, index: int) -> Sum:
+        return ((index, 1 << self.root),)
 
 
 @dataclass(frozen=True)
@@ -211,8 +231,8 @@ class Reduce(_Rooted):
     def output_blocks(self, rank: int) -> int:
         return 1 if rank == self.root else 0
 
-    def required(self, rank: int, index: int) -> Iterable[Contribution]:
-        return [(r, index) for r in range(self.size)]
+    def required(self, rank: int, index: int) -> Sum:
+        return ((index, (1 << self.size) - 1),)
 
     def reduces(self) -> bool:
         return True
@@ -230,9 +250,9 @@ class AllToAll(Collective):
     def output_blocks(self, rank: int) -> int:
         return self.size
 
-    def required(self, rank: int, index: int) -> Iterable[Contribution]:
+    def required(self, rank: int, index: int) -> Sum:
         source, position = divmod(index, self.chunks)
-        return [(source, rank * self.chunks + position)]
+        return ((rank * self.chunks + position, 1 << source),)
 
 
 @dataclass(frozen=True)
@@ -250,8 +270,9 @@ class Gather(_Rooted):
     def alias(self, rank: int) -> Alias | None:
         return Alias("in", "out", rank * self.chunks) if self.inplace and rank == self.root else None
 
-    def required(self, rank: int, index: int) -> Iterable[Contribution]:
-        return [divmod(index, self.chunks)]
+    def required(self, rank: int, index: int) -> Sum:
+        source, position = divmod(index, self.chunks)
+        return ((position, 1 << source),)
 
 
 @dataclass(frozen=True)
@@ -269,8 +290,8 @@ class Scatter(_Rooted):
     def alias(self, rank: int) -> Alias | None:
         return Alias("out", "in", rank * self.chunks) if self.inplace and rank == self.root else None
 
-    def required(self, rank: int, index: int) -> Iterable[Contribution]:
-        return [(self.root, rank * self.chunks + index)]
+    def required(self, rank: int, index: int) -> Sum:
+        return ((rank * self.chunks + index, 1 << self.root),)
 
 
 @dataclass(frozen=True)
@@ -285,8 +306,8 @@ class AllToNext(Collective):
     def output_blocks(self, rank: int) -> int:
         return 1
 
-    def required(self, rank: int, index: int) -> Iterable[Contribution] | None:
-        return [(rank - 1, index)] if rank else None
+    def required(self, rank: int, index: int) -> Sum | None:
+        return ((index, 1 << (rank - 1)),) if rank else None
 
 
 Post = Callable[[int, int], Iterable[Contribution] | None]
@@ -355,10 +376,10 @@ class Custom(Collective):
     def output_blocks(self, rank: int) -> int:
         return self.output_chunks[rank]
 
-    def required(self, rank: int, index: int) -> Iterable[Contribution] | None:
+    def required(self, rank: int, index: int) -> Sum | None:
         block, position = divmod(index, self.chunks)
         terms = self.table[rank][block]
-        return None if terms is None else [(r, i * self.chunks + position) for r, i in terms]
+        return None if terms is None else as_sum((r, i * self.chunks + position) for r, i in terms)
 
     def refined(self, factor: int) -> Collective:
         finer = copy(self)

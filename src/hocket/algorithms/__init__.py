@@ -1,0 +1,1 @@
+"""Collective algorithms, written with the public language only. Each function returns a Program."""

@@ -1,0 +1,47 @@
+"""Hierarchical AllReduce (paper section 2, Figures 1 and 3) for nodes x gpus ranks."""
+
+from __future__ import annotations
+
+from hocket import AllReduce, Program, chunk, parallelize
+
+
+def reduce_scatter(ranks: list[int], offset: int, count: int, ch: int) -> None:
+    """Figure 3b, lines 4 to 11: ring ReduceScatter among some ranks."""
+    size = len(ranks)
+    for r in range(size):
+        index = offset + r * count
+        c = chunk(ranks[(r + 1) % size], "in", index, count)
+        for step in range(1, size):
+            c = chunk(ranks[(step + r + 1) % size], "in", index, count).reduce(c, ch=ch)
+
+
+def all_gather(ranks: list[int], offset: int, count: int, ch: int) -> None:
+    """Figure 3b, lines 13 to 20: ring AllGather among some ranks."""
+    size = len(ranks)
+    for r in range(size):
+        index = offset + r * count
+        c = chunk(ranks[r], "in", index, count)
+        for step in range(1, size):
+            c = c.copy(ranks[(step + r) % size], "in", index, count, ch=ch)
+
+
+def all_reduce(nodes: int, gpus: int, parallel: int = 1, instances: int = 1) -> Program:
+    """Reduce-scatter within nodes, reduce-scatter and all-gather across, all-gather within.
+
+    The channels are those of section 5.1; ``parallel`` splits the phases within a node. In place.
+    """
+    with Program(
+        AllReduce((nodes, gpus), chunks=nodes * gpus, inplace=True), name="hierarchical_all_reduce", instances=instances
+    ) as p:
+        local = [[g + n * gpus for g in range(gpus)] for n in range(nodes)]
+        cross = [[g + n * gpus for n in range(nodes)] for g in range(gpus)]
+        with parallelize(parallel):
+            for ranks in local:
+                reduce_scatter(ranks, 0, nodes, ch=0)
+        for g, ranks in enumerate(cross):
+            reduce_scatter(ranks, g * nodes, 1, ch=1)
+            all_gather(ranks, g * nodes, 1, ch=1)
+        with parallelize(parallel):
+            for ranks in local:
+                all_gather(ranks, 0, nodes, ch=2)
+    return p

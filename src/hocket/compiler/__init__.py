@@ -1,0 +1,1 @@
+"""From a Chunk DAG to a Schedule, in passes (paper sections 4 and 5)."""

@@ -1,0 +1,93 @@
+"""The passes, in order, and the driver that runs and verifies them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+
+from hocket.compiler.fuse import fuse
+from hocket.compiler.lower import lower
+from hocket.compiler.replicate import refinement, replicate
+from hocket.compiler.schedule import assign_channels, assign_thread_blocks, order
+from hocket.compiler.sync import synchronize
+from hocket.ir import chunk_dag, instr_dag
+from hocket.ir import schedule as msccl_ir
+from hocket.ir.chunk_dag import ChunkDag
+from hocket.ir.instr_dag import InstrDag
+from hocket.ir.schedule import Schedule
+from hocket.ir.text import Stage
+
+Observer = Callable[[str, Stage, Stage, float], None]
+"""Called after each pass with its name, the stage before, the stage after, and the seconds it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the caller of the compiler chose."""
+
+    instances: int
+    slots: int
+    refinement: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A pure function from one stage to the next."""
+
+    name: str
+    doc: str
+    run: Callable[[Stage, Options], Stage]
+
+
+def _on_chunks(run: Callable[[ChunkDag, Options], Stage]) -> Callable[[Stage, Options], Stage]:
+    def checked(stage: Stage, options: Options) -> Stage:
+        assert isinstance(stage, ChunkDag)
+        return run(stage, options)
+
+    return checked
+
+
+def _on_instrs(run: Callable[[InstrDag, Options], Stage]) -> Callable[[Stage, Options], Stage]:
+    def checked(stage: Stage, options: Options) -> Stage:
+        assert isinstance(stage, InstrDag)
+        return run(stage, options)
+
+    return checked
+
+
+PASSES: tuple[Pass, ...] = (
+    Pass("replicate", "cut chunks for parallel instances", _on_chunks(lambda dag, o: replicate(dag, o.instances))),
+    Pass("lower", "operations become instructions of ranks", _on_chunks(lambda dag, o: lower(dag, o.refinement))),
+    Pass("fuse", "receive and send in one instruction", _on_instrs(lambda dag, o: fuse(dag))),
+    Pass("channels", "give every transfer a channel", _on_instrs(lambda dag, o: assign_channels(dag))),
+    Pass("order", "a global order that runs with the given slots", _on_instrs(lambda dag, o: order(dag, o.slots))),
+    Pass("blocks", "assign thread blocks", _on_instrs(lambda dag, o: assign_thread_blocks(dag))),
+    Pass("sync", "waits across thread blocks; the schedule", _on_instrs(lambda dag, o: synchronize(dag, o.slots))),
+)
+
+
+def verify(stage: Stage) -> None:
+    """Check the form of any stage; raises InvalidSchedule and its kin."""
+    if isinstance(stage, ChunkDag):
+        chunk_dag.verify(stage)
+    elif isinstance(stage, InstrDag):
+        instr_dag.verify(stage)
+    else:
+        msccl_ir.verify(stage)
+
+
+def run_passes(dag: ChunkDag, instances: int, slots: int, observer: Observer | None = None) -> Schedule:
+    """Run all passes on a Chunk DAG, verifying the stage after each."""
+    options = Options(instances, slots, refinement(dag, instances))
+    stage: Stage = dag
+    for step in PASSES:
+        start = perf_counter()
+        after = step.run(stage, options)
+        seconds = perf_counter() - start
+        verify(after)
+        if observer is not None:
+            observer(step.name, stage, after, seconds)
+        stage = after
+    assert isinstance(stage, Schedule)
+    return stage

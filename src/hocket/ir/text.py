@@ -1,0 +1,357 @@
+"""The text of each stage. What is printed for an Instruction DAG or a Schedule parses back to an equal value.
+
+Operands: ``in[2]``, ``in[2:+3]`` (3 chunks), ``in[2:+3x4]`` (4 apart); ``<E`` and ``>E`` for the two ends of edge E;
+``<P.C`` receives from rank P on channel C, ``>P.C`` sends to it. Everything after ``#`` says where a step came from.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from typing import NoReturn, TypeVar
+
+from hocket import collectives
+from hocket.collectives import BufferName
+from hocket.errors import Location, ParseError, Where
+from hocket.ir import instr_dag
+from hocket.ir import schedule as msccl_ir
+from hocket.ir.chunk_dag import ChunkDag, Kind, Span
+from hocket.ir.instr_dag import Arrival, Departure, Edge, Instr, InstrDag
+from hocket.ir.schedule import Narrowing, Rank, Receive, Schedule, Send, Step, ThreadBlock, Wait
+
+Stage = ChunkDag | InstrDag | Schedule
+
+
+def print_stage(stage: Stage, *, locations: bool = True, ranks: Iterable[int] | None = None) -> str:
+    """Text of any stage; with ``ranks``, only what happens on those (such an excerpt does not parse back)."""
+    only = None if ranks is None else frozenset(ranks)
+    if isinstance(stage, Schedule):
+        return print_schedule(stage, locations=locations, only=only)
+    if isinstance(stage, InstrDag):
+        return print_instr_dag(stage, locations=locations, only=only)
+    return print_chunk_dag(stage, locations=locations, only=only)
+
+
+def _from(where: Where | tuple[Where, ...] | None, locations: bool) -> str:
+    if not locations or not where:
+        return ""
+    places = where if isinstance(where, tuple) else (where,)
+    found = [place.resolve() for place in places]
+    return "  # " + ", ".join(f"{at.file.rpartition('/')[2]}:{at.line}:{at.column + 1}" for at in found)
+
+
+def print_chunk_dag(dag: ChunkDag, *, locations: bool = True, only: frozenset[int] | None = None) -> str:
+    """One line a node: number, operation, operands with their ranks, dependencies, hints, source line."""
+    out = [f"chunks {json.dumps(dag.name)}", f"collective {dag.collective}"]
+    for i, node in enumerate(dag.nodes):
+        touched = {node.dst.rank} | ({node.src.rank} if node.src is not None else set())
+        if only is not None and not touched & only:
+            continue
+        if node.kind is Kind.INPUT or node.src is None:
+            out.append(f"{i}: input {node.dst.rank}.{node.dst}")
+            continue
+        words = [f"{i}: {node.kind.value} {node.src.rank}.{node.src} -> {node.dst.rank}.{node.dst}"]
+        words += [f"true {' '.join(map(str, node.true))}"] if node.true else []
+        words += [f"false {' '.join(map(str, node.false))}"] if node.false else []
+        hints = node.hints
+        words += [f"ch={hints.channel}"] if hints.channel is not None else []
+        if hints.instance is not None:
+            words += [f"instance {hints.instance} of {hints.instances}"] if hints.instances > 1 else []
+        elif hints.instances > 1:
+            words += [f"parallel {hints.instances}"]
+        out.append("  ".join(words) + _from(node.where, locations))
+    return "\n".join(out) + "\n"
+
+
+def print_instr_dag(dag: InstrDag, *, locations: bool = True, only: frozenset[int] | None = None) -> str:
+    """Edges first, then one line an instruction, in order."""
+    out = [
+        f"instructions {json.dumps(dag.name)}",
+        f"collective {dag.collective}",
+        f"protocol {dag.protocol}",
+        f"refinement {dag.refinement}",
+        f"scratch {' '.join(map(str, dag.scratch))}",
+    ]
+    for i, edge in enumerate(dag.edges):
+        if only is None or {edge.src, edge.dst} & only:
+            base = "" if edge.base is None else f"  channel {edge.base}"
+            instance = f"  instance {edge.instance}" if edge.instance else ""
+            out.append(
+                f"edge {i}: {edge.src} -> {edge.dst} x{edge.count}{base}{instance}{_from(edge.where, locations)}"
+            )
+    for i, instr in enumerate(dag.instrs):
+        if only is None or instr.rank in only:
+            words = [
+                f"{i}: @{instr.rank} {instr_dag.opcode(instr.shape)} {' '.join(map(str, instr.srcs))}"
+                f" -> {' '.join(map(str, instr.dsts))}"
+            ]
+            words += [f"after {' '.join(map(str, instr.after))}"] if instr.after else []
+            words += [f"block {instr.thread_block}"] if instr.thread_block is not None else []
+            out.append("  ".join(words) + _from(instr.where, locations))
+    return "\n".join(out) + "\n"
+
+
+def print_schedule(schedule: Schedule, *, locations: bool = True, only: frozenset[int] | None = None) -> str:
+    """Ranks, their thread blocks, and a line a step; ``after B.S`` waits for step S of thread block B."""
+    out = [
+        f"schedule {json.dumps(schedule.name)}",
+        f"collective {schedule.collective}",
+        f"protocol {schedule.protocol}",
+        f"slots {schedule.slots}",
+    ]
+    for narrowing in schedule.narrowings:
+        out.append(f"narrow {narrowing.value} -> {narrowing.location}{_from(narrowing.where, locations)}")
+    for r, rank in enumerate(schedule.ranks):
+        if only is not None and r not in only:
+            continue
+        out.append(f"rank {r} scratch {rank.scratch}")
+        for b, block in enumerate(rank.thread_blocks):
+            out.append(" ".join([f"  block {b}", *map(str, block.receives), *map(str, block.sends)]))
+            for s, step in enumerate(block.steps):
+                after = "  after " + " ".join(f"{w.thread_block}.{w.step}" for w in step.waits) if step.waits else ""
+                out.append(f"    {s}: {step}{after}{_from(step.where, locations)}")
+    return "\n".join(out) + "\n"
+
+
+# ---------------------------------------------------------------------------------------------------------------
+
+_SPAN = re.compile(r"(in|out|sc)\[(\d+)(?::\+(\d+)(?:x(\d+))?)?\]\Z")
+_END = re.compile(r"([<>])(\d+)\.(\d+)\Z")
+_EDGE = re.compile(r"([<>])(\d+)\Z")
+_FROM = re.compile(r"(.+):(\d+):(\d+)\Z")
+_DIGITS = 18
+T = TypeVar("T")
+
+
+class _Lines:
+    """The lines of a text, one at a time, and the error that names the current one."""
+
+    def __init__(self, text: str, source: str) -> None:
+        self._lines = text.split("\n")
+        self._source = source
+        self.number = 0
+        self.line = ""
+        self.where: tuple[Where, ...] = ()
+
+    def next(self) -> bool:
+        """Move to the next line that says something; its comment becomes ``where``."""
+        while self.number < len(self._lines):
+            raw = self._lines[self.number]
+            self.number += 1
+            body, _, comment = raw.partition("  # ")
+            self.line = body.strip()
+            if self.line and not self.line.startswith("#"):
+                self.where = self._places(comment)
+                return True
+        self.line = ""
+        return False
+
+    def _places(self, comment: str) -> tuple[Where, ...]:
+        found = []
+        for word in comment.split(", ") if comment else ():
+            match = _FROM.match(word.strip())
+            if match is not None:
+                found.append(Location(match[1], int(match[2]), max(0, int(match[3]) - 1)))
+        return tuple(found)
+
+    def fail(self, reason: str) -> NoReturn:
+        raise ParseError(self._source, self.number, self.line, reason)
+
+    def take(self, keyword: str) -> str:
+        """The rest of the next line, which must begin with ``keyword``."""
+        if not self.next() or not (self.line + " ").startswith(keyword + " "):
+            self.fail(f"expected '{keyword} ...'")
+        return self.line[len(keyword) :].strip()
+
+    def int(self, word: str) -> int:
+        if not word.isascii() or not word.isdigit() or len(word) > _DIGITS:
+            self.fail(f"expected a number, found {word!r}")
+        return int(word)
+
+    def convert(self, reading: Callable[[str], T], word: str, what: str) -> T:
+        try:
+            return reading(word)
+        except (ValueError, KeyError, IndexError) as error:
+            self.fail(f"{what}: {error}")
+
+
+def _span(match: re.Match[str], rank: int, lines: _Lines) -> Span:
+    buffer: BufferName = match[1]  # type: ignore[assignment]
+    return Span(rank, buffer, lines.int(match[2]), lines.int(match[3] or "1"), lines.int(match[4] or "1"))
+
+
+def _clauses(line: str) -> list[str]:
+    return [clause for clause in line.split("  ") if clause]
+
+
+def _operands(body: str, lines: _Lines) -> tuple[str, list[str], list[str]]:
+    left, arrow, right = body.partition(" -> ")
+    words = left.split()
+    if not arrow or not words:
+        lines.fail("expected 'opcode sources -> destinations'")
+    return words[0], words[1:], right.split()
+
+
+def parse_schedule(text: str, source: str = "schedule") -> Schedule:
+    """The inverse of ``print_schedule``. Raises ParseError with the line, or what ``ir.schedule.verify`` raises."""
+    lines = _Lines(text, source)
+    name = lines.convert(json.loads, lines.take("schedule"), "name")
+    collective = lines.convert(collectives.parse, lines.take("collective"), "collective")
+    protocol = lines.take("protocol")
+    slots = lines.int(lines.take("slots"))
+    narrowings: list[Narrowing] = []
+    ranks: list[Rank] = []
+    more = lines.next()
+    while more and lines.line.startswith("narrow "):
+        value, _, location = lines.line.removeprefix("narrow ").partition(" -> ")
+        narrowings.append(Narrowing(lines.int(value), lines.int(location), lines.where[0] if lines.where else None))
+        more = lines.next()
+    while more:
+        words = lines.line.split()
+        if len(words) != 4 or words[0] != "rank" or words[2] != "scratch" or lines.int(words[1]) != len(ranks):
+            lines.fail(f"expected 'rank {len(ranks)} scratch N'")
+        scratch = lines.int(words[3])
+        blocks: list[ThreadBlock] = []
+        more = lines.next()
+        while more and lines.line.startswith("block "):
+            words = lines.line.split()
+            if lines.int(words[1]) != len(blocks):
+                lines.fail(f"expected 'block {len(blocks)}'")
+            ends = [_connection(word, lines) for word in words[2:]]
+            steps: list[Step] = []
+            more = lines.next()
+            while more and lines.line[0].isdigit():
+                steps.append(_step(len(ranks), len(steps), lines))
+                more = lines.next()
+            blocks.append(
+                ThreadBlock(
+                    tuple(e for e in ends if isinstance(e, Receive)),
+                    tuple(e for e in ends if isinstance(e, Send)),
+                    tuple(steps),
+                )
+            )
+        ranks.append(Rank(scratch, tuple(blocks)))
+    schedule = Schedule(str(name), collective, protocol, slots, tuple(ranks), tuple(narrowings))
+    msccl_ir.verify(schedule)
+    return schedule
+
+
+def _connection(word: str, lines: _Lines) -> Receive | Send:
+    match = _END.match(word)
+    if match is None:
+        lines.fail(f"expected a connection such as <1.0 or >1.0, found {word!r}")
+    peer, channel = lines.int(match[2]), lines.int(match[3])
+    return Receive(peer, channel) if match[1] == "<" else Send(peer, channel)
+
+
+def _step(rank: int, number: int, lines: _Lines) -> Step:
+    head, _, rest = lines.line.partition(":")
+    if lines.int(head) != number:
+        lines.fail(f"expected step {number}")
+    clauses = _clauses(rest)
+    if not clauses:
+        lines.fail("expected a step")
+    name, left, right = _operands(clauses[0].strip(), lines)
+    srcs: list[msccl_ir.Source] = []
+    dsts: list[msccl_ir.Destination] = []
+    for word in left:
+        span = _SPAN.match(word)
+        end = _span(span, rank, lines) if span else _connection(word, lines)
+        if isinstance(end, Send):
+            lines.fail(f"{word} is no source")
+        srcs.append(end)
+    for word in right:
+        span = _SPAN.match(word)
+        target = _span(span, rank, lines) if span else _connection(word, lines)
+        if isinstance(target, Receive):
+            lines.fail(f"{word} is no destination")
+        dsts.append(target)
+    waits: list[Wait] = []
+    for clause in clauses[1:]:
+        words = clause.split()
+        if words[0] != "after":
+            lines.fail(f"expected 'after', found {words[0]!r}")
+        for word in words[1:]:
+            block, _, step = word.partition(".")
+            waits.append(Wait(lines.int(block), lines.int(step)))
+    found = Step(tuple(srcs), tuple(dsts), tuple(waits), lines.where)
+    if found.opcode != name:
+        lines.fail(f"operands of {found.opcode}, not of {name}")
+    return found
+
+
+def parse_instr_dag(text: str, source: str = "instructions") -> InstrDag:
+    """The inverse of ``print_instr_dag``. Raises ParseError with the line, or what ``ir.instr_dag.verify`` raises."""
+    lines = _Lines(text, source)
+    name = lines.convert(json.loads, lines.take("instructions"), "name")
+    collective = lines.convert(collectives.parse, lines.take("collective"), "collective")
+    protocol = lines.take("protocol")
+    refinement = lines.int(lines.take("refinement"))
+    scratch = tuple(lines.int(word) for word in lines.take("scratch").split())
+    edges: list[Edge] = []
+    instrs: list[Instr] = []
+    more = lines.next()
+    while more and lines.line.startswith("edge "):
+        edges.append(_edge(len(edges), lines))
+        more = lines.next()
+    while more:
+        instrs.append(_instr(len(instrs), lines))
+        more = lines.next()
+    dag = InstrDag(str(name), collective, protocol, refinement, tuple(instrs), tuple(edges), scratch)
+    instr_dag.verify(dag)
+    return dag
+
+
+def _edge(number: int, lines: _Lines) -> Edge:
+    clauses = _clauses(lines.line)
+    match = re.match(r"edge (\d+): (\d+) -> (\d+) x(\d+)\Z", clauses[0])
+    if match is None or lines.int(match[1]) != number:
+        lines.fail(f"expected 'edge {number}: SRC -> DST xCOUNT'")
+    base, instance = None, 0
+    for clause in clauses[1:]:
+        key, _, value = clause.partition(" ")
+        if key == "channel":
+            base = lines.int(value)
+        elif key == "instance":
+            instance = lines.int(value)
+        else:
+            lines.fail(f"expected 'channel' or 'instance', found {key!r}")
+    where = lines.where[0] if lines.where else None
+    return Edge(lines.int(match[2]), lines.int(match[3]), lines.int(match[4]), base, instance, where)
+
+
+def _instr(number: int, lines: _Lines) -> Instr:
+    clauses = _clauses(lines.line)
+    match = re.match(r"(\d+): @(\d+) (.*)\Z", clauses[0])
+    if match is None or lines.int(match[1]) != number:
+        lines.fail(f"expected '{number}: @RANK opcode sources -> destinations'")
+    rank = lines.int(match[2])
+    name, left, right = _operands(match[3], lines)
+    srcs: list[instr_dag.Source] = []
+    dsts: list[instr_dag.Destination] = []
+    for words, ends in ((left, "<"), (right, ">")):
+        for word in words:
+            span, edge = _SPAN.match(word), _EDGE.match(word)
+            if span is not None:
+                (srcs if ends == "<" else dsts).append(_span(span, rank, lines))
+            elif edge is None or edge[1] != ends:
+                lines.fail(f"{word} is no {'source' if ends == '<' else 'destination'}")
+            elif ends == "<":
+                srcs.append(Arrival(lines.int(edge[2])))
+            else:
+                dsts.append(Departure(lines.int(edge[2])))
+    after: tuple[int, ...] = ()
+    block: int | None = None
+    for clause in clauses[1:]:
+        key, _, value = clause.partition(" ")
+        if key == "after":
+            after = tuple(lines.int(word) for word in value.split())
+        elif key == "block":
+            block = lines.int(value)
+        else:
+            lines.fail(f"expected 'after' or 'block', found {key!r}")
+    instr = Instr(rank, tuple(srcs), tuple(dsts), after, block, lines.where)
+    if instr_dag.opcode(instr.shape) != name:
+        lines.fail(f"operands of {instr_dag.opcode(instr.shape)}, not of {name}")
+    return instr

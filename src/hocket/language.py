@@ -1,0 +1,243 @@
+"""The language: chunk, copy, reduce, parallelize (paper section 3, Table 1).
+
+A program is traced: Python runs it once, and every operation becomes a node of the Chunk DAG. References are checked
+while tracing, so that a mistake is reported at the line that makes it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar, Token
+from typing import SupportsIndex
+
+from hocket.collectives import BUFFERS, BufferName, Collective
+from hocket.errors import (
+    CountMismatch,
+    InvalidArgument,
+    OutOfRange,
+    OutsideProgram,
+    Overlap,
+    Site,
+    StaleChunk,
+    UninitializedChunk,
+    Where,
+    caller,
+)
+from hocket.ir.chunk_dag import ChunkDag, ChunkDagBuilder, Hints, Kind, Span
+
+Position = SupportsIndex | tuple[SupportsIndex, ...]
+"""A rank or an index: a number, or a tuple flattened row-major by the shape of the collective."""
+
+MAX_SCRATCH = 1 << 24
+"""Scratch chunks of one rank; an index beyond is a mistake, not a wish."""
+
+MAX_CHANNEL = 1 << 16
+
+
+class Tracer:
+    """Records one program. Active between ``start`` and ``stop``, in the thread (context) that started it."""
+
+    def __init__(self, name: str, collective: Collective, protocol: str) -> None:
+        self.collective = collective
+        self.factor = 1
+        self._builder = ChunkDagBuilder(name, collective, protocol)
+        self._hints: dict[tuple[int | None, int], Hints] = {}
+        self._token: Token[Tracer | None] | None = None
+
+    def start(self) -> None:
+        self._token = _active.set(self)
+
+    def stop(self) -> None:
+        assert self._token is not None
+        _active.reset(self._token)
+        self._token = None
+
+    def chunk_dag(self) -> ChunkDag:
+        return self._builder.build()
+
+    def reference(self, rank: Position, buffer: str, index: Position, count: SupportsIndex, site: Site) -> Ref:
+        span = self._span(rank, buffer, index, count, site)
+        physical = self._builder.physical(span)
+        for i, writer in enumerate(self._builder.writers(physical)):
+            if writer is None:
+                raise UninitializedChunk(span.rank, span.buffer, span.index + i, site)
+        return Ref(self, span, physical, len(self._builder.nodes), site)
+
+    def copy(self, source: Ref, rank: Position, buffer: str, index: Position, ch: int | None, site: Site) -> Ref:
+        self._check_usable(source, site)
+        span = self._span(rank, buffer, index, source.span.count, site)
+        physical = self._builder.physical(span)
+        self._check_apart("copy", source, physical, site)
+        return self._add(Kind.COPY, source.physical, span, physical, ch, site)
+
+    def reduce(self, target: Ref, source: Ref, ch: int | None, site: Site) -> Ref:
+        self._check_usable(target, site)
+        self._check_usable(source, site)
+        if target.span.count != source.span.count:
+            raise CountMismatch(target.span.count, source.span.count, site, target.taken, source.taken)
+        self._check_apart("reduce", source, target.physical, site)
+        return self._add(Kind.REDUCE, source.physical, target.span, target.physical, ch, site)
+
+    def _add(self, kind: Kind, src: Span, span: Span, dst: Span, ch: int | None, site: Site) -> Ref:
+        if ch is not None:
+            ch = _number("channel", ch, site)
+            if not 0 <= ch < MAX_CHANNEL:
+                raise OutOfRange("channel", ch, 0, MAX_CHANNEL, site)
+        key = ch, self.factor
+        hints = self._hints.get(key)
+        if hints is None:
+            hints = self._hints[key] = Hints(channel=ch, instances=self.factor)
+        node = self._builder.add(kind, src, dst, hints, site)
+        return Ref(self, span, dst, node + 1, site)
+
+    def _span(self, rank: Position, buffer: str, index: Position, count: SupportsIndex, site: Site) -> Span:
+        if buffer not in BUFFERS:
+            names = ", ".join(map(repr, BUFFERS))
+            raise InvalidArgument(f"there is no buffer {buffer!r}", site, f"buffers are {names}")
+        name: BufferName = buffer
+        ranks = self.collective.size
+        r = rank if type(rank) is int else self._flatten("rank", rank, site)
+        if not 0 <= r < ranks:
+            raise OutOfRange("rank", r, 0, ranks, site)
+        i = index if type(index) is int else self._flatten("index", index, site)
+        n = count if type(count) is int else _number("count", count, site)
+        size = self._builder.size(r, name)
+        limit = MAX_SCRATCH if size is None else size
+        if n < 1:
+            raise OutOfRange("count", n, 1, None, site)
+        if not 0 <= i < limit:
+            raise OutOfRange("index", i, 0, limit, site, f"{name!r} of rank {r}")
+        if i + n > limit:
+            raise OutOfRange("count", n, 1, limit - i + 1, site, f"{name!r} of rank {r} from index {i}")
+        return Span(r, name, i, n)
+
+    def _flatten(self, what: str, position: Position, site: Site) -> int:
+        if not isinstance(position, tuple):
+            return _number(what, position, site)
+        shape = self.collective.shape
+        if len(position) != len(shape):
+            raise InvalidArgument(
+                f"a {what} of {len(position)} numbers, but the collective's ranks have the shape {shape}",
+                site,
+                "give the collective a shape, as in AllToAll((nodes, gpus))",
+            )
+        flat = 0
+        for part, extent in zip(position, shape, strict=True):
+            n = _number(what, part, site)
+            if not 0 <= n < extent:
+                raise OutOfRange(what, n, 0, extent, site, f"one of {tuple(position)}")
+            flat = flat * extent + n
+        return flat
+
+    def _check_usable(self, ref: Ref, site: Site) -> None:
+        if not isinstance(ref, Ref):
+            raise InvalidArgument(f"a reference to chunks is needed here, not {ref!r}", site)
+        if _active.get() is not self or ref.tracer is not self:
+            raise OutsideProgram(
+                "this reference",
+                "belongs to another program" if _active.get() is not None else "is used outside of its program",
+                site,
+            )
+        born = ref.born
+        for i, writer in enumerate(self._builder.writers(ref.physical)):
+            assert writer is not None
+            if writer >= born:
+                overwritten = self._builder.nodes[writer].where
+                assert overwritten is not None
+                span = ref.span
+                raise StaleChunk(span.rank, span.buffer, span.index + i, ref.taken, overwritten, site)
+
+    def _check_apart(self, operation: str, source: Ref, dst: Span, site: Site) -> None:
+        src = source.physical
+        if src.rank == dst.rank and src.buffer == dst.buffer:
+            first = max(src.index, dst.index)
+            if first < min(src.index + src.count, dst.index + dst.count):
+                raise Overlap(operation, src.rank, src.buffer, first, site, source.taken)
+
+
+_active: ContextVar[Tracer | None] = ContextVar("hocket_tracer", default=None)
+
+
+class Ref:
+    """A reference to the chunks that a place holds now; it goes stale when the place is overwritten (section 3.3)."""
+
+    __slots__ = ("born", "physical", "span", "taken", "tracer")
+
+    def __init__(self, tracer: Tracer, span: Span, physical: Span, born: int, taken: Where) -> None:
+        self.tracer = tracer
+        self.span = span
+        self.physical = physical
+        self.born = born
+        self.taken = taken
+
+    def copy(
+        self,
+        rank: Position,
+        buffer: str,
+        index: Position | None = None,
+        count: SupportsIndex | None = None,
+        *,
+        ch: int | None = None,
+        sz: SupportsIndex | None = None,
+    ) -> Ref:
+        """Copy these chunks to ``buffer[index]`` of ``rank`` and return a reference to the copy.
+
+        Without an index the same one is meant. ``count`` (or ``sz``), if given, must be that of this reference.
+        ``ch`` is the channel on which the chunks travel.
+        """
+        site = caller()
+        given = sz if count is None else count
+        if given is not None and _number("count", given, site) != self.span.count:
+            raise CountMismatch(self.span.count, _number("count", given, site), site, self.taken)
+        return self.tracer.copy(self, rank, buffer, self.span.index if index is None else index, ch, site)
+
+    def reduce(self, other: Ref, *, ch: int | None = None) -> Ref:
+        """Add ``other`` to these chunks, in place, and return a reference to the result."""
+        return self.tracer.reduce(self, other, ch, caller())
+
+    def __repr__(self) -> str:
+        return f"<chunks rank {self.span.rank} {self.span}>"
+
+
+def chunk(
+    rank: Position, buffer: str, index: Position, count: SupportsIndex = 1, *, sz: SupportsIndex | None = None
+) -> Ref:
+    """A reference to ``count`` chunks from ``buffer[index]`` of ``rank``, as the program has left them so far.
+
+    Buffers are ``"in"``, ``"out"`` and ``"sc"`` (scratch). Raises OutOfRange, UninitializedChunk or OutsideProgram.
+    """
+    site = caller()
+    tracer = _active.get()
+    if tracer is None:
+        raise OutsideProgram("chunk()", "was called while no program is being traced", site)
+    return tracer.reference(rank, buffer, index, count if sz is None else sz, site)
+
+
+def parallelize(n: SupportsIndex) -> AbstractContextManager[None]:
+    """Split every operation of the block into ``n`` instances that run in parallel (paper section 5.1)."""
+    site = caller()
+    tracer = _active.get()
+    if tracer is None:
+        raise OutsideProgram("parallelize()", "was called while no program is being traced", site)
+    factor = _number("parallelize", n, site)
+    if factor < 1:
+        raise OutOfRange("parallelize", factor, 1, None, site)
+    return _fragment(tracer, factor)
+
+
+@contextmanager
+def _fragment(tracer: Tracer, factor: int) -> Iterator[None]:
+    outer = tracer.factor
+    tracer.factor = outer * factor
+    try:
+        yield
+    finally:
+        tracer.factor = outer
+
+
+def _number(what: str, value: object, site: Site) -> int:
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise InvalidArgument(f"{what} must be a whole number, not {value!r}", site)
+    return operator.index(value)

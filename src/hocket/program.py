@@ -1,0 +1,92 @@
+"""Program: trace, compile, prove. The facade of the compiler."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from hocket.collectives import Collective
+from hocket.compiler.pipeline import Observer, run_passes
+from hocket.errors import InvalidArgument, OutsideProgram, caller
+from hocket.ir.chunk_dag import ChunkDag
+from hocket.ir.schedule import Schedule
+from hocket.language import Tracer
+from hocket.verify import check_program, prove
+
+PROTOCOLS = ("auto", "simple")
+
+
+class Program:
+    """A collective algorithm, written as the body of a ``with`` statement (paper section 3).
+
+    ``name`` is what pictures and errors call it; ``protocol`` is how arrival is signalled ("auto" lets the runtime
+    choose); ``instances`` replicates the whole program (section 5.1).
+    """
+
+    def __init__(
+        self, collective: Collective, *, name: str | None = None, protocol: str = "auto", instances: int = 1
+    ) -> None:
+        if not isinstance(collective, Collective):
+            raise InvalidArgument(
+                f"a program implements a collective such as AllReduce(4), not {collective!r}", caller()
+            )
+        self.collective = collective
+        self.name = name if name is not None else collective.name
+        self.protocol = _protocol(protocol)
+        self.instances = _positive("instances", instances)
+        self._tracer = Tracer(self.name, collective, self.protocol)
+        self._state = "new"
+
+    def __enter__(self) -> Self:
+        if self._state != "new":
+            raise OutsideProgram("this program", "has been traced already", caller())
+        self._state = "tracing"
+        self._tracer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._tracer.stop()
+        self._state = "traced"
+
+    @property
+    def chunk_dag(self) -> ChunkDag:
+        """What the program says: its Chunk DAG (section 4.1), whether or not it is correct."""
+        return self._tracer.chunk_dag()
+
+    def compile(
+        self,
+        *,
+        protocol: str | None = None,
+        instances: int | None = None,
+        slots: int = 2,
+        observer: Observer | None = None,
+    ) -> Schedule:
+        """Compile to a schedule that is proven: postcondition, no race, no deadlock with ``slots`` or more slots.
+
+        ``protocol`` and ``instances`` override the program's. The least number of slots that the schedule needs, at
+        most ``slots``, is found and recorded in it. ``observer(name, before, after, seconds)`` sees every pass.
+        Raises PostconditionFailed with the lines that made it so.
+        """
+        if self._state == "tracing":
+            raise OutsideProgram("compile()", "was called inside of the program it compiles", caller())
+        dag = replace(self.chunk_dag, protocol=_protocol(protocol) if protocol is not None else self.protocol)
+        check_program(dag)
+        factor = self.instances if instances is None else _positive("instances", instances)
+        schedule = run_passes(dag, factor, _positive("slots", slots), observer)
+        proof = prove(schedule)
+        return replace(schedule, slots=proof.slots, narrowings=proof.narrowings)
+
+
+def _protocol(name: str) -> str:
+    if name not in PROTOCOLS:
+        raise InvalidArgument(f"there is no protocol {name!r}", caller(), f"protocols are {', '.join(PROTOCOLS)}")
+    return name
+
+
+def _positive(what: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidArgument(f"{what} must be a positive number, not {value!r}", caller())
+    return value

@@ -1,0 +1,252 @@
+"""What an instruction does, over any values: arrays (the reference executor) or expressions (the proof).
+
+``evaluate`` is the meaning of every instruction. ``Machine`` executes a schedule in any order that the schedule
+permits, with the reads and the writes of a step as separate events.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.collectives import BufferName
+from hocket.errors import UninitializedChunk
+from hocket.ir.schedule import Receive, Schedule, Send, Source, Step
+
+V = TypeVar("V")
+
+Combine = Callable[[V, V], V]
+Place = tuple[int, int]
+"""A thread block: (rank, number)."""
+
+
+def evaluate(sources: Sequence[Source], fetch: Callable[[Source], list[V]], combine: Combine[V]) -> list[V]:
+    """``reduce(srcs)``: read each source once, combine chunk by chunk from the first source to the last."""
+    values = fetch(sources[0])
+    for source in sources[1:]:
+        values = list(map(combine, values, fetch(source)))
+    return values
+
+
+class Stuck(Exception):
+    """No event is possible and the schedule is not finished. ``at`` are the steps that wait."""
+
+    def __init__(self, at: tuple[tuple[int, int, int], ...]) -> None:
+        super().__init__(f"{len(at)} thread blocks wait for each other")
+        self.at = at
+
+
+class Machine(Generic[V]):
+    """Executes a schedule event by event. An event is the read or the write of one step of one tile.
+
+    ``load(rank, index, tile)`` gives the content of an input chunk. ``slots`` defaults to the schedule's; None there
+    means unbounded. Memory is ``memory[tile][rank][buffer][index]``; None is uninitialised.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        load: Callable[[int, int, int], V],
+        combine: Combine[V],
+        *,
+        slots: int | None,
+        tiles: int = 1,
+    ) -> None:
+        self.schedule = schedule
+        self.memory: list[list[dict[BufferName, list[V | None]]]] = []
+        self._combine = combine
+        self._slots = slots
+        self._tiles = tiles
+        self._queues: dict[tuple[int, int, int], deque[list[V]]] = {}
+        self._blocks = [(r, b) for r, rank in enumerate(schedule.ranks) for b in range(len(rank.thread_blocks))]
+        self._done: dict[Place, int] = dict.fromkeys(self._blocks, 0)
+        self._held: dict[Place, list[V]] = {}
+        for tile in range(tiles):
+            self.memory.append([self._fresh(rank, tile, load) for rank in range(len(schedule.ranks))])
+
+    def _fresh(self, rank: int, tile: int, load: Callable[[int, int, int], V]) -> dict[BufferName, list[V | None]]:
+        collective = self.schedule.collective
+        inputs, alias = collective.inputs(rank), collective.alias(rank)
+        buffers: dict[BufferName, list[V | None]] = {
+            "in": [None] * inputs,
+            "out": [None] * collective.outputs(rank),
+            "sc": [None] * self.schedule.ranks[rank].scratch,
+        }
+        moved = alias is not None and alias.buffer == "in"
+        target, offset = (alias.target, alias.offset) if alias is not None and moved else ("in", 0)
+        for i in range(inputs):
+            buffers[target][offset + i] = load(rank, i, tile)
+        return buffers
+
+    def output(self, rank: int, tile: int = 0) -> list[V | None]:
+        """The chunks of the output buffer."""
+        count, alias = self.schedule.collective.outputs(rank), self.schedule.collective.alias(rank)
+        if alias is not None and alias.buffer == "out":
+            return self.memory[tile][rank][alias.target][alias.offset : alias.offset + count]
+        return self.memory[tile][rank]["out"]
+
+    def cursor(self, place: Place) -> tuple[int, int] | None:
+        """(tile, step) of the step that a thread block is at; None when it has finished."""
+        length = len(self.schedule.ranks[place[0]].thread_blocks[place[1]].steps)
+        tile, step = divmod(self._done[place], length) if length else (self._tiles, 0)
+        return None if tile >= self._tiles else (tile, step)
+
+    def ready(self, place: Place) -> bool:
+        """Whether the next event of a thread block, a read or a write, is possible."""
+        at = self.cursor(place)
+        if at is None:
+            return False
+        if place in self._held:
+            return True
+        tile, number = at
+        rank = self.schedule.ranks[place[0]]
+        step = rank.thread_blocks[place[1]].steps[number]
+        for wait in step.waits:
+            needed = tile * len(rank.thread_blocks[wait.thread_block].steps) + wait.step
+            if self._done[place[0], wait.thread_block] <= needed:
+                return False
+        for source in step.srcs:
+            if type(source) is Receive and not self._queues.get((source.peer, place[0], source.channel)):
+                return False
+        if self._slots is not None:
+            for target in step.dsts:
+                if type(target) is Send:
+                    if len(self._queues.get((place[0], target.peer, target.channel), ())) >= self._slots:
+                        return False
+        return True
+
+    def event(self, place: Place) -> None:
+        """Do the next event of a thread block: read the sources of its step, or write the destinations."""
+        at = self.cursor(place)
+        assert at is not None and self.ready(place)
+        tile, number = at
+        step = self.schedule.ranks[place[0]].thread_blocks[place[1]].steps[number]
+        if place not in self._held:
+            self._held[place] = evaluate(step.srcs, lambda s: self._fetch(place[0], tile, s, step), self._combine)
+            return
+        values = self._held.pop(place)
+        for target in step.dsts:
+            if isinstance(target, Send):
+                self._queues.setdefault((place[0], target.peer, target.channel), deque()).append(values)
+            else:
+                buffer = self.memory[tile][place[0]][target.buffer]
+                for i, value in zip(target.indices(), values, strict=True):
+                    buffer[i] = value
+        for source in step.srcs:
+            if isinstance(source, Receive):  # the slot was held while its content was used
+                self._queues[source.peer, place[0], source.channel].popleft()
+        self._done[place] += 1
+
+    def _fetch(self, rank: int, tile: int, source: Source, step: Step) -> list[V]:
+        if isinstance(source, Receive):
+            return self._queues[source.peer, rank, source.channel][0]
+        buffer = self.memory[tile][rank][source.buffer]
+        values = [value for i in source.indices() if (value := buffer[i]) is not None]
+        if len(values) != source.count:
+            missing = next(i for i in source.indices() if buffer[i] is None)
+            raise UninitializedChunk(rank, source.buffer, missing, step.where[0] if step.where else None)
+        return values
+
+    def run(self, rng: random.Random | None = None) -> None:
+        """Run to the end in an order drawn from ``rng`` (without one: always the first possible event).
+
+        Raises Stuck when no event is possible. Every connection is then or at the end as the events have left it.
+        """
+        awake = list(self._blocks)
+        asleep: set[Place] = set()
+        neighbours = self._neighbours()
+        while awake:
+            pick = rng.randrange(len(awake)) if rng is not None else 0
+            place = awake[pick]
+            if not self.ready(place):
+                awake[pick] = awake[-1]
+                awake.pop()
+                asleep.add(place)
+                continue
+            self.event(place)
+            if place not in self._held:
+                for other in neighbours[place]:
+                    if other in asleep:
+                        asleep.remove(other)
+                        awake.append(other)
+        waiting = [(place, at) for place in self._blocks if (at := self.cursor(place)) is not None]
+        if waiting:
+            raise Stuck(tuple((rank, block, at[1]) for (rank, block), at in waiting))
+
+    def _neighbours(self) -> dict[Place, list[Place]]:
+        """For each thread block those whose readiness may change when it finishes a step."""
+        by_end: dict[tuple[str, int, int, int], Place] = {}
+        for r, rank in enumerate(self.schedule.ranks):
+            for b, block in enumerate(rank.thread_blocks):
+                by_end.update({("recv", e.peer, r, e.channel): (r, b) for e in block.receives})
+                by_end.update({("send", r, e.peer, e.channel): (r, b) for e in block.sends})
+        found: dict[Place, list[Place]] = {}
+        for r, rank in enumerate(self.schedule.ranks):
+            local = [(r, b) for b in range(len(rank.thread_blocks))]
+            for b, block in enumerate(rank.thread_blocks):
+                receivers = [by_end.get(("recv", r, e.peer, e.channel)) for e in block.sends]
+                senders = [by_end.get(("send", e.peer, r, e.channel)) for e in block.receives]
+                found[r, b] = local + [place for place in (*receivers, *senders) if place is not None]
+        return found
+
+
+# ---------------------------------------------------------------------------------------------------------------
+
+Array = NDArray[np.generic]
+
+OPERATORS: dict[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
+
+
+def chunk_length(collective_chunks: int, n: int, itemsize: int) -> int:
+    """Elements of a full chunk of a unit of ``n`` elements, rounded up to 64 bytes (design section 3)."""
+    line = max(1, 64 // itemsize)
+    q = -(-n // collective_chunks)
+    return -(-q // line) * line
+
+
+def reference(
+    schedule: Schedule, inputs: Sequence[Array], op: str = "sum", *, seed: int | None = None, slots: int | None = None
+) -> list[Array]:
+    """Execute a schedule on one array a rank and return one output a rank: what every runtime must give, bit by bit.
+
+    ``inputs[r]`` is flat, with as many units of n elements as the collective says. The order of events is drawn from
+    ``seed``. Output chunks that the collective leaves free, and no step writes, are zero.
+    """
+    collective = schedule.collective
+    ranks = range(collective.size)
+    n = next(len(inputs[r]) // collective.input_blocks(r) for r in ranks if collective.input_blocks(r))
+    dtype = inputs[0].dtype
+    q = chunk_length(collective.chunks, n, dtype.itemsize)
+    ufunc = OPERATORS[op]
+
+    def bounds(index: int) -> slice:
+        unit, position = divmod(index, collective.chunks)
+        return slice(unit * n + min(position * q, n), unit * n + min((position + 1) * q, n))
+
+    def combine(a: Array, b: Array) -> Array:
+        length = min(len(a), len(b))
+        result: Array = ufunc(a[:length], b[:length])
+        return result
+
+    machine = Machine[Array](
+        schedule,
+        lambda rank, index, tile: inputs[rank][bounds(index)].copy(),
+        combine,
+        slots=schedule.slots if slots is None else slots,
+    )
+    machine.run(None if seed is None else random.Random(seed))
+    outputs = []
+    for rank in ranks:
+        out = np.zeros(collective.output_blocks(rank) * n, dtype)
+        for index, value in enumerate(machine.output(rank)):
+            if value is not None:
+                at = bounds(index)
+                length = min(at.stop - at.start, len(value))
+                out[at.start : at.start + length] = value[:length]
+        outputs.append(out)
+    return outputs

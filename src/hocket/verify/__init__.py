@@ -1,0 +1,46 @@
+"""The proof of a schedule: no deadlock, no race, the postcondition (design section 4).
+
+A schedule is an event graph in which every step waits for a conjunction of single-writer events, so its outcome does
+not depend on timing, and one abstract execution decides for all interleavings. Every rejection names the steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hocket.ir import schedule as msccl_ir
+from hocket.ir.schedule import Narrowing, Schedule
+from hocket.verify.events import Events
+from hocket.verify.postcondition import check_program, check_values
+from hocket.verify.races import check_races
+
+__all__ = ["Proof", "check_program", "prove"]
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was proven, with its bounds: for this many ranks, with ``slots`` or more slots on each connection."""
+
+    ranks: int
+    steps: int
+    slots: int
+    narrowings: tuple[Narrowing, ...]
+
+    def __str__(self) -> str:
+        slots = f"{self.slots} or more slots" if self.slots > 1 else "any number of slots"
+        return f"proven for {self.ranks} ranks, {slots}"
+
+
+def prove(schedule: Schedule) -> Proof:
+    """Prove a schedule, of whatever origin, or raise what refutes it.
+
+    ``Proof.slots`` is the least number of slots, at most ``schedule.slots``, that the schedule needs. Raises
+    InvalidSchedule, ChannelConflict, UnmatchedTransfer, Deadlock, Race, UninitializedChunk, CountMismatch or
+    PostconditionFailed.
+    """
+    msccl_ir.verify(schedule)
+    events = Events(schedule)
+    slots, order = events.least_slots(schedule.slots)
+    check_races(events, order)
+    narrowings = check_values(events, order)
+    return Proof(len(schedule.ranks), len(order), slots, narrowings)

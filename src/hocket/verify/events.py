@@ -1,0 +1,162 @@
+"""The event graph of one tile: what each step waits for, an order for a number of slots, and deadlock."""
+
+from __future__ import annotations
+
+from hocket.errors import Deadlock, InvalidSchedule, StepName
+from hocket.ir.schedule import Receive, Schedule, Send, Step
+
+Order = list[int]
+"""Numbers of steps in an order in which they can run."""
+
+
+class Events:
+    """The steps of a schedule, numbered, and the edges between them that do not depend on the number of slots.
+
+    Step ``i`` comes after ``before[i]``: its predecessor in its thread block, the steps it waits for, and the steps
+    that send what it receives. Slots add that the k-th send of a connection comes after its (k - slots)-th receive.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.steps: list[Step] = []
+        self.rank: list[int] = []
+        self.block: list[int] = []
+        self.position: list[int] = []
+        self.first: list[list[int]] = []
+        for r, rank in enumerate(schedule.ranks):
+            self.first.append([])
+            for b, block in enumerate(rank.thread_blocks):
+                length = len(block.steps)
+                self.first[r].append(len(self.steps))
+                self.steps.extend(block.steps)
+                self.rank.extend([r] * length)
+                self.block.extend([b] * length)
+                self.position.extend(range(length))
+        self.sent: dict[tuple[int, int, int], list[int]] = {}
+        self.received: dict[tuple[int, int, int], list[int]] = {}
+        self.before: list[list[int]] = []
+        for i, step in enumerate(self.steps):
+            rank = self.rank[i]
+            before = [i - 1] if self.position[i] else []
+            if step.waits:
+                first = self.first[rank]
+                before += [first[wait.thread_block] + wait.step for wait in step.waits]
+            self.before.append(before)
+            for source in step.srcs:
+                if type(source) is Receive:
+                    self.received.setdefault((source.peer, rank, source.channel), []).append(i)
+            for target in step.dsts:
+                if type(target) is Send:
+                    self.sent.setdefault((rank, target.peer, target.channel), []).append(i)
+        for connection, receives in self.received.items():
+            for send, receive in zip(self.sent[connection], receives, strict=True):
+                if self.steps[send].count != self.steps[receive].count:
+                    raise InvalidSchedule(
+                        f"{self.steps[receive].count} chunks are received where rank {connection[0]} sends "
+                        f"{self.steps[send].count} ({self.steps[send]})",
+                        self.name(receive),
+                    )
+                self.before[receive].append(send)
+        self._after: list[list[int]] = [[] for _ in self.steps]
+        for i, before in enumerate(self.before):
+            for j in before:
+                self._after[j].append(i)
+
+    def name(self, i: int) -> StepName:
+        """How an error names step ``i``."""
+        return self.schedule.step_name(self.rank[i], self.block[i], self.position[i])
+
+    def least_slots(self, limit: int) -> tuple[int, Order]:
+        """The least number of slots the schedule can run with, at most ``limit``, and an order for it.
+
+        Raises Deadlock with a cycle of waits for ``limit`` slots.
+        """
+        for slots in range(1, limit + 1):
+            order = self._run(slots)
+            if len(order) == len(self.steps):
+                return slots, order
+        raise self._deadlock(limit, order)
+
+    def _credits(self, slots: int) -> dict[int, list[int]]:
+        """For each receive the sends that need the slot it frees."""
+        freed: dict[int, list[int]] = {}
+        for connection, receives in self.received.items():
+            for receive, send in zip(receives, self.sent[connection][slots:], strict=False):
+                freed.setdefault(receive, []).append(send)
+        return freed
+
+    def _run(self, slots: int) -> Order:
+        """As long an order as there is."""
+        freed = self._credits(slots)
+        missing = [len(before) for before in self.before]
+        for sends in freed.values():
+            for send in sends:
+                missing[send] += 1
+        ready = [i for i, count in enumerate(missing) if count == 0]
+        ready.reverse()
+        order: Order = []
+        while ready:
+            i = ready.pop()
+            order.append(i)
+            for j in self._after[i]:
+                missing[j] -= 1
+                if missing[j] == 0:
+                    ready.append(j)
+            for j in freed.get(i, ()):
+                missing[j] -= 1
+                if missing[j] == 0:
+                    ready.append(j)
+        return order
+
+    def _deadlock(self, slots: int, order: Order) -> Deadlock:
+        """A shortest cycle of waits through one of the steps that never become ready."""
+        done = set(order)
+        needs: dict[int, list[tuple[int, str]]] = {}
+        for receive, sends in self._credits(slots).items():
+            for send in sends:
+                text = f"waits for a free slot: {slots} sent before it are not received"
+                needs.setdefault(send, []).append((receive, text))
+        for i, before in enumerate(self.before):
+            if i not in done:
+                needs.setdefault(i, []).extend((j, self._why(i, j)) for j in before)
+        cycle: list[tuple[int, str]] = []
+        start = next(i for i in range(len(self.steps)) if i not in done)
+        seen: dict[int, int] = {}
+        at = start
+        while at not in seen:
+            seen[at] = len(cycle)
+            following, why = next((j, why) for j, why in needs[at] if j not in done)
+            cycle.append((at, why))
+            at = following
+        cycle = _shortest(cycle[seen[at] :], needs, done)
+        return Deadlock(slots, tuple(self.name(i) for i, _ in cycle), tuple(why for _, why in cycle))
+
+    def _why(self, i: int, j: int) -> str:
+        if self.rank[i] != self.rank[j]:
+            return "waits to receive from"
+        if self.block[i] == self.block[j]:
+            return "comes after, in its thread block"
+        return "waits for another thread block:"
+
+
+def _shortest(
+    cycle: list[tuple[int, str]], needs: dict[int, list[tuple[int, str]]], done: set[int]
+) -> list[tuple[int, str]]:
+    """The shortest cycle through the first step of a given one, by breadth-first search."""
+    start = cycle[0][0]
+    came: dict[int, tuple[int, str]] = {}
+    frontier = [start]
+    while frontier:
+        following = []
+        for i in frontier:
+            for j, why in needs.get(i, ()):
+                if j == start:
+                    path = [(i, why)]
+                    while path[-1][0] != start:
+                        path.append(came[path[-1][0]])
+                    return path[::-1]
+                if j not in came and j not in done:
+                    came[j] = (i, why)
+                    following.append(j)
+        frontier = following
+    return cycle

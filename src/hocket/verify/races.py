@@ -1,0 +1,112 @@
+"""Races: two accesses to one chunk, at least one a write, that neither waits nor transfers order.
+
+Order that comes only from slots being full does not count: such a schedule is safe only because slots are few. Memory
+is touched by its own rank alone (storage fifo), so a clock over the thread blocks of one rank answers nearly always;
+where it does not, a search through the other ranks does.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.collectives import BufferName
+from hocket.errors import Race
+from hocket.ir.chunk_dag import Span
+from hocket.verify.events import Events, Order
+
+
+def check_races(events: Events, order: Order) -> None:
+    """Raise Race for the first unordered pair of accesses, in the order of an execution."""
+    by_rank: list[list[int]] = [[] for _ in events.schedule.ranks]
+    for i in order:
+        by_rank[events.rank[i]].append(i)
+    when: list[int] | None = None
+    for rank, numbers in enumerate(by_rank):
+        for first, second, span in _suspects(events, rank, numbers):
+            if when is None:
+                when = [0] * len(order)
+                for time, i in enumerate(order):
+                    when[i] = time
+            if not happens_before(events, when, first, second):
+                raise _race(events, first, second, span)
+
+
+def happens_before(events: Events, when: list[int], first: int, second: int) -> bool:
+    """Whether edges other than full slots lead from one step to another; ``when`` is the time of each in an order."""
+    seen = {second}
+    frontier = [second]
+    while frontier:
+        for j in events.before[frontier.pop()]:
+            if j == first:
+                return True
+            if j not in seen and when[j] > when[first]:
+                seen.add(j)
+                frontier.append(j)
+    return False
+
+
+def _suspects(events: Events, rank: int, numbers: list[int]) -> list[tuple[int, int, Span]]:
+    """Pairs of conflicting accesses that the clocks of the rank's thread blocks do not order."""
+    blocks = len(events.first[rank])
+    first = events.first[rank]
+    waited = {first[w.thread_block] + w.step for i in numbers for w in events.steps[i].waits}
+    # For each thread block, the last step of each other one that is known to have finished.
+    clocks: list[NDArray[np.int32]] = [np.full(blocks, -1, np.int32) for _ in range(blocks)]
+    finished: dict[int, NDArray[np.int32]] = {}
+    wrote: dict[BufferName, dict[int, int]] = {"in": {}, "out": {}, "sc": {}}
+    readers: dict[BufferName, dict[int, list[int]]] = {"in": {}, "out": {}, "sc": {}}
+    found: list[tuple[int, int, Span]] = []
+    block_of, position = events.block, events.position
+    for i in numbers:
+        step, block = events.steps[i], block_of[i]
+        clock = clocks[block]
+        for wait in step.waits:
+            np.maximum(clock, finished[first[wait.thread_block] + wait.step], out=clock)
+        clock[block] = position[i]
+        for source in step.srcs:
+            if type(source) is Span:
+                writer, reading = wrote[source.buffer], readers[source.buffer]
+                for index in source.indices():
+                    last = writer.get(index)
+                    if last is not None and clock[block_of[last]] < position[last]:
+                        found.append((last, i, Span(rank, source.buffer, index)))
+                    earlier = reading.get(index)
+                    if earlier is None:
+                        reading[index] = [i]
+                    else:
+                        earlier.append(i)
+        for target in step.dsts:
+            if type(target) is Span:
+                writer, reading = wrote[target.buffer], readers[target.buffer]
+                for index in target.indices():
+                    last = writer.get(index)
+                    if last is not None and clock[block_of[last]] < position[last]:
+                        found.append((last, i, Span(rank, target.buffer, index)))
+                    for last in reading.pop(index, ()):
+                        if clock[block_of[last]] < position[last]:
+                            found.append((last, i, Span(rank, target.buffer, index)))
+                    writer[index] = i
+        if i in waited:
+            finished[i] = clock.copy()
+    return found
+
+
+def _race(events: Events, first: int, second: int, span: Span) -> Race:
+    def access(i: int) -> str:
+        (index,) = span.indices()
+        return "writes" if _touches(events.steps[i].dsts, span.buffer, index) else "reads"
+
+    return Race(
+        span.rank,
+        span.buffer,
+        span.index,
+        events.name(first),
+        events.name(second),
+        access(first),
+        access(second),
+    )
+
+
+def _touches(operands: tuple[object, ...], buffer: BufferName, index: int) -> bool:
+    return any(isinstance(o, Span) and o.buffer == buffer and index in o.indices() for o in operands)
