@@ -202,13 +202,13 @@ class UninitializedChunk(HocketError, ValueError):
     rank: int
     buffer: str
     index: int
-    where: Where
+    where: Where | None
 
     def diagnostic(self) -> Diagnostic:
         return Diagnostic(
             self.code,
             f"{show_span(self.rank, self.buffer, self.index)} holds nothing yet",
-            (Label(self.where, "read here", True),),
+            (Label(self.where, "read here", True),) if self.where is not None else (),
             help="copy a chunk there first; only the input buffer is filled when a program begins",
         )
 
