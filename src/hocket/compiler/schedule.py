@@ -16,37 +16,54 @@ MAX_BASES = 32
 
 
 class _Rebuild:
-    """Instructions in a new order, some of them cut in two; processing edges follow them."""
+    """Instructions in a new order, some of them cut in two; processing edges follow them.
+
+    What came after a fused instruction comes after its receiving half. Only what overwrites the place in between has
+    to come after its sending half too; to ask more would order operations that the program does not order.
+    """
 
     def __init__(self, dag: InstrDag) -> None:
         self._dag = dag
-        self._parts: list[tuple[int, ...]] = [()] * len(dag.instrs)
+        self._number: list[int] = [0] * len(dag.instrs)
+        self._sent: dict[int, int] = {}
         self._instrs: list[Instr] = []
 
     def place(self, number: int) -> None:
         """The whole instruction comes next."""
-        instr = self._dag.instrs[number]
-        self._parts[number] = (len(self._instrs),)
-        self._instrs.append(replace(instr, after=self._renumber(instr.after)))
+        self._add(number, self._dag.instrs[number])
 
     def place_receive(self, number: int) -> None:
         """Only the receiving half of a fused instruction comes next."""
-        receive, _ = unfuse(self._dag.instrs[number])
-        self._parts[number] = (len(self._instrs),)
-        self._instrs.append(replace(receive, after=self._renumber(receive.after)))
+        self._add(number, unfuse(self._dag.instrs[number])[0])
 
     def place_send(self, number: int) -> None:
-        """The sending half follows; what had to come after the whole comes after both."""
+        """The sending half follows."""
         _, send = unfuse(self._dag.instrs[number])
-        (receive,) = self._parts[number]
-        self._parts[number] = (receive, len(self._instrs))
-        self._instrs.append(replace(send, after=(receive,)))
+        self._sent[number] = len(self._instrs)
+        self._instrs.append(replace(send, after=(self._number[number],)))
 
-    def _renumber(self, after: Iterable[int]) -> tuple[int, ...]:
-        return tuple(sorted([part for old in after for part in self._parts[old]]))
+    def _add(self, number: int, instr: Instr) -> None:
+        after = [self._number[old] for old in instr.after]
+        if self._sent:
+            after += [
+                self._sent[old] for old in instr.after if old in self._sent and overwrites(instr, self._dag.instrs[old])
+            ]
+        self._number[number] = len(self._instrs)
+        self._instrs.append(replace(instr, after=tuple(sorted(after))))
 
     def build(self) -> InstrDag:
         return replace(self._dag, instrs=tuple(self._instrs))
+
+
+def overwrites(instr: Instr, fused: Instr) -> bool:
+    """Whether an instruction stores to a chunk that the two halves of a fused one hand on."""
+    between = unfuse(fused)[0].dsts[0]
+    assert isinstance(between, Span)
+    chunks = set(between.indices())
+    return any(
+        isinstance(target, Span) and target.buffer == between.buffer and not chunks.isdisjoint(target.indices())
+        for target in instr.dsts
+    )
 
 
 def assign_channels(dag: InstrDag) -> InstrDag:
@@ -219,8 +236,7 @@ class _Ordering:
         self.cut[i] = True
         self.rebuild.place_receive(i)
         self._receive(i)
-        receive, _ = unfuse(self.dag.instrs[i])
-        overwriting = [later for later in self.after_me[i] if _overwrites(self.dag.instrs[later], receive)]
+        overwriting = [j for j in self.after_me[i] if overwrites(self.dag.instrs[j], self.dag.instrs[i])]
         for later in self.after_me[i]:
             if later not in overwriting:
                 self._release(later)
@@ -266,17 +282,6 @@ class _Ordering:
         receiver = self.receiver[edge]
         self.arrived[receiver] += 1
         self._consider(receiver)
-
-
-def _overwrites(instr: Instr, receive: Instr) -> bool:
-    """Whether an instruction stores to a chunk that a receive has stored."""
-    (stored,) = receive.dsts
-    assert isinstance(stored, Span)
-    chunks = set(stored.indices())
-    return any(
-        isinstance(target, Span) and target.buffer == stored.buffer and not chunks.isdisjoint(target.indices())
-        for target in instr.dsts
-    )
 
 
 def assign_thread_blocks(dag: InstrDag) -> InstrDag:

@@ -1,0 +1,119 @@
+"""Random valid programs, with a model that says what each must compute."""
+
+from __future__ import annotations
+
+import random
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket import Custom, Program, Schedule, chunk, parallelize
+from hocket.semantics import reference
+
+CHUNKS = 3
+"""Chunks of each buffer of each rank."""
+
+Place = tuple[int, str, int]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One copy or reduce of ``count`` chunks, with its directives."""
+
+    kind: str
+    src: Place
+    dst: Place
+    count: int
+    channel: int | None
+    factor: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program to be: its operations, and what each output chunk then holds (None: nothing, or a chunk twice)."""
+
+    ranks: int
+    inplace: bool
+    operations: tuple[Operation, ...]
+    outputs: dict[Place, frozenset[tuple[int, int]] | None]
+
+    def program(self) -> Program:
+        collective = Custom(
+            self.ranks,
+            inputs=CHUNKS,
+            outputs=CHUNKS,
+            post=lambda rank, index: self.outputs.get((rank, "out", index)),
+            inplace=self.inplace,
+        )
+        with Program(collective, name="random") as program:
+            for op in self.operations:
+                with parallelize(op.factor) if op.factor > 1 else nullcontext():
+                    source = chunk(*op.src, op.count)
+                    if op.kind == "copy":
+                        source.copy(*op.dst, ch=op.channel)
+                    else:
+                        chunk(*op.dst, op.count).reduce(source, ch=op.channel)
+        return program
+
+    def run(self, inputs: list[NDArray[np.float64]]) -> dict[Place, NDArray[np.float64]]:
+        """Execute the operations one after another, as the language defines them."""
+        parts = {(r, "in", i): part for r in range(self.ranks) for i, part in enumerate(np.split(inputs[r], CHUNKS))}
+        for op in self.operations:
+            values = [parts[self.name(op.src, i)] for i in range(op.count)]
+            for i, value in enumerate(values):
+                place = self.name(op.dst, i)
+                parts[place] = value if op.kind == "copy" else parts[place] + value
+        return parts
+
+    def name(self, place: Place, offset: int = 0) -> Place:
+        rank, buffer, index = place
+        return rank, "in" if self.inplace and buffer == "out" else buffer, index + offset
+
+
+def random_case(rng: random.Random, *, directives: bool = True) -> Case:
+    """2 to 6 ranks, up to 24 operations between any places, counts 1 to 3."""
+    ranks = rng.randint(2, 6)
+    inplace = rng.random() < 0.3
+    case = Case(ranks, inplace, (), {})
+    held: dict[Place, frozenset[tuple[int, int]] | None] = {
+        (r, "in", i): frozenset({(r, i)}) for r in range(ranks) for i in range(CHUNKS)
+    }
+    operations: list[Operation] = []
+    wanted = rng.randint(1, 24)
+    while len(operations) < wanted:
+        count = rng.choice((1, 1, 1, 2, 3))
+        src, dst = (
+            (rng.randrange(ranks), rng.choice(("in", "out", "sc")), rng.randrange(CHUNKS - count + 1)) for _ in "sd"
+        )
+        kind = rng.choice(("copy", "reduce"))
+        sources = [case.name(src, i) for i in range(count)]
+        targets = [case.name(dst, i) for i in range(count)]
+        if not all(s in held for s in sources) or set(sources) & set(targets):
+            continue
+        if kind == "reduce" and not all(t in held for t in targets):
+            continue
+        for s, t in zip(sources, targets, strict=True):
+            mine, theirs = held[s], held.get(t)
+            if kind == "copy":
+                held[t] = mine
+            else:
+                held[t] = None if mine is None or theirs is None or mine & theirs else mine | theirs
+        channel = rng.choice((None, None, 0, 1, 2)) if directives else None
+        factor = rng.choice((1, 1, 1, 1, 2, 3)) if directives else 1
+        operations.append(Operation(kind, src, dst, count, channel, factor))
+    outputs = {(r, "out", i): held.get(case.name((r, "out", i))) for r in range(ranks) for i in range(CHUNKS)}
+    return Case(ranks, inplace, tuple(operations), outputs)
+
+
+def check_reference(case: Case, schedule: Schedule, seed: int, n: int = 12) -> None:
+    """The reference, in a random order of events, computes to the bit what the operations say."""
+    rng = np.random.default_rng(seed)
+    inputs = [rng.standard_normal(CHUNKS * n) for _ in range(case.ranks)]
+    expected = case.run(inputs)
+    found = reference(schedule, inputs, seed=seed)
+    for (rank, _, index), holds in case.outputs.items():
+        if holds is not None:
+            part = found[rank][index * n : (index + 1) * n]
+            assert part.tobytes() == expected[case.name((rank, "out", index))].tobytes(), (rank, index)
