@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -96,6 +96,10 @@ class Machine(Generic[V]):
         tile, step = divmod(self._done[place], length) if length else (self._tiles, 0)
         return None if tile >= self._tiles else (tile, step)
 
+    def progress(self, place: Place) -> int:
+        """How many steps, over all tiles, a thread block has finished."""
+        return self._done[place]
+
     def ready(self, place: Place) -> bool:
         """Whether the next event of a thread block, a read or a write, is possible."""
         at = self.cursor(place)
@@ -177,6 +181,12 @@ class Machine(Generic[V]):
         waiting = [(place, at) for place in self._blocks if (at := self.cursor(place)) is not None]
         if waiting:
             raise Stuck(tuple((rank, block, at[1]) for (rank, block), at in waiting))
+
+    def replay(self, order: Iterable[Place]) -> None:
+        """Let thread blocks do one whole step each, in the given order, which must be possible."""
+        for place in order:
+            self.event(place)
+            self.event(place)
 
     def _neighbours(self) -> dict[Place, list[Place]]:
         """For each thread block those whose readiness may change when it finishes a step."""

@@ -12,9 +12,9 @@ from hocket.ir import schedule as msccl_ir
 from hocket.ir.schedule import Narrowing, Schedule
 from hocket.verify.events import Events
 from hocket.verify.postcondition import check_program, check_values
-from hocket.verify.races import check_races
+from hocket.verify.races import both_orders, check_races
 
-__all__ = ["Proof", "check_program", "prove"]
+__all__ = ["Proof", "both_orders", "check_program", "prove"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 from hocket.collectives import BufferName, Collective, Contribution, Sum, members
-from hocket.errors import Flow, PostconditionFailed, UninitializedChunk, Where
+from hocket.errors import Flow, PostconditionFailed, UninitializedChunk, Where, show_span
 from hocket.ir.chunk_dag import ChunkDag, Span
 from hocket.ir.schedule import Narrowing, Receive, Send, Source
 from hocket.semantics import evaluate
@@ -192,18 +192,20 @@ def _check_outputs(
     term = memory[rank][buffer][at]
     counts = terms.count(term) if term is not None else Counter[Contribution]()
     expected = members(wanted)
+    flows = history(rank, buffer, at)
     raise PostconditionFailed(
         collective.name,
         rank,
         "out",
         index,
-        _show(sorted(counts, key=lambda c: (c[1], c[0]))) if counts else "nothing",
-        _show(expected),
+        _show(sorted(counts, key=lambda c: (c[1], c[0])), counts) if counts else "nothing",
+        _show(expected, Counter(expected)),
         tuple(_chunk(c) for c in expected if c not in counts),
-        tuple(_chunk(c) for c in sorted(counts) if counts[c] > 1),
+        tuple(f"{_chunk(c)} ({counts[c]} times)" for c in sorted(counts) if counts[c] > 1),
         tuple(_chunk(c) for c in sorted(counts) if c not in set(expected)),
-        history(rank, buffer, at),
+        flows,
         len(wrong) - 1,
+        not flows and (term is None or (buffer == "in" and counts == {(rank, at): 1})),
     )
 
 
@@ -211,15 +213,14 @@ def _chunk(chunk: Contribution) -> str:
     return f"rank {chunk[0]} in[{chunk[1]}]"
 
 
-def _show(chunks: Sequence[Contribution], limit: int = 4) -> str:
-    if len(chunks) == 1:
-        return _chunk(chunks[0])
-    if len({index for _, index in chunks}) == 1 and len(chunks) > limit:
+def _show(chunks: Sequence[Contribution], counts: Counter[Contribution], limit: int = 4) -> str:
+    once = counts.total() == len(chunks)
+    if once and len({index for _, index in chunks}) == 1 and len(chunks) > limit:
         ranks = [rank for rank, _ in chunks]
         if ranks == list(range(ranks[0], ranks[0] + len(ranks))):
             return f"the sum of in[{chunks[0][1]}] of ranks {ranks[0]} to {ranks[-1]}"
     more = f" + {len(chunks) - 2 * limit} more" if len(chunks) > 2 * limit else ""
-    return " + ".join(_chunk(c) for c in chunks[: 2 * limit]) + more
+    return " + ".join((f"{counts[c]} x " if counts[c] > 1 else "") + _chunk(c) for c in chunks[: 2 * limit]) + more
 
 
 def _history(dag: ChunkDag, rank: int, buffer: BufferName, index: int, limit: int = 5) -> tuple[Flow, ...]:
@@ -241,7 +242,8 @@ def _history(dag: ChunkDag, rank: int, buffer: BufferName, index: int, limit: in
         if node.where is not None and node.where.resolve() not in seen:
             seen.add(node.where.resolve())
             verb = "copied" if node.kind.value == "copy" else "reduced"
-            text = f"rank {node.src.rank} {node.src} {verb} into rank {node.dst.rank} {node.dst}"
+            source, target = (show_span(s.rank, s.buffer, s.index, s.count) for s in (node.src, node.dst))
+            text = f"{source} {verb} into {target}"
             flows.append(Flow(node.where, text))
         fresh = [d for d in node.true if d not in visited]
         visited.update(fresh)

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from hocket.collectives import BufferName
 from hocket.errors import Race
 from hocket.ir.chunk_dag import Span
+from hocket.ir.schedule import Schedule
+from hocket.semantics import Place
 from hocket.verify.events import Events, Order
 
 
@@ -44,6 +46,29 @@ def happens_before(events: Events, when: list[int], first: int, second: int) -> 
                 seen.add(j)
                 frontier.append(j)
     return False
+
+
+def both_orders(schedule: Schedule, race: Race) -> tuple[list[Place], list[Place]]:
+    """The witness of a race: two executions, by thread blocks, that make the two accesses in either order.
+
+    ``semantics.Machine.replay`` runs them, with as many slots as they like; each ends after the second access.
+    """
+    events = Events(schedule)
+    steps = [events.first[name.rank][name.thread_block] + name.step for name in (race.first, race.second)]
+    found: list[list[Place]] = []
+    for first, second in (steps, reversed(steps)):
+        run: dict[int, None] = {}
+        for target in (first, second):
+            stack = [target]
+            while stack:
+                i = stack[-1]
+                pending = [j for j in events.before[i] if j not in run]
+                if pending:
+                    stack.extend(pending)
+                else:
+                    run[stack.pop()] = None
+        found.append([(events.rank[i], events.block[i]) for i in run])
+    return found[0], found[1]
 
 
 def _suspects(events: Events, rank: int, numbers: list[int]) -> list[tuple[int, int, Span]]:

@@ -1,0 +1,174 @@
+"""Mutation test of the proof: ``python -m tests.property.mutants 300``.
+
+Schedules are damaged in one place: a wait removed, two steps swapped, a receive dropped, a slot taken away. Whatever the
+reference can break by choosing the order of reads and writes, the proof must reject; whatever the proof rejects must
+have a witness that the reference replays. Prints mutants tried, killed and accepted.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hocket import Schedule, prove
+from hocket.algorithms import all_pairs, all_to_next, hierarchical, ring, sccl, two_step
+from hocket.collectives import members
+from hocket.errors import (
+    Deadlock,
+    HocketError,
+    InvalidSchedule,
+    PostconditionFailed,
+    Race,
+    UninitializedChunk,
+    UnmatchedTransfer,
+)
+from hocket.ir.schedule import Rank, Receive, Step, ThreadBlock
+from hocket.semantics import Machine, Stuck
+from hocket.verify import both_orders
+from tests.property.programs import random_case
+
+Mutant = tuple[str, Schedule]
+
+
+def mutants(schedule: Schedule) -> Iterator[Mutant]:
+    """Every schedule that differs from the given one by one removed wait, swap, dropped receive or slot."""
+    for r, b, s, step in schedule.steps():
+        steps = schedule.ranks[r].thread_blocks[b].steps
+        for k in range(len(step.waits)):
+            weaker = replace(step, waits=step.waits[:k] + step.waits[k + 1 :])
+            yield "wait removed", _with(schedule, r, b, (*steps[:s], weaker, *steps[s + 1 :]))
+        if s + 1 < len(steps):
+            yield "steps swapped", _with(schedule, r, b, (*steps[:s], steps[s + 1], step, *steps[s + 2 :]))
+        if any(isinstance(source, Receive) for source in step.srcs):
+            yield "receive dropped", _without_receive(schedule, r, b, s)
+    for slots in range(1, schedule.slots):
+        yield "slots lowered", replace(schedule, slots=slots)
+
+
+def _with(schedule: Schedule, r: int, b: int, steps: tuple[Step, ...]) -> Schedule:
+    rank = schedule.ranks[r]
+    block = replace(rank.thread_blocks[b], steps=steps)
+    blocks = (*rank.thread_blocks[:b], block, *rank.thread_blocks[b + 1 :])
+    return replace(schedule, ranks=(*schedule.ranks[:r], Rank(rank.scratch, blocks), *schedule.ranks[r + 1 :]))
+
+
+def _without_receive(schedule: Schedule, r: int, b: int, s: int) -> Schedule:
+    """The step no longer receives; a step that does nothing else disappears, and waits for it with it."""
+    block = schedule.ranks[r].thread_blocks[b]
+    step = block.steps[s]
+    local = tuple(source for source in step.srcs if not isinstance(source, Receive))
+    if local:
+        return _with(schedule, r, b, (*block.steps[:s], replace(step, srcs=local), *block.steps[s + 1 :]))
+    shorter = _with(schedule, r, b, (*block.steps[:s], *block.steps[s + 1 :]))
+
+    def moved(old: Step) -> Step:
+        waits = (
+            replace(w, step=w.step - (w.step > s)) if w.thread_block == b else w
+            for w in old.waits
+            if (w.thread_block, w.step) != (b, s)
+        )
+        return replace(old, waits=tuple(waits))
+
+    rank = shorter.ranks[r]
+    blocks = tuple(ThreadBlock(x.receives, x.sends, tuple(map(moved, x.steps))) for x in rank.thread_blocks)
+    return replace(
+        shorter, ranks=(*shorter.ranks[:r], Rank(rank.scratch, blocks), *shorter.ranks[r + 1 :])
+    )
+
+
+def broken_by(schedule: Schedule, seed: int, slots: int | None) -> str | None:
+    """What goes wrong in one execution, in an order drawn from ``seed``: None if nothing does."""
+    collective = schedule.collective
+    rng = random.Random(seed)
+    values = {
+        (rank, index): rng.getrandbits(60) for rank in range(collective.size) for index in range(collective.inputs(rank))
+    }
+    machine = Machine[int](schedule, lambda r, i, _: values[r, i], lambda a, b: a + b, slots=slots)
+    try:
+        machine.run(rng)
+    except Stuck:
+        return "stuck"
+    except (UninitializedChunk, ValueError) as error:
+        return type(error).__name__
+    for rank in range(collective.size):
+        for index, value in enumerate(machine.output(rank)):
+            wanted = collective.required(rank, index)
+            if wanted is not None and value != sum(values[chunk] for chunk in members(wanted)):
+                return "wrong"
+    return None
+
+
+def check(kind: str, schedule: Schedule, seed: int) -> str:
+    """The proof's verdict on a mutant, once the reference has agreed with it."""
+    try:
+        prove(schedule)
+    except (UnmatchedTransfer, InvalidSchedule) as error:
+        return error.code
+    except Deadlock as error:
+        assert broken_by(schedule, seed, schedule.slots) == "stuck", kind
+        return error.code
+    except Race as error:
+        for order in both_orders(schedule, error):
+            machine = Machine[int](schedule, lambda r, i, _: r * 1000 + i, lambda a, b: a + b, slots=None)
+            try:
+                machine.replay(order)
+            except UninitializedChunk:
+                continue  # the read came before the write: seen
+            for name in (error.first, error.second):
+                assert machine.progress((name.rank, name.thread_block)) == name.step + 1, kind
+        return error.code
+    except (PostconditionFailed, UninitializedChunk) as error:
+        assert broken_by(schedule, seed, schedule.slots) is not None, kind
+        return error.code
+    for attempt in range(6):
+        slots = schedule.slots if attempt % 2 else None
+        assert broken_by(schedule, seed + attempt, slots) is None, (kind, seed, attempt)
+    return "accepted"
+
+
+def library() -> Iterator[Schedule]:
+    """Small schedules of every kind of algorithm."""
+    for program in (
+        ring.all_reduce(3),
+        ring.all_reduce(4, channels=2),
+        ring.all_gather(3),
+        ring.reduce_scatter(3),
+        all_pairs.all_reduce(3),
+        hierarchical.all_reduce(2, 2, parallel=2),
+        two_step.all_to_all(2, 2),
+        all_to_next.all_to_next(2, 3),
+        sccl.all_gather(),
+    ):
+        for instances in (1, 2):
+            yield program.compile(instances=instances)
+
+
+def sweep(programs: int, limit: int | None = None) -> Counter[tuple[str, str]]:
+    """Verdicts on the mutants of the library and of random programs, at most ``limit`` a schedule."""
+    verdicts: Counter[tuple[str, str]] = Counter()
+    schedules = list(library())
+    for seed in range(programs):
+        rng = random.Random(seed)
+        schedules.append(random_case(rng).program().compile(slots=rng.choice((1, 2))))
+    for number, schedule in enumerate(schedules):
+        found = list(mutants(schedule))
+        if limit is not None and len(found) > limit:
+            found = random.Random(number).sample(found, limit)
+        for kind, mutant in found:
+            verdicts[kind, check(kind, mutant, number)] += 1
+    return verdicts
+
+
+def main(programs: int) -> None:
+    verdicts = sweep(programs)
+    for kind in sorted({kind for kind, _ in verdicts}):
+        outcomes = {verdict: n for (k, verdict), n in sorted(verdicts.items()) if k == kind}
+        tried, accepted = sum(outcomes.values()), outcomes.pop("accepted", 0)
+        print(f"{kind:16} {tried:6} tried  {tried - accepted:6} killed  {accepted:6} accepted   {outcomes}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 300)
