@@ -7,10 +7,11 @@ start, what each chunk of the output must hold at the end, and whether input and
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, SupportsIndex, get_args
 
 from hocket.errors import InvalidArgument, caller
 
@@ -64,16 +65,22 @@ class Collective:
     inplace: bool = False
 
     def __post_init__(self) -> None:
-        shape = self.ranks if isinstance(self.ranks, tuple) else (self.ranks,)
-        if not shape or not all(_is_count(n) for n in shape):
+        shape = [whole(n) for n in (self.ranks if isinstance(self.ranks, tuple) else (self.ranks,))]
+        if not shape or any(n is None or n < 1 for n in shape):
             raise InvalidArgument(
                 f"ranks must be a positive number or a tuple of them, not {self.ranks!r}", caller()
             )
-        if not _is_count(self.chunks):
+        self._normalize("ranks", tuple(shape) if len(shape) > 1 else shape[0])
+        chunks = whole(self.chunks)
+        if chunks is None or chunks < 1:
             raise InvalidArgument(f"chunks must be a positive number, not {self.chunks!r}", caller())
-        root = getattr(self, "root", 0)
-        if not isinstance(root, int) or isinstance(root, bool) or not 0 <= root < math.prod(shape):
-            raise InvalidArgument(f"root must be in [0, {math.prod(shape)}), not {root!r}", caller())
+        self._normalize("chunks", chunks)
+        if not isinstance(self.inplace, bool):
+            raise InvalidArgument(f"inplace must be True or False, not {self.inplace!r}", caller())
+
+    def _normalize(self, name: str, value: object) -> None:
+        """Keep one form of a field, so that equal collectives compare and print alike."""
+        object.__setattr__(self, name, value)
 
     @property
     def size(self) -> int:
@@ -130,13 +137,26 @@ class Collective:
         return ()
 
 
-def _is_count(n: object) -> bool:
-    return isinstance(n, int) and not isinstance(n, bool) and n > 0
+def whole(n: object) -> int | None:
+    """A number of Python or NumPy as an int; None for what is no whole number."""
+    if isinstance(n, bool) or not isinstance(n, SupportsIndex):
+        return None
+    try:
+        return operator.index(n)
+    except TypeError:
+        return None
 
 
 @dataclass(frozen=True)
 class _Rooted(Collective):
     root: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        root = whole(self.root)
+        if root is None or not 0 <= root < self.size:
+            raise InvalidArgument(f"root must be in [0, {self.size}), not {self.root!r}", caller())
+        self._normalize("root", root)
 
     def _words(self) -> Sequence[str]:
         return (f"root={self.root}",)
@@ -338,26 +358,41 @@ class Custom(Collective):
         post: Post,
         inplace: bool = False,
     ) -> None:
-        object.__setattr__(self, "ranks", ranks)
-        object.__setattr__(self, "chunks", 1)
-        object.__setattr__(self, "inplace", inplace)
+        self._normalize("ranks", ranks)
+        self._normalize("chunks", 1)
+        self._normalize("inplace", inplace)
         super().__post_init__()
-        object.__setattr__(self, "input_chunks", self._per_rank("inputs", inputs))
-        object.__setattr__(self, "output_chunks", self._per_rank("outputs", outputs))
-        object.__setattr__(self, "table", tuple(self._tabulate(post)))
+        self._normalize("input_chunks", self._per_rank("inputs", inputs))
+        self._normalize("output_chunks", self._per_rank("outputs", outputs))
+        self._normalize("table", tuple(self._tabulate(post)))
 
     def _per_rank(self, what: str, counts: int | Sequence[int]) -> tuple[int, ...]:
-        each = (counts,) * self.size if isinstance(counts, int) else tuple(counts)
-        if len(each) != self.size or not all(n == 0 or _is_count(n) for n in each):
-            raise InvalidArgument(f"{what} must be a number of chunks, or {self.size} of them: {counts!r}", caller())
-        return each
+        given = (counts,) if not isinstance(counts, Iterable) else tuple(counts)
+        each = [n for n in map(whole, given) if n is not None and n >= 0]
+        if len(each) == len(given) == 1 and not isinstance(counts, Iterable):
+            each *= self.size
+        if len(each) != self.size or len(each) < len(given):
+            raise InvalidArgument(
+                f"{what} must be a number of chunks, or {self.size} of them, not {counts!r}", caller()
+            )
+        return tuple(each)
 
     def _tabulate(self, post: Post) -> Iterator[tuple[tuple[Contribution, ...] | None, ...]]:
         for rank in range(self.size):
             row: list[tuple[Contribution, ...] | None] = []
             for index in range(self.output_chunks[rank]):
                 wanted = post(rank, index)
-                terms = None if wanted is None else tuple(sorted(set(wanted)))
+                try:
+                    terms = (
+                        None
+                        if wanted is None
+                        else tuple(sorted({(operator.index(r), operator.index(i)) for r, i in wanted}))
+                    )
+                except (TypeError, ValueError):
+                    raise InvalidArgument(
+                        f"post({rank}, {index}) must be a set of input chunks (rank, index), or None, not {wanted!r}",
+                        caller(),
+                    ) from None
                 for r, i in terms or ():
                     if not (0 <= r < self.size and 0 <= i < self.input_chunks[r]):
                         raise InvalidArgument(
@@ -381,9 +416,16 @@ class Custom(Collective):
         terms = self.table[rank][block]
         return None if terms is None else as_sum((r, i * self.chunks + position) for r, i in terms)
 
+    def alias(self, rank: int) -> Alias | None:
+        """In place, the shorter buffer is the beginning of the longer one."""
+        inputs, outputs = self.inputs(rank), self.outputs(rank)
+        if not self.inplace or not inputs or not outputs:
+            return None
+        return Alias("out", "in", 0) if outputs <= inputs else Alias("in", "out", 0)
+
     def refined(self, factor: int) -> Collective:
         finer = copy(self)
-        object.__setattr__(finer, "chunks", self.chunks * factor)
+        finer._normalize("chunks", self.chunks * factor)
         return finer
 
     def reduces(self) -> bool:
@@ -428,14 +470,22 @@ _NAMED: tuple[type[Collective], ...] = (
 
 
 def parse(text: str) -> Collective:
-    """The inverse of ``str(collective)``. Raises ValueError, KeyError or IndexError for anything else."""
+    """The inverse of ``str(collective)``. Raises ValueError for anything else."""
     name, _, rest = text.partition("(")
-    if not rest.endswith(")"):
-        raise ValueError(f"{text!r} is no collective")
     words: dict[str, str] = {}
-    for word in rest[:-1].split(", "):
+    for word in rest.removesuffix(")").split(", "):
         key, _, value = word.partition("=")
         words[key] = value
+    try:
+        found = _read(name, words)
+    except (KeyError, IndexError) as error:
+        raise ValueError(f"{text!r} is no collective") from error
+    if str(found) != text:
+        raise ValueError(f"{text!r} is no collective; it reads like {found}")
+    return found
+
+
+def _read(name: str, words: dict[str, str]) -> Collective:
     dims = tuple(int(n) for n in words["ranks"].split("x"))
     ranks = dims if len(dims) > 1 else dims[0]
     inplace = "inplace" in words

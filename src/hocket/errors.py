@@ -9,21 +9,24 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
+from pathlib import Path
 from types import CodeType
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # Programs of the library are programs: their lines are what a reader of an error wants to see.
 _PROGRAMS = _PACKAGE + "algorithms" + os.sep
 _is_user_code: dict[CodeType, bool] = {}
+_MODULES = (__name__.rpartition(".")[0] + ".",)
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A span of one source line. Lines count from 1, columns from 0; ``end_column`` is exclusive."""
+    """A span of one source line. Lines count from 1, columns from 0 in bytes; ``end_column`` is exclusive."""
 
     file: str
     line: int
@@ -70,8 +73,10 @@ def caller() -> Site:
         code = frame.f_code
         user = _is_user_code.get(code)
         if user is None:
-            name = code.co_filename
-            user = _is_user_code[code] = not name.startswith(_PACKAGE) or name.startswith(_PROGRAMS)
+            name, module = code.co_filename, frame.f_globals.get("__name__", "")
+            # What dataclasses generate has no file; it belongs to the module that asked for it.
+            ours = name.startswith(_PACKAGE) or (name == "<string>" and str(module).startswith(_MODULES))
+            user = _is_user_code[code] = not ours or name.startswith(_PROGRAMS)
         if user or frame.f_back is None:
             return Site(code, frame.f_lasti)
         frame = frame.f_back
@@ -112,17 +117,41 @@ def render(diagnostic: Diagnostic) -> str:
             out.append(f"{' ' * width}--> {os.path.basename(file)}:{head.line}:{head.column + 1}")
             last: int | None = None
             for at, label in sorted(group, key=lambda pair: (pair[0].line, pair[0].column, pair[1].primary)):
-                source = linecache.getline(at.file, at.line).rstrip("\n")
+                source = _source(at)
+                if not source:
+                    out.append(f"{at.line:>{width}} : {label.text}")
+                    continue
                 if at.line != last:
-                    out.append(f"{at.line:>{width}} | {source}".rstrip())
+                    out.append(f"{at.line:>{width}} | {source}")
                 last = at.line
-                end = at.end_column if at.end_column is not None else max(len(source), at.column + 1)
-                mark = ("^" if label.primary else "-") * max(1, end - at.column)
-                out.append(f"{' ' * width} | {' ' * at.column}{mark} {label.text}")
+                before, marked = _split(source, at)
+                mark = ("^" if label.primary else "-") * max(1, _columns(marked))
+                indent = "".join(c if c == "\t" else " " * _columns(c) for c in before)
+                out.append(f"{' ' * width} | {indent}{mark} {label.text}")
     out.extend(f"note: {note}" for note in diagnostic.notes)
     if diagnostic.help is not None:
         out.append(f"help: {diagnostic.help}")
     return "\n".join(out)
+
+
+def _source(at: Location) -> str:
+    """The line of a location, or nothing: a name without a folder, as the text of a schedule gives it, is looked up in
+    the working directory and not all along ``sys.path``."""
+    if at.file not in linecache.cache and not at.file.startswith("<") and not Path(at.file).exists():
+        return ""
+    return linecache.getline(at.file, at.line).rstrip()
+
+
+def _split(source: str, at: Location) -> tuple[str, str]:
+    """What comes before a location in its line, and what it covers there. Its columns count bytes of UTF-8."""
+    line = source.encode()
+    end = len(line) if at.end_column is None else at.end_column
+    return line[: at.column].decode(errors="replace"), line[at.column : end].decode(errors="replace")
+
+
+def _columns(text: str) -> int:
+    """Columns that a text takes on a terminal."""
+    return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
 
 
 class HocketError(Exception):
@@ -179,9 +208,12 @@ class StaleChunk(HocketError, ValueError):
     taken: Where
     overwritten: Where
     used: Where
+    alias: str | None = None
+    """The other name of the chunk, where buffers are one memory."""
 
     def diagnostic(self) -> Diagnostic:
-        line = self.overwritten.resolve().line
+        overwritten, used = self.overwritten.resolve(), self.used.resolve()
+        place = f"line {overwritten.line}" if overwritten.file == used.file else str(overwritten)
         return Diagnostic(
             self.code,
             f"{show_span(self.rank, self.buffer, self.index)} was overwritten after this reference was taken",
@@ -190,7 +222,8 @@ class StaleChunk(HocketError, ValueError):
                 Label(self.overwritten, "overwritten here"),
                 Label(self.used, "stale use", True),
             ),
-            help=f"use the reference that line {line} returned, or take a new one with chunk(...)",
+            _alias_notes(self.rank, self.buffer, self.index, self.alias),
+            help=f"use the reference that {place} returned, or take a new one with chunk(...)",
         )
 
 
@@ -224,16 +257,18 @@ class OutOfRange(HocketError, IndexError, ValueError):
     high: int | None
     where: Where
     context: str = ""
+    """What the bounds belong to, with its preposition."""
 
     def diagnostic(self) -> Diagnostic:
         if self.high is not None and self.high <= self.low:
-            bound = f"there is no valid {self.what}"
+            bound = "there are no chunks" if self.what == "index" else f"there is no valid {self.what}"
         elif self.high is not None:
             bound = f"must be in [{self.low}, {self.high})"
         else:
             bound = f"must be at least {self.low}"
-        within = f" for {self.context}" if self.context else ""
-        help_ = "negative positions do not count from the end here" if self.value < 0 else None
+        within = f" {self.context}" if self.context else ""
+        negative = self.value < 0 and self.what in ("rank", "index")
+        help_ = f"a negative {self.what} does not count from the end here" if negative else None
         return Diagnostic(
             self.code, f"{self.what} {self.value}{within}: {bound}", (Label(self.where, "here", True),), help=help_
         )
@@ -249,15 +284,22 @@ class CountMismatch(HocketError, ValueError):
     where: Where
     first: Where
     second: Where | None = None
+    """The other reference of a reduce; a copy has none."""
 
     def diagnostic(self) -> Diagnostic:
-        labels = [Label(self.first, f"a reference to {self.expected}")]
-        if self.second is not None:
-            labels.append(Label(self.second, f"a reference to {self.found}"))
+        expected, found = _number(self.expected, "chunk"), _number(self.found, "chunk")
+        first = Label(self.first, f"a reference to {expected}")
+        if self.second is None:
+            return Diagnostic(
+                self.code,
+                f"a reference to {expected} cannot be copied as {found}",
+                (first, Label(self.where, f"copied as {found} here", True)),
+                help="a copy has the count of its source: leave the count out, or take the source with that count",
+            )
         return Diagnostic(
             self.code,
-            f"{self.expected} chunk{'s' * (self.expected != 1)} on one side, {self.found} on the other",
-            (*labels, Label(self.where, "combined here", True)),
+            f"{expected} and {found} cannot be reduced",
+            (first, Label(self.second, f"a reference to {found}"), Label(self.where, "reduced here", True)),
             help="take both references with the same count",
         )
 
@@ -273,16 +315,31 @@ class Overlap(HocketError, ValueError):
     index: int
     where: Where
     taken: Where
+    whole: bool = False
+    """Whether source and destination are the same chunks, rather than some of them."""
+    alias: str | None = None
+    """The other name of the chunk, where buffers are one memory."""
 
     def diagnostic(self) -> Diagnostic:
+        if self.operation == "reduce":
+            help_ = "a chunk cannot be reduced with itself"
+        elif self.whole:
+            help_ = "the chunks are there already: leave this copy out"
+        else:
+            help_ = "copy through scratch, or move the parts one by one"
         return Diagnostic(
             self.code,
             f"this {self.operation} reads and writes {show_span(self.rank, self.buffer, self.index)}",
             (Label(self.taken, "source taken here"), Label(self.where, "and written here", True)),
-            help="copy through scratch, or move the parts one by one"
-            if self.operation == "copy"
-            else "a chunk cannot be reduced with itself",
+            _alias_notes(self.rank, self.buffer, self.index, self.alias),
+            help=help_,
         )
+
+
+def _alias_notes(rank: int, buffer: str, index: int, alias: str | None) -> tuple[str, ...]:
+    if alias is None:
+        return ()
+    return (f"the collective is in-place: on rank {rank}, {buffer}[{index}] and {alias} are one chunk",)
 
 
 @dataclass(eq=False)
@@ -293,13 +350,14 @@ class OutsideProgram(HocketError, RuntimeError):
     what: str
     reason: str
     where: Where
+    help: str = "write it inside `with Program(collective):`"
+    taken: Where | None = None
+    """Where the reference comes from, if it is about one."""
 
     def diagnostic(self) -> Diagnostic:
+        taken = () if self.taken is None else (Label(self.taken, "reference taken here"),)
         return Diagnostic(
-            self.code,
-            f"{self.what} {self.reason}",
-            (Label(self.where, "here", True),),
-            help="write it inside `with Program(collective):`",
+            self.code, f"{self.what} {self.reason}", (*taken, Label(self.where, "here", True)), help=self.help
         )
 
 
@@ -356,13 +414,17 @@ class PostconditionFailed(HocketError, ValueError):
     foreign: tuple[str, ...] = ()
     history: tuple[Flow, ...] = ()
     others: int = 0
+    untouched: bool = False
+    """Whether no operation writes the chunk at all."""
 
     def diagnostic(self) -> Diagnostic:
-        notes = [f"it holds {self.holds}", f"it must hold {self.expected}"]
+        why = ", as nothing is ever written there" if self.untouched else ""
+        notes = [f"it holds {self.holds}{why}", f"it must hold {self.expected}"]
         notes += [f"missing: {_some(self.missing)}"] if self.missing else []
-        notes += [f"counted twice: {_some(self.twice)}"] if self.twice else []
+        notes += [f"counted more than once: {_some(self.twice)}"] if self.twice else []
         notes += [f"does not belong there: {_some(self.foreign)}"] if self.foreign else []
-        notes += [f"{self.others} more chunks are wrong"] if self.others else []
+        verb = "is" if self.others == 1 else "are"
+        notes += [f"{_number(self.others, 'more chunk')} {verb} wrong"] if self.others else []
         labels = tuple(
             Label(flow.where, flow.text, flow is self.history[-1]) for flow in self.history
         )
@@ -398,22 +460,38 @@ class StepName:
         return f"rank {self.rank}: {self.operation}{at}, thread block {self.thread_block} step {self.step}"
 
 
+WaitKind = Literal["slot", "transfer", "order", "wait"]
+
+_WAITS: dict[WaitKind, str] = {
+    "slot": "waits for a free slot: the oldest full one is received by ({})",
+    "transfer": "waits for what is sent by ({})",
+    "order": "comes after ({}) in its thread block",
+    "wait": "waits for ({}) in another thread block",
+}
+
+
 @dataclass(eq=False)
 class Deadlock(HocketError, ValueError):
-    """A cycle of waits: from some point on no step is ready. ``cycle[i]`` waits for ``cycle[i + 1]``, ``because[i]``."""
+    """A cycle of waits: from some point on no step is ready.
+
+    ``cycle[i]`` waits for ``cycle[i + 1]`` because of ``because[i]``, the last one for the first.
+    """
 
     code = "deadlock"
     slots: int
     cycle: tuple[StepName, ...]
-    because: tuple[str, ...]
+    because: tuple[WaitKind, ...]
 
     def diagnostic(self) -> Diagnostic:
-        notes = [f"{step}\n      {why}" for step, why in zip(self.cycle, self.because, strict=True)]
-        labels = _step_labels(self.cycle)
+        notes = []
+        for i, (step, why) in enumerate(zip(self.cycle, self.because, strict=True)):
+            following = (i + 1) % len(self.cycle) + 1
+            notes.append(f"({i + 1}) {step}\n      {_WAITS[why].format(following)}")
+        steps = f"these {len(self.cycle)} steps wait" if len(self.cycle) > 1 else "this step waits"
         return Diagnostic(
             self.code,
-            f"with {self.slots} slot{'s' * (self.slots != 1)} these {len(self.cycle)} steps wait for each other",
-            labels,
+            f"with {_number(self.slots, 'slot')} {steps} for {'each other' if len(self.cycle) > 1 else 'itself'}",
+            _step_labels(self.cycle),
             tuple(notes),
         )
 
@@ -432,9 +510,17 @@ class UnmatchedTransfer(HocketError, ValueError):
     def diagnostic(self) -> Diagnostic:
         return Diagnostic(
             self.code,
-            f"rank {self.sender} sends {self.sends} times to rank {self.receiver} on channel {self.channel}, "
-            f"which receives {self.receives} times",
+            f"rank {self.sender} sends {_often(self.sends)} to rank {self.receiver} on channel {self.channel}, "
+            f"which receives {_often(self.receives)}",
         )
+
+
+def _often(n: int) -> str:
+    return ("never", "once", "twice")[n] if n < 3 else f"{n} times"
+
+
+def _number(n: int, noun: str) -> str:
+    return f"{n} {noun}{'s' * (n != 1)}"
 
 
 @dataclass(eq=False)
@@ -486,7 +572,7 @@ class ParseError(HocketError, ValueError):
 
 @dataclass(eq=False)
 class InvalidSchedule(HocketError, ValueError):
-    """A schedule that breaks a rule of its own form: an index beyond its buffer, a wait for a step that is not there."""
+    """A schedule that breaks a rule of its own form: an index beyond its buffer, a wait for no step."""
 
     code = "invalid-schedule"
     reason: str
@@ -496,3 +582,167 @@ class InvalidSchedule(HocketError, ValueError):
         if self.step is None:
             return Diagnostic(self.code, self.reason)
         return Diagnostic(self.code, self.reason, _step_labels((self.step,)), (str(self.step),))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Faults of a run (design: the runtime)
+
+
+@dataclass(eq=False)
+class WrongType(HocketError, TypeError):
+    """An argument of a call is not of a type it can be."""
+
+    code = "wrong-type"
+    message: str
+    where: Where | None = None
+    help: str | None = None
+
+    def diagnostic(self) -> Diagnostic:
+        labels = (Label(self.where, "here", True),) if self.where else ()
+        return Diagnostic(self.code, self.message, labels, help=self.help)
+
+
+@dataclass(eq=False)
+class UnevenSize(HocketError, ValueError):
+    """For this size a value would go through a place that is shorter or longer than the value is."""
+
+    code = "uneven-size"
+    schedule: str
+    n: int
+    chunks: int
+    value: int
+    location: int
+    where: Where | None = None
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic(
+            self.code,
+            f"{self.schedule} cannot run on units of {self.n} elements: cut into {self.chunks} chunks, "
+            f"chunk {self.value} and chunk {self.location} differ in length, and one goes through the place of the other",
+            (Label(self.where, "moved here", True),) if self.where else (),
+            help="use a size that divides evenly, or move the value through scratch",
+        )
+
+
+@dataclass(eq=False)
+class CallMismatch(HocketError, ValueError):
+    """Ranks entered the same call with different arguments. Nothing was touched; the communicator can go on."""
+
+    code = "call-mismatch"
+    rank: int
+    differs: tuple[str, ...]
+    calls: tuple[str, ...]
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic(
+            self.code,
+            f"the ranks do not make the same call: rank {self.rank} differs in {' and '.join(self.differs)}",
+            notes=tuple(f"rank {rank} calls {call}" for rank, call in enumerate(self.calls)),
+            help="every rank must call the same schedule with the same size, type and operator, in the same order",
+        )
+
+
+@dataclass(eq=False)
+class PeerRefused(HocketError, ValueError):
+    """Another rank's arguments were wrong. Nothing was touched; the communicator can go on."""
+
+    code = "peer-refused"
+    rank: int
+    reason: str
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic(self.code, f"rank {self.rank} could not take part in this call: {self.reason}")
+
+
+@dataclass(eq=False)
+class PeerFailed(HocketError, RuntimeError):
+    """Another rank ended, failed or left while it was needed. The communicator is dead afterwards.
+
+    ``step`` is where this rank stood, ``peer`` the rank that step waited for; both None between calls.
+    """
+
+    code = "peer-failed"
+    rank: int
+    reason: str
+    step: StepName | None = None
+    peer: int | None = None
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic(self.code, f"rank {self.rank} {self.reason}", *_standing(self.step, self.peer))
+
+
+@dataclass(eq=False)
+class CallTimeout(HocketError, TimeoutError):
+    """Nothing moved for as long as ``timeout`` allows. The communicator is dead afterwards."""
+
+    code = "timeout"
+    rank: int
+    seconds: float
+    step: StepName | None = None
+    peer: int | None = None
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic(
+            self.code,
+            f"waited {self.seconds:.3g} s for rank {self.rank} in vain",
+            *_standing(self.step, self.peer),
+            help="a rank that may be late for longer needs hocket.init(timeout=...)",
+        )
+
+
+def _standing(step: StepName | None, peer: int | None) -> tuple[tuple[Label, ...], tuple[str, ...]]:
+    if step is None:
+        return (), ()
+    return _step_labels((step,)), (f"waiting for rank {peer} at {step}",)
+
+
+@dataclass(eq=False)
+class CommunicatorDead(HocketError, RuntimeError):
+    """A communicator was used after it was closed or had failed."""
+
+    code = "communicator-dead"
+    reason: str
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic(
+            self.code, f"this communicator is dead: {self.reason}", help="make a new one with hocket.init()"
+        )
+
+
+@dataclass(eq=False)
+class CommunicatorBusy(HocketError, RuntimeError):
+    """Two threads made a call on one communicator at the same time."""
+
+    code = "communicator-busy"
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic(
+            self.code,
+            "another thread is in a call on this communicator",
+            help="calls on a communicator have one order, the same on every rank: make them from one thread",
+        )
+
+
+@dataclass(eq=False)
+class BootstrapFailed(HocketError, RuntimeError):
+    """The ranks could not meet."""
+
+    code = "bootstrap"
+    reason: str
+    help: str | None = None
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic(self.code, self.reason, help=self.help)
+
+
+@dataclass(eq=False)
+class RankFailed(HocketError, RuntimeError):
+    """A process started by ``spawn`` ended without a result. ``report`` is what it said, if anything."""
+
+    code = "rank-failed"
+    rank: int
+    how: str
+    report: str = ""
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic(self.code, f"rank {self.rank} {self.how}", notes=(self.report,) if self.report else ())

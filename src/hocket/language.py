@@ -6,13 +6,12 @@ while tracing, so that a mistake is reported at the line that makes it.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, Token
 from typing import SupportsIndex
 
-from hocket.collectives import BUFFERS, BufferName, Collective
+from hocket.collectives import BUFFERS, BufferName, Collective, whole
 from hocket.errors import (
     CountMismatch,
     InvalidArgument,
@@ -69,7 +68,7 @@ class Tracer:
         self._check_usable(source, site)
         span = self._span(rank, buffer, index, source.span.count, site)
         physical = self._builder.physical(span)
-        self._check_apart("copy", source, physical, site)
+        self._check_apart("copy", source, span, physical, site)
         return self._add(Kind.COPY, source.physical, span, physical, ch, site)
 
     def reduce(self, target: Ref, source: Ref, ch: int | None, site: Site) -> Ref:
@@ -77,7 +76,7 @@ class Tracer:
         self._check_usable(source, site)
         if target.span.count != source.span.count:
             raise CountMismatch(target.span.count, source.span.count, site, target.taken, source.taken)
-        self._check_apart("reduce", source, target.physical, site)
+        self._check_apart("reduce", source, target.span, target.physical, site)
         return self._add(Kind.REDUCE, source.physical, target.span, target.physical, ch, site)
 
     def _add(self, kind: Kind, src: Span, span: Span, dst: Span, ch: int | None, site: Site) -> Ref:
@@ -108,9 +107,9 @@ class Tracer:
         if n < 1:
             raise OutOfRange("count", n, 1, None, site)
         if not 0 <= i < limit:
-            raise OutOfRange("index", i, 0, limit, site, f"{name!r} of rank {r}")
+            raise OutOfRange("index", i, 0, limit, site, f"for {name!r} of rank {r}")
         if i + n > limit:
-            raise OutOfRange("count", n, 1, limit - i + 1, site, f"{name!r} of rank {r} from index {i}")
+            raise OutOfRange("count", n, 1, limit - i + 1, site, f"for {name!r} of rank {r} from index {i}")
         return Span(r, name, i, n)
 
     def _flatten(self, what: str, position: Position, site: Site) -> int:
@@ -123,38 +122,46 @@ class Tracer:
                 site,
                 "give the collective a shape, as in AllToAll((nodes, gpus))",
             )
+        numbers = tuple(_number(what, part, site) for part in position)
         flat = 0
-        for part, extent in zip(position, shape, strict=True):
-            n = _number(what, part, site)
+        for at, (n, extent) in enumerate(zip(numbers, shape, strict=True)):
             if not 0 <= n < extent:
-                raise OutOfRange(what, n, 0, extent, site, f"one of {tuple(position)}")
+                raise OutOfRange(what, n, 0, extent, site, f"at position {at} of {numbers}")
             flat = flat * extent + n
         return flat
 
     def _check_usable(self, ref: Ref, site: Site) -> None:
         if not isinstance(ref, Ref):
             raise InvalidArgument(f"a reference to chunks is needed here, not {ref!r}", site)
-        if _active.get() is not self or ref.tracer is not self:
-            raise OutsideProgram(
-                "this reference",
-                "belongs to another program" if _active.get() is not None else "is used outside of its program",
-                site,
-            )
+        active = _active.get()
+        if active is None:
+            help_ = "use it inside of the `with` block that it was taken in"
+            raise OutsideProgram("this reference", "is used outside of its program", site, help_, ref.taken)
+        if active is not self or ref.tracer is not self:
+            help_ = "take a reference in this program, with chunk(...)"
+            raise OutsideProgram("this reference", "belongs to another program", site, help_, ref.taken)
         born = ref.born
         for i, writer in enumerate(self._builder.writers(ref.physical)):
             assert writer is not None
             if writer >= born:
                 overwritten = self._builder.nodes[writer].where
                 assert overwritten is not None
-                span = ref.span
-                raise StaleChunk(span.rank, span.buffer, span.index + i, ref.taken, overwritten, site)
+                span, index = ref.span, ref.span.index + i
+                alias = f"{ref.physical.buffer}[{ref.physical.index + i}]" if ref.physical != span else None
+                raise StaleChunk(span.rank, span.buffer, index, ref.taken, overwritten, site, alias)
 
-    def _check_apart(self, operation: str, source: Ref, dst: Span, site: Site) -> None:
+    def _check_apart(self, operation: str, source: Ref, span: Span, dst: Span, site: Site) -> None:
+        """Whether a source shares no chunk with the destination ``span``, whose memory is ``dst``."""
         src = source.physical
         if src.rank == dst.rank and src.buffer == dst.buffer:
             first = max(src.index, dst.index)
             if first < min(src.index + src.count, dst.index + dst.count):
-                raise Overlap(operation, src.rank, src.buffer, first, site, source.taken)
+                index = source.span.index + first - src.index
+                other = f"{span.buffer}[{span.index + first - dst.index}]"
+                alias = other if span.buffer != source.span.buffer else None
+                raise Overlap(
+                    operation, src.rank, source.span.buffer, index, site, source.taken, src == dst, alias
+                )
 
 
 _active: ContextVar[Tracer | None] = ContextVar("hocket_tracer", default=None)
@@ -188,9 +195,9 @@ class Ref:
         ``ch`` is the channel on which the chunks travel.
         """
         site = caller()
-        given = sz if count is None else count
-        if given is not None and _number("count", given, site) != self.span.count:
-            raise CountMismatch(self.span.count, _number("count", given, site), site, self.taken)
+        for given in (count, sz):
+            if given is not None and (n := _number("count", given, site)) != self.span.count:
+                raise CountMismatch(self.span.count, n, site, self.taken)
         return self.tracer.copy(self, rank, buffer, self.span.index if index is None else index, ch, site)
 
     def reduce(self, other: Ref, *, ch: int | None = None) -> Ref:
@@ -238,6 +245,7 @@ def _fragment(tracer: Tracer, factor: int) -> Iterator[None]:
 
 
 def _number(what: str, value: object, site: Site) -> int:
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+    number = whole(value)
+    if number is None:
         raise InvalidArgument(f"{what} must be a whole number, not {value!r}", site)
-    return operator.index(value)
+    return number

@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from hocket.collectives import Collective
+from hocket.collectives import Collective, whole
 from hocket.compiler.pipeline import Observer, run_passes
 from hocket.errors import InvalidArgument, OutsideProgram, caller
 from hocket.ir.chunk_dag import ChunkDag
@@ -32,6 +32,8 @@ class Program:
                 f"a program implements a collective such as AllReduce(4), not {collective!r}", caller()
             )
         self.collective = collective
+        if name is not None and not isinstance(name, str):
+            raise InvalidArgument(f"a program's name is a string, not {name!r}", caller())
         self.name = name if name is not None else collective.name
         self.protocol = _protocol(protocol)
         self.instances = _positive("instances", instances)
@@ -40,7 +42,9 @@ class Program:
 
     def __enter__(self) -> Self:
         if self._state != "new":
-            raise OutsideProgram("this program", "has been traced already", caller())
+            raise OutsideProgram(
+                "this program", "has been traced already", caller(), "make a new one, in a function that returns it"
+            )
         self._state = "tracing"
         self._tracer.start()
         return self
@@ -71,7 +75,9 @@ class Program:
         Raises PostconditionFailed with the lines that made it so.
         """
         if self._state == "tracing":
-            raise OutsideProgram("compile()", "was called inside of the program it compiles", caller())
+            raise OutsideProgram(
+                "compile()", "was called inside of the program it compiles", caller(), "call it after the `with` block"
+            )
         dag = replace(self.chunk_dag, protocol=_protocol(protocol) if protocol is not None else self.protocol)
         check_program(dag)
         factor = self.instances if instances is None else _positive("instances", instances)
@@ -87,6 +93,7 @@ def _protocol(name: str) -> str:
 
 
 def _positive(what: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    number = whole(value)
+    if number is None or number < 1:
         raise InvalidArgument(f"{what} must be a positive number, not {value!r}", caller())
-    return value
+    return number

@@ -192,6 +192,17 @@ def check_span(collective: Collective, scratch: Iterable[int], span: Span, what:
         raise InvalidSchedule(f"{what}: {span} is outside the {size} chunks of rank {span.rank}")
 
 
+def shares_chunk(a: Span, b: Span) -> bool:
+    """Whether two spans have a chunk in common."""
+    if a.rank != b.rank or a.buffer != b.buffer:
+        return False
+    one, other = a.indices(), b.indices()
+    if one[-1] < other[0] or other[-1] < one[0]:
+        return False
+    shorter, longer = (one, other) if len(one) <= len(other) else (other, one)
+    return any(index in longer for index in shorter)
+
+
 def buffer_size(collective: Collective, scratch: Iterable[int], rank: int, buffer: BufferName) -> int:
     """Chunks of a physical buffer."""
     if buffer == "in":

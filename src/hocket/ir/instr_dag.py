@@ -125,6 +125,14 @@ class InstrDag:
 
 def verify(dag: InstrDag) -> None:
     """Raise InvalidSchedule if the DAG breaks a rule of its own form."""
+    ranks = dag.collective.size
+    if dag.refinement < 1 or len(dag.scratch) != ranks:
+        raise InvalidSchedule(f"{len(dag.scratch)} sizes of scratch for {ranks} ranks, refinement {dag.refinement}")
+    for number, edge in enumerate(dag.edges):
+        if not (0 <= edge.src < ranks and 0 <= edge.dst < ranks and edge.src != edge.dst and edge.count >= 1):
+            raise InvalidSchedule(f"edge {number} moves {edge.count} chunks from rank {edge.src} to rank {edge.dst}")
+        if not 0 <= edge.instance < dag.refinement:
+            raise InvalidSchedule(f"edge {number} is of instance {edge.instance}, there are {dag.refinement}")
     sent: list[int | None] = [None] * len(dag.edges)
     received: list[int | None] = [None] * len(dag.edges)
     for i, instr in enumerate(dag.instrs):

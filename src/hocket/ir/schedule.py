@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from hocket.collectives import Collective
 from hocket.errors import ChannelConflict, InvalidSchedule, StepName, UnmatchedTransfer, Where
-from hocket.ir.chunk_dag import Span, check_span
+from hocket.ir.chunk_dag import Span, check_span, shares_chunk
 from hocket.ir.instr_dag import Shape, opcode
 
 
@@ -158,7 +158,8 @@ def verify(schedule: Schedule) -> None:
     for r, rank in enumerate(schedule.ranks):
         owners: dict[Receive | Send, int] = {}
         for b, block in enumerate(rank.thread_blocks):
-            for end in (*block.receives, *block.sends):
+            ends: tuple[Receive | Send, ...] = (*block.receives, *block.sends)
+            for end in ends:
                 if end in owners:
                     _conflict(schedule, r, end, owners[end], b)
                 owners[end] = b
@@ -180,7 +181,8 @@ def verify(schedule: Schedule) -> None:
                             f"{operand} is not a connection of its thread block", schedule.step_name(r, b, s)
                         )
                 if len(counts) != 1:
-                    raise InvalidSchedule("its spans must be of one length", schedule.step_name(r, b, s))
+                    raise InvalidSchedule("the spans of a step must be of one length", schedule.step_name(r, b, s))
+                _check_operands(schedule, r, b, s, step)
                 for wait in step.waits:
                     blocks = rank.thread_blocks
                     if (
@@ -189,7 +191,7 @@ def verify(schedule: Schedule) -> None:
                         or not 0 <= wait.step < len(blocks[wait.thread_block].steps)
                     ):
                         raise InvalidSchedule(
-                            f"it waits for {wait.thread_block}.{wait.step}, which is no step of another thread block",
+                            f"a step waits for {wait.thread_block}.{wait.step}, no step of another thread block",
                             schedule.step_name(r, b, s),
                         )
                 for source in step.srcs:
@@ -201,6 +203,25 @@ def verify(schedule: Schedule) -> None:
     for (sender, receiver, channel), (sends, receives) in traffic.items():
         if sends != receives:
             raise UnmatchedTransfer(sender, receiver, channel, sends, receives)
+
+
+def _check_operands(schedule: Schedule, rank: int, block: int, number: int, step: Step) -> None:
+    """A step does one slot operation for each end, and is the same whichever of its chunks it does first."""
+    ends = [operand for operand in (*step.srcs, *step.dsts) if type(operand) is not Span]
+    if len(ends) > 1 and len(set(ends)) < len(ends):
+        raise InvalidSchedule("a step uses one end of a connection twice", schedule.step_name(rank, block, number))
+    targets = [target for target in step.dsts if type(target) is Span]
+    for i, target in enumerate(targets):
+        for other in targets[:i]:
+            if shares_chunk(target, other):
+                raise InvalidSchedule(
+                    f"a step writes {target} and {other}, which overlap", schedule.step_name(rank, block, number)
+                )
+        for source in step.srcs:
+            if type(source) is Span and source != target and shares_chunk(source, target):
+                raise InvalidSchedule(
+                    f"a step reads {source} and writes {target}, which overlap", schedule.step_name(rank, block, number)
+                )
 
 
 def _conflict(schedule: Schedule, rank: int, end: Receive | Send, first: int, second: int) -> None:

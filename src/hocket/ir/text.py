@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
-from typing import NoReturn, TypeVar
+from collections.abc import Iterable
+from typing import NoReturn
 
 from hocket import collectives
-from hocket.collectives import BufferName
-from hocket.errors import Location, ParseError, Where
+from hocket.collectives import BufferName, Collective
+from hocket.errors import InvalidArgument, Location, ParseError, Where
 from hocket.ir import instr_dag
 from hocket.ir import schedule as msccl_ir
 from hocket.ir.chunk_dag import ChunkDag, Kind, Span
@@ -38,12 +38,18 @@ def _from(where: Where | tuple[Where, ...] | None, locations: bool) -> str:
         return ""
     places = where if isinstance(where, tuple) else (where,)
     found = [place.resolve() for place in places]
-    return "  # " + ", ".join(f"{at.file.rpartition('/')[2]}:{at.line}:{at.column + 1}" for at in found)
+    return "  # " + ", ".join(
+        f"{' '.join(at.file.rpartition('/')[2].split())}:{at.line}:{at.column + 1}" for at in found
+    )
+
+
+def _quote(name: str) -> str:
+    return json.dumps(name).replace("#", "\\u0023")
 
 
 def print_chunk_dag(dag: ChunkDag, *, locations: bool = True, only: frozenset[int] | None = None) -> str:
     """One line a node: number, operation, operands with their ranks, dependencies, hints, source line."""
-    out = [f"chunks {json.dumps(dag.name)}", f"collective {dag.collective}"]
+    out = [f"chunks {_quote(dag.name)}", f"collective {dag.collective}"]
     for i, node in enumerate(dag.nodes):
         touched = {node.dst.rank} | ({node.src.rank} if node.src is not None else set())
         if only is not None and not touched & only:
@@ -67,7 +73,7 @@ def print_chunk_dag(dag: ChunkDag, *, locations: bool = True, only: frozenset[in
 def print_instr_dag(dag: InstrDag, *, locations: bool = True, only: frozenset[int] | None = None) -> str:
     """Edges first, then one line an instruction, in order."""
     out = [
-        f"instructions {json.dumps(dag.name)}",
+        f"instructions {_quote(dag.name)}",
         f"collective {dag.collective}",
         f"protocol {dag.protocol}",
         f"refinement {dag.refinement}",
@@ -82,10 +88,8 @@ def print_instr_dag(dag: InstrDag, *, locations: bool = True, only: frozenset[in
             )
     for i, instr in enumerate(dag.instrs):
         if only is None or instr.rank in only:
-            words = [
-                f"{i}: @{instr.rank} {instr_dag.opcode(instr.shape)} {' '.join(map(str, instr.srcs))}"
-                f" -> {' '.join(map(str, instr.dsts))}"
-            ]
+            srcs, dsts = (" ".join(map(str, operands)) for operands in (instr.srcs, instr.dsts))
+            words = [f"{i}: @{instr.rank} {instr_dag.opcode(instr.shape)} {srcs} -> {dsts}"]
             words += [f"after {' '.join(map(str, instr.after))}"] if instr.after else []
             words += [f"block {instr.thread_block}"] if instr.thread_block is not None else []
             out.append("  ".join(words) + _from(instr.where, locations))
@@ -95,7 +99,7 @@ def print_instr_dag(dag: InstrDag, *, locations: bool = True, only: frozenset[in
 def print_schedule(schedule: Schedule, *, locations: bool = True, only: frozenset[int] | None = None) -> str:
     """Ranks, their thread blocks, and a line a step; ``after B.S`` waits for step S of thread block B."""
     out = [
-        f"schedule {json.dumps(schedule.name)}",
+        f"schedule {_quote(schedule.name)}",
         f"collective {schedule.collective}",
         f"protocol {schedule.protocol}",
         f"slots {schedule.slots}",
@@ -119,9 +123,8 @@ def print_schedule(schedule: Schedule, *, locations: bool = True, only: frozense
 _SPAN = re.compile(r"(in|out|sc)\[(\d+)(?::\+(\d+)(?:x(\d+))?)?\]\Z")
 _END = re.compile(r"([<>])(\d+)\.(\d+)\Z")
 _EDGE = re.compile(r"([<>])(\d+)\Z")
-_FROM = re.compile(r"(.+):(\d+):(\d+)\Z")
+_FROM = re.compile(r"(.+):([0-9]{1,9}):([0-9]{1,9})\Z")
 _DIGITS = 18
-T = TypeVar("T")
 
 
 class _Lines:
@@ -169,11 +172,22 @@ class _Lines:
             self.fail(f"expected a number, found {word!r}")
         return int(word)
 
-    def convert(self, reading: Callable[[str], T], word: str, what: str) -> T:
+    def name(self, word: str) -> str:
         try:
-            return reading(word)
-        except (ValueError, KeyError, IndexError) as error:
-            self.fail(f"{what}: {error}")
+            found = json.loads(word)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, str):
+            self.fail(f"expected a name in quotes, found {word}")
+        return found
+
+    def collective(self, word: str) -> Collective:
+        try:
+            return collectives.parse(word)
+        except InvalidArgument as error:
+            self.fail(error.message)
+        except ValueError as error:
+            self.fail(str(error))
 
 
 def _span(match: re.Match[str], rank: int, lines: _Lines) -> Span:
@@ -196,8 +210,8 @@ def _operands(body: str, lines: _Lines) -> tuple[str, list[str], list[str]]:
 def parse_schedule(text: str, source: str = "schedule") -> Schedule:
     """The inverse of ``print_schedule``. Raises ParseError with the line, or what ``ir.schedule.verify`` raises."""
     lines = _Lines(text, source)
-    name = lines.convert(json.loads, lines.take("schedule"), "name")
-    collective = lines.convert(collectives.parse, lines.take("collective"), "collective")
+    name = lines.name(lines.take("schedule"))
+    collective = lines.collective(lines.take("collective"))
     protocol = lines.take("protocol")
     slots = lines.int(lines.take("slots"))
     narrowings: list[Narrowing] = []
@@ -232,15 +246,15 @@ def parse_schedule(text: str, source: str = "schedule") -> Schedule:
                 )
             )
         ranks.append(Rank(scratch, tuple(blocks)))
-    schedule = Schedule(str(name), collective, protocol, slots, tuple(ranks), tuple(narrowings))
+    schedule = Schedule(name, collective, protocol, slots, tuple(ranks), tuple(narrowings))
     msccl_ir.verify(schedule)
     return schedule
 
 
-def _connection(word: str, lines: _Lines) -> Receive | Send:
+def _connection(word: str, lines: _Lines, otherwise: str = "") -> Receive | Send:
     match = _END.match(word)
     if match is None:
-        lines.fail(f"expected a connection such as <1.0 or >1.0, found {word!r}")
+        lines.fail(f"expected {otherwise}a connection such as <1.0 or >1.0, found {word!r}")
     peer, channel = lines.int(match[2]), lines.int(match[3])
     return Receive(peer, channel) if match[1] == "<" else Send(peer, channel)
 
@@ -257,13 +271,13 @@ def _step(rank: int, number: int, lines: _Lines) -> Step:
     dsts: list[msccl_ir.Destination] = []
     for word in left:
         span = _SPAN.match(word)
-        end = _span(span, rank, lines) if span else _connection(word, lines)
+        end = _span(span, rank, lines) if span else _connection(word, lines, "a place such as in[2], or ")
         if isinstance(end, Send):
             lines.fail(f"{word} is no source")
         srcs.append(end)
     for word in right:
         span = _SPAN.match(word)
-        target = _span(span, rank, lines) if span else _connection(word, lines)
+        target = _span(span, rank, lines) if span else _connection(word, lines, "a place such as in[2], or ")
         if isinstance(target, Receive):
             lines.fail(f"{word} is no destination")
         dsts.append(target)
@@ -284,8 +298,8 @@ def _step(rank: int, number: int, lines: _Lines) -> Step:
 def parse_instr_dag(text: str, source: str = "instructions") -> InstrDag:
     """The inverse of ``print_instr_dag``. Raises ParseError with the line, or what ``ir.instr_dag.verify`` raises."""
     lines = _Lines(text, source)
-    name = lines.convert(json.loads, lines.take("instructions"), "name")
-    collective = lines.convert(collectives.parse, lines.take("collective"), "collective")
+    name = lines.name(lines.take("instructions"))
+    collective = lines.collective(lines.take("collective"))
     protocol = lines.take("protocol")
     refinement = lines.int(lines.take("refinement"))
     scratch = tuple(lines.int(word) for word in lines.take("scratch").split())
@@ -298,7 +312,7 @@ def parse_instr_dag(text: str, source: str = "instructions") -> InstrDag:
     while more:
         instrs.append(_instr(len(instrs), lines))
         more = lines.next()
-    dag = InstrDag(str(name), collective, protocol, refinement, tuple(instrs), tuple(edges), scratch)
+    dag = InstrDag(name, collective, protocol, refinement, tuple(instrs), tuple(edges), scratch)
     instr_dag.verify(dag)
     return dag
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hocket.errors import Deadlock, InvalidSchedule, StepName
+from hocket.errors import Deadlock, InvalidSchedule, StepName, WaitKind
 from hocket.ir.schedule import Receive, Schedule, Send, Step
 
 Order = list[int]
@@ -23,9 +23,9 @@ class Events:
         self.block: list[int] = []
         self.position: list[int] = []
         self.first: list[list[int]] = []
-        for r, rank in enumerate(schedule.ranks):
+        for r, part in enumerate(schedule.ranks):
             self.first.append([])
-            for b, block in enumerate(rank.thread_blocks):
+            for b, block in enumerate(part.thread_blocks):
                 length = len(block.steps)
                 self.first[r].append(len(self.steps))
                 self.steps.extend(block.steps)
@@ -52,8 +52,8 @@ class Events:
             for send, receive in zip(self.sent[connection], receives, strict=True):
                 if self.steps[send].count != self.steps[receive].count:
                     raise InvalidSchedule(
-                        f"{self.steps[receive].count} chunks are received where rank {connection[0]} sends "
-                        f"{self.steps[send].count} ({self.steps[send]})",
+                        f"a step receives {self.steps[receive].count} chunks where rank {connection[0]} sends "
+                        f"{self.steps[send].count}: {self.steps[send]}",
                         self.name(receive),
                     )
                 self.before[receive].append(send)
@@ -111,15 +111,14 @@ class Events:
     def _deadlock(self, slots: int, order: Order) -> Deadlock:
         """A shortest cycle of waits through one of the steps that never become ready."""
         done = set(order)
-        needs: dict[int, list[tuple[int, str]]] = {}
+        needs: dict[int, list[tuple[int, WaitKind]]] = {}
         for receive, sends in self._credits(slots).items():
             for send in sends:
-                text = f"waits for a free slot: {slots} sent before it are not received"
-                needs.setdefault(send, []).append((receive, text))
+                needs.setdefault(send, []).append((receive, "slot"))
         for i, before in enumerate(self.before):
             if i not in done:
                 needs.setdefault(i, []).extend((j, self._why(i, j)) for j in before)
-        cycle: list[tuple[int, str]] = []
+        cycle: list[tuple[int, WaitKind]] = []
         start = next(i for i in range(len(self.steps)) if i not in done)
         seen: dict[int, int] = {}
         at = start
@@ -131,20 +130,18 @@ class Events:
         cycle = _shortest(cycle[seen[at] :], needs, done)
         return Deadlock(slots, tuple(self.name(i) for i, _ in cycle), tuple(why for _, why in cycle))
 
-    def _why(self, i: int, j: int) -> str:
+    def _why(self, i: int, j: int) -> WaitKind:
         if self.rank[i] != self.rank[j]:
-            return "waits to receive from"
-        if self.block[i] == self.block[j]:
-            return "comes after, in its thread block"
-        return "waits for another thread block:"
+            return "transfer"
+        return "order" if self.block[i] == self.block[j] else "wait"
 
 
 def _shortest(
-    cycle: list[tuple[int, str]], needs: dict[int, list[tuple[int, str]]], done: set[int]
-) -> list[tuple[int, str]]:
+    cycle: list[tuple[int, WaitKind]], needs: dict[int, list[tuple[int, WaitKind]]], done: set[int]
+) -> list[tuple[int, WaitKind]]:
     """The shortest cycle through the first step of a given one, by breadth-first search."""
     start = cycle[0][0]
-    came: dict[int, tuple[int, str]] = {}
+    came: dict[int, tuple[int, WaitKind]] = {}
     frontier = [start]
     while frontier:
         following = []

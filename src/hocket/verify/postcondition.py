@@ -104,7 +104,8 @@ def check_program(dag: ChunkDag) -> None:
         else:
             for i, value in zip(dst.indices(), values, strict=True):
                 held = target[i]
-                assert held is not None and value is not None
+                assert held is not None
+                assert value is not None
                 target[i] = terms.combine(held, value)
 
     def history(rank: int, buffer: BufferName, index: int) -> tuple[Flow, ...]:
@@ -201,7 +202,7 @@ def _check_outputs(
         _show(sorted(counts, key=lambda c: (c[1], c[0])), counts) if counts else "nothing",
         _show(expected, Counter(expected)),
         tuple(_chunk(c) for c in expected if c not in counts),
-        tuple(f"{_chunk(c)} ({counts[c]} times)" for c in sorted(counts) if counts[c] > 1),
+        tuple(_chunk(c) for c in sorted(counts) if counts[c] > 1),
         tuple(_chunk(c) for c in sorted(counts) if c not in set(expected)),
         flows,
         len(wrong) - 1,
