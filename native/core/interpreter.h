@@ -1,0 +1,207 @@
+// The interpreter: runs one rank's plan as a resumable execution.
+//
+// A thread block is a cursor (tile, step). A step is *ready* when its waits are met, its received slots are full and its
+// slots to send into are free; then it *executes* and *publishes*. `advance` visits each thread block once and never
+// blocks. The tile loop is the outer one. There is one instruction, `dsts = reduce(srcs)`.
+//
+// The hardware layer H supplies, beside the operations of slots.h,
+//   H::publish_semaphore / H::observe_semaphore   a step's writes -> the steps of the same rank that wait for it
+//   h.reduce(dsts, m, srcs, k, bytes)             the kernel; it allows a destination to be one of the sources
+//   h.published(peer)                             after a counter that `peer` may be waiting for has moved
+#pragma once
+
+#include "plan.h"
+#include "slots.h"
+
+namespace hocket {
+
+// How a call's sizes cut the buffers. All in bytes. A unit of `unit` bytes is cut into chunks of `chunk` bytes, the last
+// ones shorter or empty; every chunk into pieces of `tile` bytes.
+struct Geometry {
+    u64 unit;
+    u64 chunk;
+    u64 tile;
+    u64 tiles;
+};
+
+constexpr u64 kAlign = 64;
+
+// `most` bounds the bytes of a slot, and so the tile, a power of two of at least 64 bytes; `tile` other than 0 sets it.
+inline Geometry cut(u64 n, u64 itemsize, u64 chunks, u64 widest, u64 most, u64 tile) {
+    Geometry g{};
+    g.unit = n * itemsize;
+    g.chunk = ((n + chunks - 1) / chunks * itemsize + kAlign - 1) / kAlign * kAlign;
+    g.tile = kAlign;
+    if (tile != 0) g.tile = tile;
+    else while (g.tile < g.chunk && g.tile * 2 * widest <= most) g.tile *= 2;
+    g.tiles = g.chunk == 0 ? 1 : (g.chunk + g.tile - 1) / g.tile;
+    return g;
+}
+
+// A buffer of this rank: units of `unit` bytes with `chunks` chunks each. Scratch is one unit.
+struct Buffer {
+    char* base;
+    u64 unit;
+    u32 chunks;
+};
+
+struct Piece {
+    u64 offset;  // from the beginning of the buffer
+    u64 bytes;
+};
+
+// Piece `tile` of the chunk that is `skip` chunks after chunk `position` of unit `unit`. Never outside that chunk.
+inline Piece piece_of(const Geometry& g, const Buffer& buffer, u64 unit, u64 position, u64 skip, u64 tile) {
+    position += skip;
+    if (position >= buffer.chunks) {
+        unit += position / buffer.chunks;
+        position %= buffer.chunks;
+    }
+    const u64 low = position * g.chunk, high = low + g.chunk, skipped = tile * g.tile;
+    const u64 begin = low < buffer.unit ? low : buffer.unit;
+    const u64 length = (high < buffer.unit ? high : buffer.unit) - begin;
+    if (skipped >= length) return {unit * buffer.unit + begin + length, 0};
+    const u64 rest = length - skipped;
+    return {unit * buffer.unit + begin + skipped, rest < g.tile ? rest : g.tile};
+}
+
+// A thread block in execution. `finished` counts its steps over all tiles; it is the semaphore others wait on.
+struct Cursor {
+    alignas(kLine) u64 finished;
+    u64 tile;
+    u32 step;
+};
+
+enum class Progress : u32 { kStalled, kMoved, kDone };
+
+// What keeps a thread block from going on.
+struct Stall {
+    u32 block;
+    u32 step;
+    u64 tile;
+    bool remote;  // it waits for `peer`, not for a thread block of its own rank
+    u32 peer;
+};
+
+template <class H> class Execution {
+  public:
+    // The arrays have one entry for each thread block and each connection; `pointers` has one for each operand of the
+    // step that has most. They belong to the caller and outlive the execution. Ends are ready to use.
+    Execution(const PlanView& plan, const Geometry& geometry, const Buffer (&buffers)[3], Cursor* cursors, End* ends)
+        : plan_(plan), geometry_(geometry), buffers_{buffers[0], buffers[1], buffers[2]}, cursors_(cursors), ends_(ends) {
+        for (u32 b = 0; b < plan_.header->blocks; ++b) {
+            cursors_[b].finished = 0;
+            cursors_[b].step = 0;
+            cursors_[b].tile = plan_.blocks[b].steps == 0 ? geometry_.tiles : 0;
+        }
+    }
+
+    // Visits the thread blocks [first, end) once, each as far as it can go. Different threads may drive disjoint ranges,
+    // each with its own `pointers`.
+    Progress advance(H& hardware, char** pointers, u32 first, u32 end) {
+        bool moved = false, done = true;
+        for (u32 b = first; b < end; ++b) {
+            Cursor& cursor = cursors_[b];
+            const BlockRecord& block = plan_.blocks[b];
+            while (cursor.tile < geometry_.tiles && ready(block, cursor)) {
+                const StepRecord& step = plan_.steps[block.first_step + cursor.step];
+                execute(hardware, pointers, step, cursor.tile);
+                if (++cursor.step == block.steps) {
+                    cursor.step = 0;
+                    ++cursor.tile;
+                }
+                publish(hardware, step, cursor);
+                moved = true;
+            }
+            done = done && cursor.tile == geometry_.tiles;
+        }
+        return done ? Progress::kDone : moved ? Progress::kMoved : Progress::kStalled;
+    }
+
+    // For errors: whether thread block `b` is stalled, and on what.
+    bool stalled(u32 b, Stall& stall) {
+        const Cursor& cursor = cursors_[b];
+        if (cursor.tile >= geometry_.tiles) return false;
+        const StepRecord& step = plan_.steps[plan_.blocks[b].first_step + cursor.step];
+        stall = {b, cursor.step, cursor.tile, false, 0};
+        if (!waits_met(step, cursor)) return true;
+        for (u32 o = 0; o < step.sources + step.destinations; ++o) {
+            const OperandRecord& operand = plan_.operands[step.first_operand + o];
+            if (end_ready(operand)) continue;
+            stall.remote = true;
+            stall.peer = ends_[operand.unit].peer;
+            return true;
+        }
+        return false;
+    }
+
+  private:
+    bool ready(const BlockRecord& block, const Cursor& cursor) {
+        const StepRecord& step = plan_.steps[block.first_step + cursor.step];
+        if (!waits_met(step, cursor)) return false;
+        for (u32 o = 0; o < step.sources + step.destinations; ++o)
+            if (!end_ready(plan_.operands[step.first_operand + o])) return false;
+        return true;
+    }
+
+    bool waits_met(const StepRecord& step, const Cursor& cursor) const {
+        for (u32 w = 0; w < step.waits; ++w) {
+            const WaitRecord& wait = plan_.waits[step.first_wait + w];
+            // Pairs with H::publish_semaphore in `publish`.
+            const u64 finished = H::observe_semaphore(&cursors_[wait.block].finished);
+            if (finished < cursor.tile * plan_.blocks[wait.block].steps + wait.step + 1) return false;
+        }
+        return true;
+    }
+
+    bool end_ready(const OperandRecord& operand) {
+        if (operand.place == kReceive) return ends_[operand.unit].template can_receive<H>();
+        if (operand.place == kSend) return ends_[operand.unit].template can_send<H>();
+        return true;
+    }
+
+    // For each of the step's chunks one kernel call, on as many bytes as the shortest local operand has in this tile. A
+    // step without local operands forwards whole pieces.
+    void execute(H& hardware, char** pointers, const StepRecord& step, u64 tile) {
+        const OperandRecord* operands = plan_.operands + step.first_operand;
+        const u32 used = step.sources + step.destinations;
+        for (u32 j = 0; j < step.count; ++j) {
+            u64 bytes = geometry_.tile;
+            for (u32 o = 0; o < used; ++o) {
+                const OperandRecord& operand = operands[o];
+                if (operand.place >= kReceive) {
+                    pointers[o] = ends_[operand.unit].slot() + j * geometry_.tile;
+                    continue;
+                }
+                const Buffer& buffer = buffers_[operand.place];
+                const u64 skip = u64(j) * operand.stride;
+                const Piece piece = piece_of(geometry_, buffer, operand.unit, operand.position, skip, tile);
+                if (piece.bytes < bytes) bytes = piece.bytes;
+                if (bytes == 0) break;
+                pointers[o] = buffer.base + piece.offset;
+            }
+            if (bytes != 0) hardware.reduce(pointers + step.sources, step.destinations, pointers, step.sources, bytes);
+        }
+    }
+
+    // Exactly one slot operation for each connection end, even for zero bytes.
+    void publish(H& hardware, const StepRecord& step, Cursor& cursor) {
+        for (u32 o = 0; o < step.sources + step.destinations; ++o) {
+            const OperandRecord& operand = plan_.operands[step.first_operand + o];
+            if (operand.place < kReceive) continue;
+            End& end = ends_[operand.unit];
+            if (operand.place == kReceive) end.template received<H>();
+            else end.template sent<H>();
+            hardware.published(end.peer);
+        }
+        H::publish_semaphore(&cursor.finished, cursor.finished + 1);  // pairs with H::observe_semaphore in `waits_met`
+    }
+
+    PlanView plan_;
+    Geometry geometry_;
+    Buffer buffers_[3];
+    Cursor* cursors_;
+    End* ends_;
+};
+
+}  // namespace hocket

@@ -1,0 +1,129 @@
+// The plan: one rank's part of a schedule as flat 32-bit words. This file is the one home of its layout.
+//
+// A plan holds numbers of chunks only; sizes, types, operators and addresses belong to a call. The words are, in order:
+// one header, then the tables of thread blocks, steps, operands, waits and connections. Python packs records by the
+// field names below, which the bindings export, so that nothing is written down twice. No standard headers: NVRTC
+// compiles this file too.
+#pragma once
+
+namespace hocket {
+
+using u32 = unsigned int;
+using u64 = unsigned long long;
+static_assert(sizeof(u32) == 4 && sizeof(u64) == 8);
+
+// `widest`: the largest number of chunks that a slot of any rank holds; the tile follows from it.
+// `slots`: the least number of slots a connection needs. `scratch`: scratch chunks.
+#define HOCKET_PLAN_HEADER(X)                                                                                     \
+    X(magic) X(rank) X(ranks) X(chunks) X(input_blocks) X(output_blocks) X(scratch) X(slots) X(widest)            \
+    X(blocks) X(steps) X(operands) X(waits) X(connections)
+
+// A thread block: `steps` steps from `first_step`.
+#define HOCKET_PLAN_BLOCK(X) X(first_step) X(steps)
+
+// A step on `count` chunks: `sources` operands from `first_operand`, then `destinations` operands.
+#define HOCKET_PLAN_STEP(X) X(count) X(first_operand) X(sources) X(destinations) X(first_wait) X(waits)
+
+// An operand. A local span begins at chunk `position` of unit `unit` of its buffer, its chunks `stride` apart. The end
+// of a connection has the number of the connection in `unit`.
+#define HOCKET_PLAN_OPERAND(X) X(place) X(unit) X(position) X(stride)
+
+// A wait: the step of a thread block of this rank that must have finished the same tile. `step` counts in its block.
+#define HOCKET_PLAN_WAIT(X) X(block) X(step)
+
+// A connection this rank is one end of (`sends` 1: the sending end), and the most chunks one of its slots holds.
+#define HOCKET_PLAN_CONNECTION(X) X(peer) X(channel) X(sends) X(width)
+
+#define HOCKET_FIELD(name) u32 name;
+struct PlanHeader { HOCKET_PLAN_HEADER(HOCKET_FIELD) };
+struct BlockRecord { HOCKET_PLAN_BLOCK(HOCKET_FIELD) };
+struct StepRecord { HOCKET_PLAN_STEP(HOCKET_FIELD) };
+struct OperandRecord { HOCKET_PLAN_OPERAND(HOCKET_FIELD) };
+struct WaitRecord { HOCKET_PLAN_WAIT(HOCKET_FIELD) };
+struct ConnectionRecord { HOCKET_PLAN_CONNECTION(HOCKET_FIELD) };
+#undef HOCKET_FIELD
+
+// Changes whenever the layout or its meaning does.
+constexpr u32 kPlanMagic = 0x686b0001;
+
+// Where an operand lies. The first three are also the numbers of a rank's buffers.
+enum Place : u32 { kInput = 0, kOutput = 1, kScratch = 2, kReceive = 3, kSend = 4 };
+
+struct PlanView {
+    const PlanHeader* header;
+    const BlockRecord* blocks;
+    const StepRecord* steps;
+    const OperandRecord* operands;
+    const WaitRecord* waits;
+    const ConnectionRecord* connections;
+    u32 most_operands;  // of one step
+};
+
+// Lays a view over `words`. Returns null, or what is wrong with them: afterwards no number in the plan leads outside
+// its table or its buffer, so the interpreter checks nothing.
+inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
+    constexpr u64 kWord = sizeof(u32);
+    if (length < sizeof(PlanHeader) / kWord) return "it is too short";
+    const PlanHeader& h = *reinterpret_cast<const PlanHeader*>(words);
+    if (h.magic != kPlanMagic) return "it was made for another version";
+    if (h.rank >= h.ranks || h.chunks == 0 || h.slots == 0 || h.widest == 0) return "its header makes no sense";
+    u64 at = sizeof(PlanHeader) / kWord;
+    const u64 blocks = at;
+    const u64 steps = at += h.blocks * (sizeof(BlockRecord) / kWord);
+    const u64 operands = at += h.steps * (sizeof(StepRecord) / kWord);
+    const u64 waits = at += h.operands * (sizeof(OperandRecord) / kWord);
+    const u64 connections = at += h.waits * (sizeof(WaitRecord) / kWord);
+    at += h.connections * (sizeof(ConnectionRecord) / kWord);
+    if (at != length) return "its tables do not fill it";
+    view = {&h,
+            reinterpret_cast<const BlockRecord*>(words + blocks),
+            reinterpret_cast<const StepRecord*>(words + steps),
+            reinterpret_cast<const OperandRecord*>(words + operands),
+            reinterpret_cast<const WaitRecord*>(words + waits),
+            reinterpret_cast<const ConnectionRecord*>(words + connections),
+            0};
+    for (u32 c = 0; c < h.connections; ++c) {
+        const ConnectionRecord& record = view.connections[c];
+        if (record.peer >= h.ranks || record.peer == h.rank || record.sends > 1 || record.width > h.widest)
+            return "a connection makes no sense";
+    }
+    const u64 chunks[] = {u64(h.input_blocks) * h.chunks, u64(h.output_blocks) * h.chunks, h.scratch};
+    for (u32 b = 0; b < h.blocks; ++b) {
+        const BlockRecord& block = view.blocks[b];
+        if (u64(block.first_step) + block.steps > h.steps) return "a thread block is outside the steps";
+    }
+    for (u32 s = 0; s < h.steps; ++s) {
+        const StepRecord& step = view.steps[s];
+        const u64 used = u64(step.sources) + step.destinations;
+        if (step.first_operand + used > h.operands || step.sources == 0 || step.destinations == 0)
+            return "a step has no operands";
+        if (u64(step.first_wait) + step.waits > h.waits) return "a step is outside the waits";
+        if (step.count == 0) return "a step works on nothing";
+        if (used > view.most_operands) view.most_operands = u32(used);
+        for (u32 o = 0; o < used; ++o) {
+            const OperandRecord& operand = view.operands[step.first_operand + o];
+            if (operand.place > kSend || operand.place == (o < step.sources ? kSend : kReceive))
+                return "an operand has no such place";
+            if (operand.place >= kReceive) {
+                if (operand.unit >= h.connections) return "an operand has no such connection";
+                const ConnectionRecord& connection = view.connections[operand.unit];
+                if (connection.sends != (operand.place == kSend)) return "an operand is the wrong end";
+                if (step.count > connection.width) return "a step is wider than its slot";
+                continue;
+            }
+            const u64 first = operand.place == kScratch ? operand.position : u64(operand.unit) * h.chunks + operand.position;
+            if (operand.place == kScratch ? operand.unit != 0 : operand.position >= h.chunks)
+                return "an operand is outside its unit";
+            if (first + u64(step.count - 1) * operand.stride >= chunks[operand.place])
+                return "an operand is outside its buffer";
+        }
+        for (u32 w = 0; w < step.waits; ++w) {
+            const WaitRecord& wait = view.waits[step.first_wait + w];
+            if (wait.block >= h.blocks || wait.step >= view.blocks[wait.block].steps)
+                return "a wait is for a step that is not there";
+        }
+    }
+    return nullptr;
+}
+
+}  // namespace hocket

@@ -1,0 +1,200 @@
+// The Python module hocket._native. Thin: arguments are checked in Python (hocket/runtime/execution.py).
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <mutex>
+#include <optional>
+
+#include "communicator.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace hocket;
+
+namespace {
+
+// Whether a signal handler raised. Its exception stays set in this thread.
+bool python_interrupted() {
+    nb::gil_scoped_acquire held;
+    return PyErr_CheckSignals() != 0;
+}
+
+// A communicator together with the memory it uses.
+struct Member {
+    Member(u32 rank, u32 size, int descriptor, std::vector<int> lifelines, u32 spins, u32 yields, double timeout)
+        : memory(descriptor, size),
+          communicator(rank, size, memory, std::move(lifelines), {{spins, yields}, timeout, python_interrupted}) {}
+
+    SharedMemory memory;
+    Communicator communicator;
+    std::mutex busy;
+};
+
+std::vector<u32> words_of(const nb::bytes& bytes) {
+    std::vector<u32> words(bytes.size() / sizeof(u32));
+    std::memcpy(words.data(), bytes.data(), words.size() * sizeof(u32));
+    return words;
+}
+
+// The memory of a contiguous array, held while it is used.
+class Held {
+  public:
+    explicit Held(nb::handle array) {
+        if (!array.is_none() && PyObject_GetBuffer(array.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
+    }
+    ~Held() { PyBuffer_Release(&view_); }
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+    char* data() const { return static_cast<char*>(view_.buf); }
+    u64 bytes() const { return u64(view_.len); }
+    void need(u64 bytes) const {
+        if (u64(view_.len) < bytes) throw std::invalid_argument("an array is smaller than the plan's buffer");
+    }
+
+  private:
+    Py_buffer view_{};
+};
+
+// Without the GIL, and not in two threads at once.
+template <class Body> std::optional<Outcome> alone(Member& member, Body body) {
+    Outcome outcome;
+    {
+        nb::gil_scoped_release released;
+        std::unique_lock<std::mutex> lock(member.busy, std::try_to_lock);
+        outcome = lock.owns_lock() ? body() : Outcome{Fault::kBusy};
+    }
+    if (PyErr_Occurred()) throw nb::python_error();
+    if (outcome.fault == Fault::kNone) return std::nullopt;
+    return outcome;
+}
+
+template <u32 N> nb::tuple names(const char* const (&table)[N]) {
+    nb::list list;
+    for (const char* name : table) list.append(name);
+    return nb::tuple(list);
+}
+
+#define HOCKET_NAME(field) fields.append(#field);
+#define HOCKET_RECORD(name, record) \
+    {                               \
+        nb::list fields;            \
+        record(HOCKET_NAME);        \
+        layout[name] = nb::tuple(fields); \
+    }
+
+nb::dict plan_layout() {
+    nb::dict layout;
+    HOCKET_RECORD("header", HOCKET_PLAN_HEADER)
+    HOCKET_RECORD("block", HOCKET_PLAN_BLOCK)
+    HOCKET_RECORD("step", HOCKET_PLAN_STEP)
+    HOCKET_RECORD("operand", HOCKET_PLAN_OPERAND)
+    HOCKET_RECORD("wait", HOCKET_PLAN_WAIT)
+    HOCKET_RECORD("connection", HOCKET_PLAN_CONNECTION)
+    return layout;
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+    m.attr("PLAN_MAGIC") = kPlanMagic;
+    m.attr("PLAN_LAYOUT") = plan_layout();
+    m.attr("TYPES") = names(kTypeNames);
+    m.attr("OPERATORS") = names(kOperatorNames);
+    m.attr("FILE_BYTES") = kFileBytes;
+    m.attr("PROTOCOL") = std::to_string(kPlanMagic) + "." + std::to_string(sizeof(RankBlock));
+
+    nb::enum_<Fault>(m, "Fault")
+        .value("MISMATCH", Fault::kMismatch)
+        .value("REFUSED", Fault::kRefused)
+        .value("MEMORY", Fault::kMemory)
+        .value("PEER", Fault::kPeer)
+        .value("TIMEOUT", Fault::kTimeout)
+        .value("INTERRUPTED", Fault::kInterrupted)
+        .value("DEAD", Fault::kDead)
+        .value("BUSY", Fault::kBusy);
+
+    nb::class_<Outcome>(m, "Outcome")
+        .def_ro("fault", &Outcome::fault)
+        .def_ro("rank", &Outcome::rank)
+        .def_ro("text", &Outcome::text)
+        .def_ro("waited", &Outcome::waited)
+        .def_prop_ro("stall", [](const Outcome& outcome) -> std::optional<std::tuple<u32, u32, u64, u32>> {
+            if (!outcome.stalled) return std::nullopt;
+            return std::make_tuple(outcome.stall.block, outcome.stall.step, outcome.stall.tile, outcome.stall.peer);
+        });
+
+    nb::class_<CallHeader>(m, "CallHeader")
+        .def_ro("digest", &CallHeader::digest)
+        .def_ro("n", &CallHeader::n)
+        .def_ro("tile", &CallHeader::tile)
+        .def_ro("type", &CallHeader::type)
+        .def_ro("op", &CallHeader::op)
+        .def_prop_ro("size_known", [](const CallHeader& header) { return !(header.flags & kSizeUnknown); })
+        .def_prop_ro("text", [](const CallHeader& header) { return nb::bytes(header.text); });
+
+    nb::class_<Plan>(m, "Plan");
+
+    nb::class_<Member>(m, "Member")
+        .def(nb::init<u32, u32, int, std::vector<int>, u32, u32, double>(), "rank"_a, "size"_a, "descriptor"_a,
+             "lifelines"_a, "spins"_a, "yields"_a, "timeout"_a)
+        .def(
+            "plan",
+            [](Member& member, const nb::bytes& words, u64 digest, std::string name) {
+                return new Plan(member.communicator, words_of(words), digest, std::move(name));
+            },
+            "words"_a, "digest"_a, "name"_a, nb::keep_alive<0, 1>())
+        .def(
+            "run",
+            [](Member& member, Plan& plan, nb::handle input, nb::handle output, std::optional<u64> n, u32 type, u32 op,
+               u64 tile, nb::handle initial, u64 initial_place) {
+                if (type >= kTypes || op >= kOperators || (tile & (tile - 1)) || (tile && tile < kAlign))
+                    throw std::invalid_argument("type, operator or tile");
+                Held in(input), out(output), from(initial);
+                const u64 unit = n.value_or(0) * kTypeBytes[type];
+                if (!input.is_none()) in.need(unit * plan.header().input_blocks);
+                if (!output.is_none()) out.need(unit * plan.header().output_blocks);
+                char* to = nullptr;
+                if (!initial.is_none()) {
+                    Held& whole = input.is_none() ? out : in;
+                    whole.need(initial_place + from.bytes());
+                    to = whole.data() + initial_place;
+                }
+                const Call call{in.data(), out.data(), from.data(), to, from.bytes(), n.value_or(0),
+                                tile,      type,       op,          n.has_value()};
+                return alone(member, [&] { return member.communicator.run(plan, call); });
+            },
+            "plan"_a, "input"_a.none(), "output"_a.none(), "n"_a.none(), "type"_a, "op"_a, "tile"_a,
+            "initial"_a.none() = nb::none(), "initial_place"_a = 0)
+        .def("barrier", [](Member& member) { return alone(member, [&] { return member.communicator.barrier(); }); })
+        .def(
+            "refuse",
+            [](Member& member, const std::string& why) {
+                return alone(member, [&] { return member.communicator.refuse(why); });
+            },
+            "why"_a)
+        .def("leave", [](Member& member) { member.communicator.leave(); })
+        .def("fail", [](Member& member, u32 culprit, const std::string& why) { member.communicator.fail(culprit, why); },
+             "culprit"_a, "why"_a)
+        .def("said", [](const Member& member, u32 rank) { return member.communicator.said(rank); }, "rank"_a);
+
+    // For tests: how sizes cut a buffer. (chunk bytes, tile bytes, tiles), and piece (offset, bytes).
+    m.def(
+        "cut",
+        [](u64 n, u64 itemsize, u64 chunks, u64 widest, u64 most, u64 tile) {
+            const Geometry g = cut(n, itemsize, chunks, widest, most, tile);
+            return std::make_tuple(g.chunk, g.tile, g.tiles);
+        },
+        "n"_a, "itemsize"_a, "chunks"_a, "widest"_a, "most"_a, "tile"_a);
+    m.def(
+        "piece",
+        [](u64 n, u64 itemsize, u32 chunks, u64 tile_bytes, u64 unit, u64 position, u64 skip, u64 tile) {
+            const Geometry g = cut(n, itemsize, chunks, 1, 0, tile_bytes);
+            const Piece piece = piece_of(g, {nullptr, g.unit, chunks}, unit, position, skip, tile);
+            return std::make_tuple(piece.offset, piece.bytes);
+        },
+        "n"_a, "itemsize"_a, "chunks"_a, "tile_bytes"_a, "unit"_a, "position"_a, "skip"_a, "tile"_a);
+}

@@ -1,0 +1,303 @@
+#include "communicator.h"
+
+#include <cstring>
+#include <poll.h>
+#include <stdexcept>
+
+namespace hocket {
+namespace {
+
+constexpr u64 kSlotBytes = 64 << 10;  // of one slot, by default: enough to hide the cost of a hop, and stays in cache
+constexpr u64 kSlots = 4;             // at least: lets neighbours drift apart
+constexpr u32 kGlances = 1 << 16;     // visits without sleep between two looks for faults
+
+template <u64 N> void say(char (&text)[N], const std::string& what) {
+    const u64 length = what.size() < N ? what.size() : N - 1;
+    std::memcpy(text, what.data(), length);
+    text[length] = 0;
+}
+
+}  // namespace
+
+Plan::Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::string name)
+    : words_(std::move(words)), digest_(digest), name_(std::move(name)) {
+    if (const char* wrong = view_plan(words_.data(), words_.size(), view_))
+        throw std::invalid_argument(std::string("this is no plan: ") + wrong);
+    const PlanHeader& h = header();
+    if (h.rank != communicator.rank() || h.ranks != communicator.size())
+        throw std::invalid_argument("this plan is for another rank");
+    for (u32 c = 0; c < h.connections; ++c) {
+        const ConnectionRecord& record = view_.connections[c];
+        Window* window = record.sends ? communicator.memory().window(h.rank, record.peer, record.channel)
+                                      : communicator.memory().window(record.peer, h.rank, record.channel);
+        if (window == nullptr) throw std::invalid_argument("this plan uses too many channels");
+        windows_.push_back(window);
+    }
+    ends_.resize(h.connections);
+    cursors_.resize(h.blocks);
+    pointers_.resize(view_.most_operands);
+}
+
+Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> lifelines, Settings settings)
+    : rank_(rank),
+      size_(size),
+      memory_(memory),
+      control_(memory.control()),
+      lifelines_(std::move(lifelines)),
+      settings_(settings) {
+    gone_.reserve(size);
+}
+
+Outcome Communicator::run(Plan& plan, const Call& call) {
+    const PlanHeader& h = plan.header();
+    CallHeader mine{};
+    mine.digest = plan.digest_;
+    mine.n = call.n;
+    mine.tile = call.tile;
+    mine.type = call.type;
+    mine.op = call.op;
+    mine.flags = call.size_known ? 0 : kSizeUnknown;
+    say(mine.text, plan.name_);
+    const u64 slots = h.slots > kSlots ? h.slots : kSlots;
+    const auto geometry_for = [&](u64 n, u32 type) {
+        return cut(n, kTypeBytes[type], h.chunks, h.widest, kSlotBytes, call.tile);
+    };
+    Geometry geometry{};
+    if (call.size_known) {
+        geometry = geometry_for(call.n, call.type);
+        if (const int failed = reserve(plan, geometry, slots)) {
+            Outcome outcome = refuse(std::string("it cannot map memory for slots: ") + std::strerror(failed));
+            if (outcome.fault == Fault::kRefused) outcome.fault = Fault::kMemory;
+            return outcome;
+        }
+    }
+    Outcome entered = enter(mine);
+    if (entered.fault != Fault::kNone) return entered;
+    u32 type = call.type;
+    if (!call.size_known) {
+        for (u32 r = 0; r < size_; ++r) {
+            if (said(r).flags & kSizeUnknown) continue;
+            type = said(r).type;
+            geometry = geometry_for(said(r).n, type);
+            break;
+        }
+        if (geometry.tile == 0) return {};  // nobody has data
+        if (const int failed = reserve(plan, geometry, slots))
+            return given_up({Fault::kPeer, rank_, std::string("cannot map memory for slots: ") + std::strerror(failed)});
+    }
+    for (u32 c = 0; c < h.connections; ++c) {
+        const ConnectionRecord& record = plan.view_.connections[c];
+        const Window& window = *plan.windows_[c];
+        End& end = plan.ends_[c];
+        end = {window.counters, window.slots(), record.width * geometry.tile, slots, 0, 0, record.peer};
+        end.begin(record.sends != 0);
+    }
+    if (call.initial_bytes != 0) std::memcpy(call.initial_to, call.initial, call.initial_bytes);
+    const u64 scratch = h.scratch * geometry.chunk;
+    if (scratch_.size() < scratch + kAlign) scratch_.resize(scratch + kAlign);
+    char* aligned = scratch_.data() + (kAlign - reinterpret_cast<u64>(scratch_.data()) % kAlign) % kAlign;
+    const Buffer buffers[3] = {
+        {call.input, geometry.unit, h.chunks}, {call.output, geometry.unit, h.chunks}, {aligned, scratch, h.scratch}};
+    Execution<Cpu> execution(plan.view_, geometry, buffers, plan.cursors_.data(), plan.ends_.data());
+    Cpu cpu{kernels().reduce[type][call.op], control_, rank_};
+    char** pointers = plan.pointers_.data();
+    return drive([&] { return execution.advance(cpu, pointers, 0, h.blocks); },
+                 [&](const u32* peer, Outcome& outcome) {
+                     for (u32 b = 0; b < h.blocks; ++b) {
+                         Stall stall{};
+                         if (!execution.stalled(b, stall) || !stall.remote || (peer && stall.peer != *peer)) continue;
+                         outcome.stalled = true;
+                         outcome.stall = stall;
+                         return true;
+                     }
+                     return false;
+                 });
+}
+
+Outcome Communicator::barrier() {
+    CallHeader mine{};
+    say(mine.text, "barrier");
+    return enter(mine);
+}
+
+Outcome Communicator::refuse(const std::string& why) {
+    CallHeader mine{};
+    mine.flags = kRefused;
+    say(mine.text, why);
+    return enter(mine);
+}
+
+int Communicator::reserve(Plan& plan, const Geometry& geometry, u64 slots) {
+    for (u32 c = 0; c < plan.header().connections; ++c) {
+        const u64 bytes = slots * plan.view_.connections[c].width * geometry.tile;
+        if (plan.windows_[c]->counters != nullptr && bytes <= plan.windows_[c]->bytes) continue;
+        if (const int failed = memory_.reserve(plan.windows_[c], bytes)) return failed;
+    }
+    return 0;
+}
+
+// Says what this rank calls and waits until all have said it. Nobody stores to an output or a peer before.
+//
+// A line is used by every other call. Storing the line of call c + 2 over that of call c is safe without a closing
+// barrier: this rank has then seen all lines of call c + 1, and a rank posts that line only after it has read all lines
+// of call c (below) and finished call c. The latter also means that all connections are empty when a call begins to
+// use them, whatever layout of slots the call before had.
+Outcome Communicator::enter(const CallHeader& mine) {
+    if (dead()) return {Fault::kDead, u32(control_[rank_].culprit), control_[rank_].text};
+    const u64 call = ++calls_;
+    CallHeader& line = control_[rank_].headers[call % 2];
+    line.digest = mine.digest;
+    line.n = mine.n;
+    line.tile = mine.tile;
+    line.type = mine.type;
+    line.op = mine.op;
+    line.flags = mine.flags;
+    std::strcpy(line.text, mine.text);
+    Cpu::publish_header(&line.call, call);  // pairs with observe_header below, on every other rank
+    for (u32 r = 0; r < size_; ++r)
+        if (r != rank_) ring(&control_[r].bell);
+    u32 next = 0;
+    Outcome outcome = drive(
+        [&] {
+            const u32 before = next;
+            // Pairs with publish_header above.
+            while (next < size_ && Cpu::observe_header(&control_[next].headers[call % 2].call) == call) ++next;
+            return next == size_ ? Progress::kDone : next != before ? Progress::kMoved : Progress::kStalled;
+        },
+        [&](const u32* peer, Outcome& late) {
+            if (!peer) {
+                late.rank = next;
+                return true;
+            }
+            return Cpu::observe_header(&control_[*peer].headers[call % 2].call) != call;
+        });
+    return outcome.fault == Fault::kNone ? agree() : outcome;
+}
+
+// All ranks read the same lines, so all come to the same conclusion.
+Outcome Communicator::agree() const {
+    for (u32 r = 0; r < size_; ++r)
+        if (said(r).flags & kRefused) return {Fault::kRefused, r, said(r).text};
+    u32 sized = 0;
+    while (sized + 1 < size_ && said(sized).flags & kSizeUnknown) ++sized;
+    const CallHeader& first = said(0);
+    const CallHeader& size = said(sized);
+    for (u32 r = 1; r < size_; ++r) {
+        const CallHeader& other = said(r);
+        const bool same = other.digest == first.digest && other.op == first.op && other.tile == first.tile;
+        const bool same_size = other.flags & kSizeUnknown || (other.n == size.n && other.type == size.type);
+        if (!same || !same_size) return {Fault::kMismatch, r};
+    }
+    return {};
+}
+
+// Steps until done: spins, then yields, then sleeps; looks for faults before each sleep and now and then.
+// `waits_for(peer, outcome)` says whether this rank waits for that rank (null: for any) and notes where.
+template <class Step, class Blame> Outcome Communicator::drive(Step step, Blame waits_for) {
+    u32* bell = &control_[rank_].bell;
+    const Patience patience = settings_.patience;
+    double since = 0;
+    for (u32 idle = 0, visits = 0;; ++visits) {
+        Progress progress = step();
+        if (progress == Progress::kDone) return {};
+        if (progress == Progress::kMoved) {
+            idle = 0;
+            since = 0;
+            if (visits < kGlances) continue;
+        }
+        bool slept = false;
+        if (visits < kGlances) {
+            if (idle < patience.spins) {
+                ++idle;
+                relax();
+                continue;
+            }
+            if (idle < patience.spins + patience.yields) {
+                ++idle;
+                ::sched_yield();
+                continue;
+            }
+            lie_down(bell);
+            progress = step();  // the second look, after the store to the bell (waiting.h)
+            if (progress == Progress::kStalled) nap(bell);
+            get_up(bell);
+            if (progress == Progress::kDone) return {};
+            if (progress == Progress::kMoved) {
+                idle = 0;
+                since = 0;
+                continue;
+            }
+            slept = true;
+        }
+        visits = 0;
+        Outcome outcome = inspect();
+        if (outcome.fault != Fault::kNone) {
+            const u32 culprit = outcome.rank;
+            if (!waits_for(&culprit, outcome)) waits_for(nullptr, outcome);
+            outcome.rank = culprit;
+        } else if (!gone_.empty()) {
+            // They may have done their part before they went: what counts is whether this rank still needs one.
+            progress = step();
+            if (progress == Progress::kDone) return {};
+            for (const u32 gone : gone_) {
+                if (progress == Progress::kMoved || !waits_for(&gone, outcome)) continue;
+                const u64 state = Cpu::observe_state(&control_[gone].state);  // pairs with publish_state in `mark`
+                outcome.fault = Fault::kPeer;
+                outcome.rank = gone;
+                outcome.text = state == kLeft ? "closed its communicator" : "has ended";
+                break;
+            }
+        }
+        const double now = seconds();
+        if (since == 0) since = now;
+        if (outcome.fault == Fault::kNone && slept && now - since > settings_.timeout) {
+            outcome.fault = Fault::kTimeout;
+            outcome.waited = now - since;
+            if (waits_for(nullptr, outcome) && outcome.stalled) outcome.rank = outcome.stall.peer;
+        }
+        if (outcome.fault != Fault::kNone) return given_up(outcome);
+    }
+}
+
+// Looks for faults: a signal, another rank that says it failed. Collects the ranks that are gone.
+Outcome Communicator::inspect() {
+    if (settings_.interrupted != nullptr && settings_.interrupted())
+        return {Fault::kInterrupted, rank_, "was interrupted"};
+    if (dead()) return {Fault::kDead, u32(control_[rank_].culprit), control_[rank_].text};
+    gone_.clear();
+    for (u32 r = 0; r < size_; ++r) {
+        if (r == rank_) continue;
+        pollfd line{r < lifelines_.size() ? lifelines_[r] : -1, POLLIN, 0};
+        const bool ended = ::poll(&line, 1, 0) > 0;
+        // Looked at after its lifeline: a rank that says why it ends says it before it ends.
+        const u64 state = Cpu::observe_state(&control_[r].state);  // pairs with publish_state in `mark`
+        if (state == kFailed) return {Fault::kPeer, u32(control_[r].culprit), control_[r].text};
+        if (ended || state == kLeft) gone_.push_back(r);
+    }
+    return {};
+}
+
+Outcome Communicator::given_up(Outcome outcome) {
+    const u32 culprit = outcome.fault == Fault::kPeer || outcome.fault == Fault::kTimeout ? outcome.rank : rank_;
+    const std::string why = outcome.fault == Fault::kTimeout ? "was waited for in vain" : outcome.text;
+    fail(culprit, why);
+    return outcome;
+}
+
+void Communicator::leave() { mark(kLeft, rank_, "closed"); }
+
+void Communicator::fail(u32 culprit, const std::string& why) { mark(kFailed, culprit, why); }
+
+bool Communicator::dead() const { return Cpu::observe_state(&control_[rank_].state) != kRunning; }
+
+void Communicator::mark(State state, u32 culprit, const std::string& why) {
+    if (marked_.test_and_set()) return;  // the first reason is the one that counts
+    RankBlock& mine = control_[rank_];
+    mine.culprit = culprit;
+    say(mine.text, why);
+    Cpu::publish_state(&mine.state, state);  // pairs with observe_state, on every rank
+    for (u32 r = 0; r < size_; ++r)
+        if (r != rank_) ring(&control_[r].bell);
+}
+
+}  // namespace hocket

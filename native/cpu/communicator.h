@@ -1,0 +1,128 @@
+// A rank's end of a communicator: enters calls, runs plans, notices faults.
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "../core/interpreter.h"
+#include "hardware.h"
+
+namespace hocket {
+
+class Communicator;
+
+// A plan made ready for one communicator. Owns all memory an execution needs but its buffers.
+class Plan {
+  public:
+    // Throws std::invalid_argument if the words are no plan of this rank.
+    Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::string name);
+    Plan(const Plan&) = delete;
+    Plan& operator=(const Plan&) = delete;
+
+    const PlanHeader& header() const { return *view_.header; }
+
+  private:
+    friend class Communicator;
+    std::vector<u32> words_;
+    u64 digest_;
+    std::string name_;
+    PlanView view_{};
+    std::vector<Window*> windows_;
+    std::vector<End> ends_;
+    std::vector<Cursor> cursors_;
+    std::vector<char*> pointers_;
+};
+
+// What a call works on. `n` elements a unit; `tile` 0: chosen from the size. A rank with neither input nor output does
+// not know n and the type. `initial_bytes` from `initial` are copied to `initial_to` first, once all ranks agree.
+struct Call {
+    char* input;
+    char* output;
+    const char* initial;
+    char* initial_to;
+    u64 initial_bytes;
+    u64 n;
+    u64 tile;
+    u32 type;
+    u32 op;
+    bool size_known;
+};
+
+enum class Fault : u32 {
+    kNone,
+    kMismatch,     // `rank` called something else than the lowest rank; nothing has been touched
+    kRefused,      // `rank` says, in `text`, that its arguments are wrong; nothing has been touched
+    kMemory,       // this rank could not map slots: `text`; nothing has been touched
+    kPeer,         // `rank` failed or is gone; from here on the communicator is dead
+    kTimeout,
+    kInterrupted,  // a signal handler of this rank raised
+    kDead,         // it was dead before, for the reason in `rank` and `text`
+    kBusy,         // another thread is in a call; this one was not begun
+};
+
+struct Outcome {
+    Fault fault = Fault::kNone;
+    u32 rank = 0;
+    std::string text;
+    bool stalled = false;  // `stall` says where the execution stood
+    Stall stall{};
+    double waited = 0;
+};
+
+struct Settings {
+    Patience patience;
+    double timeout;         // seconds without progress after which a call fails
+    bool (*interrupted)();  // called now and then while waiting: whether to give up
+};
+
+class Communicator {
+  public:
+    // `lifelines[r]` reports end of file once rank r's process is gone; empty when ranks are threads of one process.
+    Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> lifelines, Settings settings);
+    Communicator(const Communicator&) = delete;
+    Communicator& operator=(const Communicator&) = delete;
+
+    u32 rank() const { return rank_; }
+    u32 size() const { return size_; }
+    Memory& memory() { return memory_; }
+
+    Outcome run(Plan& plan, const Call& call);
+
+    // Enters a call in which nothing moves.
+    Outcome barrier();
+
+    // Enters a call only to say that this rank cannot take part in it.
+    Outcome refuse(const std::string& why);
+
+    // Ends the communicator: with a reason every other rank raises, without one only a rank that still needs this one.
+    // May be called while another thread is in a call.
+    void leave();
+    void fail(u32 culprit, const std::string& why);
+    bool dead() const;
+
+    // What a rank said when it entered the latest call.
+    const CallHeader& said(u32 rank) const { return control_[rank].headers[calls_ % 2]; }
+
+  private:
+    Outcome enter(const CallHeader& mine);
+    Outcome agree() const;
+    template <class Step, class Blame> Outcome drive(Step step, Blame waits_for);
+    Outcome inspect();
+    Outcome given_up(Outcome outcome);
+    int reserve(Plan& plan, const Geometry& geometry, u64 slots);
+    void mark(State state, u32 culprit, const std::string& why);
+
+    u32 rank_;
+    u32 size_;
+    Memory& memory_;
+    RankBlock* control_;
+    std::vector<int> lifelines_;
+    Settings settings_;
+    u64 calls_ = 0;
+    std::vector<char> scratch_;
+    std::vector<u32> gone_;
+    std::atomic_flag marked_;
+};
+
+}  // namespace hocket

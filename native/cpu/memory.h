@@ -1,0 +1,90 @@
+// What ranks share: one file without a name, mapped piece by piece.
+//
+// The file is sparse and very large: a control region, then a window at a fixed place for every connection there could
+// be, (source, destination, channel). So no rank has to agree with another on an allocation, memory is reused from one
+// schedule to the next, and a window that grows stays where it is.
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "../core/slots.h"
+
+namespace hocket {
+
+constexpr u64 kPage = 4096;
+constexpr u64 kWindowStride = u64(1) << 30;  // the most a window can hold
+constexpr u64 kMostWindows = u64(1) << 24;
+constexpr u64 kFileBytes = (kMostWindows + 1) * kWindowStride;
+
+// What a rank says when it enters a call. `call` is stored last; `text` is the schedule's name, or why it refuses.
+struct CallHeader {
+    alignas(kLine) u64 call;
+    u64 digest;
+    u64 n;
+    u64 tile;
+    u32 type;
+    u32 op;
+    u32 flags;
+    char text[1024 - 44];
+};
+static_assert(sizeof(CallHeader) == 1024);
+
+enum CallFlag : u32 {
+    kRefused = 1,       // this rank's arguments are wrong
+    kSizeUnknown = 2,   // it has neither input nor output: others say n and the type
+};
+
+enum State : u64 { kRunning = 0, kLeft = 1, kFailed = 2 };
+
+// The part of the control region that one rank writes, but for `bell`, which is only a hint.
+struct RankBlock {
+    CallHeader headers[2];       // by parity of the call number
+    alignas(kLine) u32 bell;     // 1: this rank sleeps, or is about to
+    alignas(kLine) u64 state;    // stored after `culprit` and `text`
+    u64 culprit;                 // the rank whose fault it is
+    char text[1024 - 16];
+};
+
+struct Window {
+    Counters* counters = nullptr;  // slots follow on the next page
+    u64 bytes = 0;
+    char* slots() const { return reinterpret_cast<char*>(counters) + kPage; }
+};
+
+class Memory {
+  public:
+    virtual ~Memory() = default;
+    virtual RankBlock* control() = 0;
+    // The window of a connection. It keeps its address as an object; `reserve` fills it.
+    virtual Window* window(u32 source, u32 destination, u32 channel) = 0;
+    // Makes the window hold `bytes` of slots. Returns 0 or an errno.
+    virtual int reserve(Window* window, u64 bytes) = 0;
+};
+
+// Memory in a sealed memfd that other processes map too.
+class SharedMemory final : public Memory {
+  public:
+    // Takes the descriptor over. Throws std::system_error.
+    SharedMemory(int descriptor, u32 ranks);
+    ~SharedMemory() override;
+    SharedMemory(const SharedMemory&) = delete;
+    SharedMemory& operator=(const SharedMemory&) = delete;
+
+    RankBlock* control() override { return control_; }
+    Window* window(u32 source, u32 destination, u32 channel) override;
+    int reserve(Window* window, u64 bytes) override;
+
+  private:
+    struct Mapping : Window {
+        u64 place;  // in the file
+    };
+
+    int descriptor_;
+    u32 ranks_;
+    u64 control_bytes_;
+    RankBlock* control_;
+    std::map<u64, std::unique_ptr<Mapping>> mappings_;
+};
+
+}  // namespace hocket

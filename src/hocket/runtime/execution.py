@@ -1,0 +1,401 @@
+"""A rank's end of a communicator: checks a call's arguments, finds its buffers, runs it, and says what went wrong."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import weakref
+from dataclasses import dataclass
+from socket import socket
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket import _native
+from hocket._native import Fault, Outcome
+from hocket.collectives import Alias
+from hocket.errors import (
+    CallMismatch,
+    CallTimeout,
+    CommunicatorBusy,
+    CommunicatorDead,
+    HocketError,
+    InvalidArgument,
+    PeerFailed,
+    PeerRefused,
+    StepName,
+    WrongType,
+    caller,
+)
+from hocket.ir.schedule import Schedule
+from hocket.runtime.bootstrap import Meeting
+from hocket.runtime.plan import check_size, lower
+
+Array = NDArray[np.generic]
+
+_TYPES = {np.dtype(name): code for code, name in enumerate(_native.TYPES)}
+_OPERATORS = {name: code for code, name in enumerate(_native.OPERATORS)}
+# Spinning is for ranks that have a core each: about 20 us, a few times what a hop takes.
+_PATIENCE = {False: (2000, 50), True: (0, 20)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What a schedule means on this rank, found once. ``own`` is the unit of the target where an alias begins."""
+
+    schedule: weakref.ref[Schedule]
+    plan: _native.Plan
+    input_blocks: int
+    output_blocks: int
+    alias: Alias | None
+    own: int
+    inplace: bool
+    writes_input: bool
+
+
+@dataclass(slots=True)
+class _Bound:
+    """The buffers of one call.
+
+    ``initial`` is copied into the physical buffer, at byte ``initial_place``, once all ranks agree. ``result`` is what the
+    caller gets; ``taken`` elements of the input buffer from ``taken_from`` are copied there at the end.
+    """
+
+    n: int | None
+    type: int
+    input: Array | None
+    output: Array | None
+    result: Array | None
+    initial: Array | None = None
+    initial_place: int = 0
+    taken: int = 0
+    taken_from: int = 0
+
+
+class Endpoint:
+    """One rank of a communicator. Calls on it have one order, the same on every rank."""
+
+    def __init__(self, meeting: Meeting, timeout: float) -> None:
+        """Takes the meeting's descriptors over. ``timeout``: seconds without progress after which a call fails."""
+        self.rank = meeting.rank
+        self.size = meeting.size
+        spins, yields = _PATIENCE[meeting.crowded]
+        self._lifelines = meeting.lifelines
+        self._own_lifeline: socket | None = meeting.own_lifeline
+        self._member: _native.Member | None = _native.Member(
+            meeting.rank, meeting.size, meeting.memory, meeting.lifelines, spins, yields, timeout
+        )
+        self._ended = ""
+        self._prepared: dict[int, _Prepared] = {}
+        _endpoints.add(self)
+
+    def run(
+        self, schedule: Schedule, x: Array | None, out: Array | None, op: str, tile: int | None = None
+    ) -> Array | None:
+        """See ``Communicator.run``."""
+        member = self._alive()
+        try:
+            prepared = self._prepared.get(id(schedule))
+            if prepared is None:
+                prepared = self._prepare(schedule)
+            code = _OPERATORS.get(op)
+            if code is None:
+                raise InvalidArgument(f"op must be one of {', '.join(_OPERATORS)}, not {op!r}", caller())
+            if tile is not None and (type(tile) is not int or tile < 64 or tile & (tile - 1) or tile > 1 << 28):
+                raise InvalidArgument(f"tile must be a power of two from 64 bytes on, not {tile!r}", caller())
+            bound = self._bind(schedule, prepared, x, out)
+        except Exception as error:
+            self._refuse(error)
+        outcome = member.run(
+            prepared.plan,
+            bound.input,
+            bound.output,
+            bound.n,
+            bound.type,
+            code,
+            tile or 0,
+            bound.initial,
+            bound.initial_place,
+        )
+        if outcome is not None:
+            self._raise(outcome, schedule)
+        if bound.taken:
+            assert bound.input is not None
+            assert bound.result is not None
+            bound.result.reshape(-1)[:] = bound.input.reshape(-1)[bound.taken_from : bound.taken_from + bound.taken]
+        return bound.result
+
+    def barrier(self) -> None:
+        """Return once every rank is here."""
+        outcome = self._alive().barrier()
+        if outcome is not None:
+            self._raise(outcome, None)
+
+    def close(self) -> None:
+        """Leave. A rank that still needs this one raises PeerFailed."""
+        if self._member is not None:
+            self._member.leave()
+            self._release("it was closed")
+
+    def abort(self, reason: str) -> None:
+        """End the communicator on every rank: they raise PeerFailed with this reason, a verb phrase."""
+        if self._member is not None:
+            self._member.fail(self.rank, reason)
+            self._release(f"rank {self.rank} {reason}")
+
+    def forked(self) -> None:
+        """In a child after fork: the communicator is the parent's, and so is its life."""
+        self._release("it belongs to the process that this one was forked from")
+
+    def _release(self, why: str) -> None:
+        if self._member is None:
+            return
+        self._member = None
+        self._ended = why
+        self._prepared.clear()
+        if self._own_lifeline is not None:
+            self._own_lifeline.close()
+        for descriptor in self._lifelines:
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._lifelines = []
+
+    def _alive(self) -> _native.Member:
+        if self._member is None:
+            raise CommunicatorDead(self._ended)
+        return self._member
+
+    def _prepare(self, schedule: Schedule) -> _Prepared:
+        if not isinstance(schedule, Schedule):
+            raise WrongType(
+                f"a communicator runs a Schedule, not {_name(schedule)}", caller(), "compile a program with .compile()"
+            )
+        collective = schedule.collective
+        if collective.size != self.size:
+            raise InvalidArgument(
+                f"{schedule.name} is for {collective.size} ranks, this communicator has {self.size}", caller()
+            )
+        plan = lower(schedule, self.rank)
+        alias = collective.alias(self.rank)
+        key = id(schedule)
+        prepared = self._prepared
+        found = _Prepared(
+            weakref.ref(schedule, lambda _: prepared.pop(key, None) and None),
+            self._alive().plan(plan.words, plan.digest, plan.name),
+            collective.input_blocks(self.rank),
+            collective.output_blocks(self.rank),
+            alias,
+            alias.offset // collective.chunks if alias is not None else 0,
+            collective.inplace,
+            plan.writes_input,
+        )
+        prepared[key] = found
+        return found
+
+    def _bind(self, schedule: Schedule, p: _Prepared, x: Array | None, out: Array | None) -> _Bound:
+        """Decide which memory is which buffer. Nothing is written here."""
+        if not p.input_blocks and p.inplace and out is None:
+            x, out = None, x
+        given = [array for name, array in (("x", x), ("out", out)) if array is not None and _check(name, array)]
+        if not given:
+            if p.input_blocks or p.output_blocks:
+                raise WrongType(
+                    f"rank {self.rank} needs {'x' if p.input_blocks else 'out'} in {schedule.name}", caller()
+                )
+            return _Bound(None, 0, None, None, None)
+        dtype = given[0].dtype
+        if given[-1].dtype != dtype:
+            raise WrongType(f"x is of {dtype}, out of {given[-1].dtype}", caller())
+        n = self._unit(schedule, p, x, out)
+        if n is not None and schedule.narrowings:
+            check_size(schedule, n, dtype.itemsize)
+        if n is None:
+            return _Bound(None, _TYPES[dtype], None, None, None)
+        bound = _Bound(n, _TYPES[dtype], x if p.input_blocks else None, None, None)
+        if not p.output_blocks:
+            if p.writes_input and x is not None:
+                bound.input, bound.initial = np.empty_like(x), x
+            return bound
+        own = p.own * n
+        if out is None and x is not None:
+            in_x = p.alias is not None and p.input_blocks == p.output_blocks
+            out = x if in_x else np.empty(_shape(x, p), dtype)
+        assert out is not None
+        bound.result = out
+        if not out.flags.writeable:
+            raise InvalidArgument("the result would go to an array that is read-only", caller())
+        if x is None:
+            bound.output = out
+            return bound
+        if p.alias is None:
+            bound.output = out
+            same = x is out or _begins(x, out, 0) or _begins(out, x, self.rank * n) or _begins(x, out, self.rank * n)
+            if same or p.writes_input:
+                bound.input, bound.initial = np.empty_like(x), x
+            elif np.may_share_memory(x, out):
+                raise _overlap()
+            return bound
+        whole, part = (x, out) if p.alias.target == "in" else (out, x)
+        if x is out or _begins(part, whole, own):  # in place as NCCL means it
+            bound.input, bound.output = (x, None) if whole is x else (None, out)
+            if not whole.flags.writeable:
+                raise InvalidArgument("a call in place needs arrays that can be written", caller())
+            return bound
+        if np.may_share_memory(x, out):
+            raise _overlap()
+        bound.initial = x
+        if p.alias.target == "out":
+            bound.input, bound.output, bound.initial_place = None, out, own * dtype.itemsize
+        elif p.input_blocks == p.output_blocks:
+            bound.input = out
+        else:
+            bound.input, bound.taken_from, bound.taken = np.empty_like(x), own, out.size
+        return bound
+
+    def _unit(self, schedule: Schedule, p: _Prepared, x: Array | None, out: Array | None) -> int | None:
+        """Elements of a unit, from whichever array says it; None if this rank has no buffer at all."""
+        n = None
+        for name, array, blocks in (("x", x, p.input_blocks), ("out", out, p.output_blocks)):
+            if array is None:
+                if blocks and (name == "x" or n is None):
+                    raise WrongType(f"rank {self.rank} needs {name} in {schedule.name}", caller())
+                continue
+            if array.size and not blocks:
+                kind = "input" if name == "x" else "output"
+                raise InvalidArgument(
+                    f"rank {self.rank} has no {kind} in {schedule.name}: {name} must be None", caller()
+                )
+            if not blocks:
+                continue
+            if array.size % blocks:
+                raise InvalidArgument(
+                    f"{name} has {array.size} elements, which do not make {blocks} blocks of one size", caller()
+                )
+            if n is not None and array.size != n * blocks:
+                raise InvalidArgument(f"x calls for an out of {n * blocks} elements, not {array.size}", caller())
+            n = array.size // blocks
+        return n
+
+    def _refuse(self, error: Exception) -> NoReturn:
+        """Tell the others that this rank cannot take part, wait until they know, and raise."""
+        why = error.diagnostic().message if isinstance(error, HocketError) else f"{type(error).__name__}: {error}"
+        outcome = self._alive().refuse(why)
+        if outcome is not None and outcome.fault is not Fault.REFUSED:
+            self._raise(outcome, None)
+        raise error
+
+    def _raise(self, outcome: Outcome, schedule: Schedule | None) -> NoReturn:
+        step: StepName | None = None
+        peer: int | None = None
+        if outcome.stall is not None and schedule is not None:
+            block, number, _, peer = outcome.stall
+            step = schedule.step_name(self.rank, block, number)
+        if outcome.fault is Fault.MISMATCH:
+            raise self._mismatch(outcome.rank)
+        if outcome.fault is Fault.REFUSED:
+            raise PeerRefused(outcome.rank, outcome.text)
+        if outcome.fault is Fault.MEMORY:
+            raise MemoryError(outcome.text)
+        if outcome.fault is Fault.PEER:
+            raise PeerFailed(outcome.rank, outcome.text, step, peer)
+        if outcome.fault is Fault.TIMEOUT:
+            raise CallTimeout(outcome.rank, outcome.waited, step, peer)
+        if outcome.fault is Fault.BUSY:
+            raise CommunicatorBusy
+        raise CommunicatorDead(self._ended or f"rank {outcome.rank} {outcome.text}")
+
+    def _mismatch(self, rank: int) -> CallMismatch:
+        said = [self._alive().said(r) for r in range(self.size)]
+        sized = next((s for s in said if s.size_known), said[0])
+        first, other = said[0], said[rank]
+        differs = [
+            what
+            for what, different in (
+                ("schedule", first.digest != other.digest),
+                ("size", other.size_known and sized.n != other.n),
+                ("type", other.size_known and sized.type != other.type),
+                ("operator", first.op != other.op),
+                ("tile", first.tile != other.tile),
+            )
+            if different
+        ]
+        calls = []
+        for s in said:
+            name = s.text.decode(errors="replace")
+            if s.digest == 0:
+                calls.append(name)
+                continue
+            size = f"{s.n} x {_native.TYPES[s.type]} a unit, " if s.size_known else ""
+            tile = f", tile {s.tile}" if s.tile else ""
+            calls.append(f"{name} [{s.digest:016x}] ({size}{_native.OPERATORS[s.op]}{tile})")
+        return CallMismatch(rank, tuple(differs), tuple(calls))
+
+
+def _check(name: str, array: Array) -> bool:
+    """Raise if an argument is no array that native code can work on; True otherwise."""
+    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
+        raise WrongType(f"{name} must be a NumPy array, not {_name(array)}", caller())
+    if array.dtype not in _TYPES:
+        raise WrongType(f"{name} is of {array.dtype}; supported are {', '.join(_native.TYPES)}", caller())
+    flags = array.flags
+    if not (flags.c_contiguous and flags.aligned):
+        raise InvalidArgument(
+            f"{name} must be contiguous and aligned", caller(), "np.ascontiguousarray(...) makes a copy that is"
+        )
+    return True
+
+
+def _name(thing: object) -> str:
+    return "None" if thing is None else f"{type(thing).__module__}.{type(thing).__qualname__}".removeprefix("builtins.")
+
+
+def _overlap() -> InvalidArgument:
+    return InvalidArgument(
+        "x and out overlap", caller(), "they may be the same, or one the own block of the other, or lie apart"
+    )
+
+
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _begins(part: Array, whole: Array, element: int) -> bool:
+    """Whether ``part`` lies in the memory of ``whole`` from ``element`` on."""
+    return (
+        np.may_share_memory(part, whole)
+        and _address(part) == _address(whole) + element * whole.itemsize
+        and element + part.size <= whole.size
+    )
+
+
+def _shape(x: Array, p: _Prepared) -> tuple[int, ...]:
+    """Shape of an output that the caller did not give: that of x, or joined along axis 0, or flat."""
+    if p.output_blocks == p.input_blocks:
+        return x.shape
+    if x.ndim and x.shape[0] * p.output_blocks % p.input_blocks == 0:
+        return (x.shape[0] * p.output_blocks // p.input_blocks, *x.shape[1:])
+    return (x.size // p.input_blocks * p.output_blocks,)
+
+
+_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    for endpoint in list(_endpoints):
+        endpoint.forked()
+
+
+def _leave_at_exit() -> None:
+    """A rank whose script ends leaves; one whose script raised tells the others why."""
+    error = getattr(sys, "last_value", None)
+    for endpoint in list(_endpoints):
+        if error is None:
+            endpoint.close()
+        else:
+            endpoint.abort(f"raised {type(error).__name__}: {error}")
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+atexit.register(_leave_at_exit)

@@ -1,0 +1,181 @@
+"""Lowers one rank's part of a schedule to the flat words that native code reads (layout: native/core/plan.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from hocket import _native
+from hocket.errors import UnevenSize
+from hocket.ir.chunk_dag import Span
+from hocket.ir.schedule import Receive, Schedule, Send, Step
+
+_PLACES = {"in": 0, "out": 1, "sc": 2}
+_RECEIVE, _SEND = 3, 4
+
+Connection = tuple[int, int, int]
+"""(source rank, destination rank, channel)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One rank's part of a schedule: numbers of chunks only.
+
+    ``writes_input``: it stores to the input buffer.
+    """
+
+    words: bytes
+    digest: int
+    name: str
+    writes_input: bool
+
+
+def lower(schedule: Schedule, rank: int) -> Plan:
+    """The plan of ``rank``. The schedule is one that ``hocket.ir.schedule.verify`` accepts."""
+    collective = schedule.collective
+    counts = _counts(schedule)
+    widths = _widths(schedule, counts)
+    part = schedule.ranks[rank]
+    own = sorted((c for c in widths if rank in c[:2]), key=lambda c: (c[0], c[1], c[2]))
+    number = {connection: i for i, connection in enumerate(own)}
+
+    def operand(place: Span | Receive | Send) -> tuple[int, int, int, int]:
+        if isinstance(place, Receive):
+            return _RECEIVE, number[place.peer, rank, place.channel], 0, 0
+        if isinstance(place, Send):
+            return _SEND, number[rank, place.peer, place.channel], 0, 0
+        unit, position = (0, place.index) if place.buffer == "sc" else divmod(place.index, collective.chunks)
+        return _PLACES[place.buffer], unit, position, place.stride
+
+    blocks: list[dict[str, int]] = []
+    steps: list[dict[str, int]] = []
+    operands: list[dict[str, int]] = []
+    waits: list[dict[str, int]] = []
+    for b, block in enumerate(part.thread_blocks):
+        blocks.append({"first_step": len(steps), "steps": len(block.steps)})
+        for s, step in enumerate(block.steps):
+            steps.append(
+                {
+                    "count": counts[rank, b, s],
+                    "first_operand": len(operands),
+                    "sources": len(step.srcs),
+                    "destinations": len(step.dsts),
+                    "first_wait": len(waits),
+                    "waits": len(step.waits),
+                }
+            )
+            for place in (*step.srcs, *step.dsts):
+                operands.append(dict(zip(("place", "unit", "position", "stride"), operand(place), strict=True)))
+            waits.extend({"block": wait.thread_block, "step": wait.step} for wait in step.waits)
+    connections = [
+        {"peer": dst if src == rank else src, "channel": channel, "sends": int(src == rank), "width": widths[c]}
+        for c in own
+        for src, dst, channel in (c,)
+    ]
+    header = {
+        "magic": _native.PLAN_MAGIC,
+        "rank": rank,
+        "ranks": collective.size,
+        "chunks": collective.chunks,
+        "input_blocks": collective.input_blocks(rank),
+        "output_blocks": collective.output_blocks(rank),
+        "scratch": part.scratch,
+        "slots": schedule.slots,
+        "widest": max(widths.values(), default=1),
+        "blocks": len(blocks),
+        "steps": len(steps),
+        "operands": len(operands),
+        "waits": len(waits),
+        "connections": len(connections),
+    }
+    tables = (
+        ("header", [header]),
+        ("block", blocks),
+        ("step", steps),
+        ("operand", operands),
+        ("wait", waits),
+        ("connection", connections),
+    )
+    return Plan(
+        words=b"".join(_pack(kind, records) for kind, records in tables),
+        digest=int(schedule.digest()[:16], 16),
+        name=schedule.name,
+        writes_input=any(
+            isinstance(d, Span) and d.buffer == "in" for b in part.thread_blocks for s in b.steps for d in s.dsts
+        ),
+    )
+
+
+def _pack(kind: str, records: Sequence[dict[str, int]]) -> bytes:
+    fields = _native.PLAN_LAYOUT[kind]
+    assert all(record.keys() == set(fields) for record in records), f"plan.h and plan.py differ about {kind}"
+    flat = chain.from_iterable((record[field] for field in fields) for record in records)
+    return np.fromiter(flat, np.uint32, len(records) * len(fields)).tobytes()
+
+
+def _counts(schedule: Schedule) -> dict[tuple[int, int, int], int]:
+    """Chunks that each step (rank, thread block, step) works on.
+
+    A step that only forwards says nothing of its own: it moves what its sender sent.
+    """
+    known: dict[tuple[int, int, int], int] = {}
+    sent: dict[Connection, list[tuple[int, int, int]]] = {}
+    received: dict[Connection, list[tuple[int, int, int]]] = {}
+    forwards: list[tuple[tuple[int, int, int], Step]] = []
+    for r, b, s, step in schedule.steps():
+        at = (r, b, s)
+        if step.count is None:
+            forwards.append((at, step))
+        else:
+            known[at] = step.count
+        for source in step.srcs:
+            if isinstance(source, Receive):
+                received.setdefault((source.peer, r, source.channel), []).append(at)
+        for destination in step.dsts:
+            if isinstance(destination, Send):
+                sent.setdefault((r, destination.peer, destination.channel), []).append(at)
+    if forwards:
+        sender = {
+            (connection, at): sent[connection][i] for connection, ats in received.items() for i, at in enumerate(ats)
+        }
+        for at, step in forwards:
+            chain_of_forwards = [at]
+            source = step.srcs[0]
+            while chain_of_forwards[-1] not in known:
+                here = chain_of_forwards[-1]
+                source = schedule.ranks[here[0]].thread_blocks[here[1]].steps[here[2]].srcs[0]
+                assert isinstance(source, Receive)
+                chain_of_forwards.append(sender[(source.peer, here[0], source.channel), here])
+            for forward in chain_of_forwards:
+                known[forward] = known[chain_of_forwards[-1]]
+    return known
+
+
+def _widths(schedule: Schedule, counts: dict[tuple[int, int, int], int]) -> dict[Connection, int]:
+    """The most chunks that one slot of each connection of the schedule holds."""
+    widths: dict[Connection, int] = {}
+    for r, b, s, step in schedule.steps():
+        count = counts[r, b, s]
+        ends = [(e.peer, r, e.channel) for e in step.srcs if isinstance(e, Receive)]
+        ends += [(r, e.peer, e.channel) for e in step.dsts if isinstance(e, Send)]
+        for connection in ends:
+            widths[connection] = max(widths.get(connection, 1), count)
+    return widths
+
+
+def check_size(schedule: Schedule, n: int, itemsize: int) -> None:
+    """Raise UnevenSize if a unit of ``n`` elements cannot be cut so that every value fits where it goes."""
+    if not schedule.narrowings:
+        return
+    chunks = schedule.collective.chunks
+    chunk = _native.cut(n, itemsize, chunks, 1, 0, 0)[0]
+
+    def length(position: int) -> int:
+        return min((position + 1) * chunk, n * itemsize) - min(position * chunk, n * itemsize)
+
+    for narrowing in schedule.narrowings:
+        if length(narrowing.value) != length(narrowing.location):
+            raise UnevenSize(schedule.name, n, chunks, narrowing.value, narrowing.location, narrowing.where)
