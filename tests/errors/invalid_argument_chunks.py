@@ -1,0 +1,3 @@
+from hocket import AllReduce
+
+AllReduce(2, chunks=2.0)

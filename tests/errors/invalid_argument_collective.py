@@ -1,0 +1,3 @@
+from hocket import AllReduce, Program
+
+Program(AllReduce)

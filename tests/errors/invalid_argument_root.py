@@ -1,0 +1,3 @@
+from hocket import Broadcast
+
+Broadcast(4, root=4)

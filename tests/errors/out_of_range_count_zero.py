@@ -1,0 +1,4 @@
+from hocket import AllReduce, Program, chunk
+
+with Program(AllReduce(2, chunks=4)):
+    chunk(0, "in", 2, count=0)

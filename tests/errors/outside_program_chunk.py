@@ -1,0 +1,3 @@
+from hocket import chunk
+
+chunk(0, "in", 0)

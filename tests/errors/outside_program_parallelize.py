@@ -1,0 +1,4 @@
+from hocket import parallelize
+
+with parallelize(2):
+    pass

@@ -1,0 +1,5 @@
+from hocket import Broadcast, Program
+
+with Program(Broadcast(2)) as p:
+    pass
+p.compile()
