@@ -65,7 +65,7 @@ template <class Body> std::optional<Outcome> alone(Member& member, Body body) {
     {
         nb::gil_scoped_release released;
         std::unique_lock<std::mutex> lock(member.busy, std::try_to_lock);
-        outcome = lock.owns_lock() ? body() : Outcome{Fault::kBusy};
+        outcome = lock.owns_lock() ? body() : Outcome{Fault::kBusy, 0, {}};
     }
     if (PyErr_Occurred()) throw nb::python_error();
     if (outcome.fault == Fault::kNone) return std::nullopt;

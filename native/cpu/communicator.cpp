@@ -7,8 +7,6 @@
 namespace hocket {
 namespace {
 
-constexpr u64 kSlotBytes = 64 << 10;  // of one slot, by default: enough to hide the cost of a hop, and stays in cache
-constexpr u64 kSlots = 4;             // at least: lets neighbours drift apart
 constexpr u32 kGlances = 1 << 16;     // visits without sleep between two looks for faults
 
 template <u64 N> void say(char (&text)[N], const std::string& what) {
@@ -56,11 +54,11 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
     mine.tile = call.tile;
     mine.type = call.type;
     mine.op = call.op;
-    mine.flags = call.size_known ? 0 : kSizeUnknown;
+    mine.flags = call.size_known ? 0u : u32(kSizeUnknown);
     say(mine.text, plan.name_);
-    const u64 slots = h.slots > kSlots ? h.slots : kSlots;
+    const u64 slots = h.slots > settings_.slots ? h.slots : settings_.slots;
     const auto geometry_for = [&](u64 n, u32 type) {
-        return cut(n, kTypeBytes[type], h.chunks, h.widest, kSlotBytes, call.tile);
+        return cut(n, kTypeBytes[type], h.chunks, h.widest, settings_.slot_bytes, call.tile);
     };
     Geometry geometry{};
     if (call.size_known) {
@@ -186,7 +184,7 @@ Outcome Communicator::agree() const {
         const CallHeader& other = said(r);
         const bool same = other.digest == first.digest && other.op == first.op && other.tile == first.tile;
         const bool same_size = other.flags & kSizeUnknown || (other.n == size.n && other.type == size.type);
-        if (!same || !same_size) return {Fault::kMismatch, r};
+        if (!same || !same_size) return {Fault::kMismatch, r, {}};
     }
     return {};
 }

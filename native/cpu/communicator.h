@@ -72,8 +72,10 @@ struct Outcome {
 
 struct Settings {
     Patience patience;
-    double timeout;         // seconds without progress after which a call fails
-    bool (*interrupted)();  // called now and then while waiting: whether to give up
+    double timeout;                  // seconds without progress after which a call fails
+    bool (*interrupted)() = nullptr;  // called now and then while waiting: whether to give up
+    u64 slots = 4;                   // of a connection, at least: they let neighbours drift apart
+    u64 slot_bytes = 64 << 10;       // at most, where the tile is chosen here: hides the cost of a hop, stays in cache
 };
 
 class Communicator {

@@ -59,8 +59,8 @@ class _Prepared:
 class _Bound:
     """The buffers of one call.
 
-    ``initial`` is copied into the physical buffer, at byte ``initial_place``, once all ranks agree. ``result`` is what the
-    caller gets; ``taken`` elements of the input buffer from ``taken_from`` are copied there at the end.
+    ``initial`` is copied into the physical buffer, at byte ``initial_place``, once all ranks agree. ``result`` is what
+    the caller gets; ``taken`` elements of the input buffer from ``taken_from`` are copied there at the end.
     """
 
     n: int | None

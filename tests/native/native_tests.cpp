@@ -1,0 +1,327 @@
+// The native core with ranks as threads: the same interpreter, call headers and waiting as between processes, where
+// sanitizers can see all of it. `native_tests` runs everything; `native_tests litmus` only the one-way tests, of which
+// at least one must turn red under ThreadSanitizer for each memory order that is weakened (run_sanitizers.sh).
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cpu/communicator.h"
+
+using namespace hocket;
+
+namespace {
+
+#define CHECK(condition)                                                                     \
+    do {                                                                                     \
+        if (!(condition)) {                                                                  \
+            std::fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
+            std::exit(1);                                                                    \
+        }                                                                                    \
+    } while (0)
+
+struct Free {
+    void operator()(void* at) const { std::free(at); }
+};
+using Block = std::unique_ptr<void, Free>;
+
+Block lines(u64 bytes) {
+    bytes = (bytes + kPage - 1) / kPage * kPage;
+    void* at = std::aligned_alloc(kPage, bytes);
+    std::memset(at, 0, bytes);
+    return Block(at);
+}
+
+// What the threads share. One address for each thing, whoever asks: sanitizers judge addresses.
+struct Arena {
+    static constexpr u64 kBytes = 1 << 20;  // of slots, for each connection
+
+    explicit Arena(u32 ranks) : control(lines(ranks * sizeof(RankBlock))) {}
+
+    Counters* counters(u64 source, u64 destination, u64 channel) {
+        const std::lock_guard<std::mutex> held(lock);
+        Block& block = windows[(channel << 32) + (source << 16) + destination];
+        if (block == nullptr) block = lines(kPage + kBytes);
+        return static_cast<Counters*>(block.get());
+    }
+
+    Block control;
+    std::mutex lock;
+    std::map<u64, Block> windows;
+};
+
+class ThreadMemory final : public Memory {
+  public:
+    explicit ThreadMemory(Arena& arena) : arena_(arena) {}
+    RankBlock* control() override { return static_cast<RankBlock*>(arena_.control.get()); }
+    Window* window(u32 source, u32 destination, u32 channel) override {
+        windows_.push_back(std::make_unique<Window>());
+        windows_.back()->counters = arena_.counters(source, destination, channel);
+        windows_.back()->bytes = Arena::kBytes;
+        return windows_.back().get();
+    }
+    int reserve(Window*, u64) override { return EFBIG; }
+
+  private:
+    Arena& arena_;
+    std::vector<std::unique_ptr<Window>> windows_;
+};
+
+struct Operand {
+    Place place;
+    u32 chunk;  // or the peer
+};
+
+// Writes a plan by hand.
+class Writer {
+  public:
+    Writer(u32 rank, u32 ranks, u32 chunks, u32 scratch, u32 slots)
+        : header_{kPlanMagic, rank, ranks, chunks, 1, 1, scratch, slots, 1, 0, 0, 0, 0, 0} {}
+
+    void block() { blocks_.push_back({u32(steps_.size()), 0}); }
+
+    void step(std::vector<Operand> sources, std::vector<Operand> destinations, std::vector<WaitRecord> waits = {}) {
+        ++blocks_.back().steps;
+        steps_.push_back({1, u32(operands_.size()), u32(sources.size()), u32(destinations.size()), u32(waits_.size()),
+                          u32(waits.size())});
+        for (const Operand& operand : sources) add(operand);
+        for (const Operand& operand : destinations) add(operand);
+        waits_.insert(waits_.end(), waits.begin(), waits.end());
+    }
+
+    std::vector<u32> words() {
+        header_.blocks = u32(blocks_.size());
+        header_.steps = u32(steps_.size());
+        header_.operands = u32(operands_.size());
+        header_.waits = u32(waits_.size());
+        header_.connections = u32(connections_.size());
+        std::vector<u32> words;
+        append(words, &header_, 1);
+        append(words, blocks_.data(), blocks_.size());
+        append(words, steps_.data(), steps_.size());
+        append(words, operands_.data(), operands_.size());
+        append(words, waits_.data(), waits_.size());
+        append(words, connections_.data(), connections_.size());
+        return words;
+    }
+
+  private:
+    void add(const Operand& operand) {
+        if (operand.place < kReceive) {
+            operands_.push_back({operand.place, 0, operand.chunk, 1});
+            return;
+        }
+        const u32 sends = operand.place == kSend;
+        u32 number = 0;
+        while (number < connections_.size() &&
+               (connections_[number].peer != operand.chunk || connections_[number].sends != sends))
+            ++number;
+        if (number == connections_.size()) connections_.push_back({operand.chunk, 0, sends, 1});
+        operands_.push_back({operand.place, number, 0, 0});
+    }
+
+    template <class Record> static void append(std::vector<u32>& words, const Record* records, size_t count) {
+        const size_t before = words.size();
+        words.resize(before + count * sizeof(Record) / sizeof(u32));
+        if (count != 0) std::memcpy(words.data() + before, records, count * sizeof(Record));
+    }
+
+    PlanHeader header_;
+    std::vector<BlockRecord> blocks_;
+    std::vector<StepRecord> steps_;
+    std::vector<OperandRecord> operands_;
+    std::vector<WaitRecord> waits_;
+    std::vector<ConnectionRecord> connections_;
+};
+
+// The ring AllReduce in place, one thread block a rank. Unfused: in the order of the program, for any number of slots.
+// Fused: ordered by depth, for two slots or more.
+std::vector<u32> ring(u32 rank, u32 ranks, u32 slots, bool fused) {
+    Writer plan(rank, ranks, ranks, 0, slots);
+    plan.block();
+    const u32 next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
+    const u32 last = 2 * ranks - 2;
+    const auto act = [&](u32 chunk, u32 depth) {
+        const Operand local{kInput, chunk}, in{kReceive, before}, out{kSend, next};
+        const bool sums = depth < ranks;
+        std::vector<Operand> sources{in};
+        if (sums) sources.push_back(local);
+        if (depth == 0) plan.step({local}, {out});
+        else if (!fused) {
+            plan.step(sources, {local});
+            if (depth < last) plan.step({local}, {out});
+        } else if (depth < ranks - 1) plan.step(sources, {out});
+        else if (depth < last) plan.step(sources, {local, out});
+        else plan.step(sources, {local});
+    };
+    // Chunk c starts at rank c + 1 and is at rank c + 1 + d at depth d.
+    const auto chunk_at = [&](u32 depth) { return (rank + 2 * ranks - 1 - depth % ranks) % ranks; };
+    if (fused) {
+        for (u32 depth = 0; depth <= last; ++depth) act(chunk_at(depth), depth);
+    } else {
+        for (u32 chunk = 0; chunk < ranks; ++chunk)
+            for (u32 depth = 0; depth <= last; ++depth)
+                if (chunk_at(depth) == chunk) act(chunk, depth);
+    }
+    return plan.words();
+}
+
+template <class Body> void on_threads(u32 ranks, Body body) {
+    std::vector<std::thread> threads;
+    for (u32 r = 0; r < ranks; ++r) threads.emplace_back([r, &body] { body(r); });
+    for (std::thread& thread : threads) thread.join();
+}
+
+Settings settings(u64 slots) { return {{50, 20}, 60.0, nullptr, slots, 64 << 10}; }
+
+void rings() {
+    for (u32 ranks = 2; ranks <= 4; ++ranks)
+        for (const bool fused : {false, true})
+            for (u64 slots = fused ? 2 : 1; slots <= 3; ++slots) {
+                Arena arena(ranks);
+                on_threads(ranks, [&](u32 rank) {
+                    ThreadMemory memory(arena);
+                    Communicator communicator(rank, ranks, memory, {}, settings(slots));
+                    Plan plan(communicator, ring(rank, ranks, u32(slots), fused), 1, "ring");
+                    for (int round = 0; round < 60; ++round) {
+                        const u64 n = u64(round * 37 % 401);
+                        std::vector<int> data(n);
+                        for (u64 i = 0; i < n; ++i) data[i] = int(i * 7 + rank * 1000 + u64(round));
+                        char* at = reinterpret_cast<char*>(data.data());
+                        const u64 tile = round % 3 ? 64 : 0;  // up to seven tiles
+                        const Outcome outcome =
+                            communicator.run(plan, {at, nullptr, nullptr, nullptr, 0, n, tile, 2, 0, true});
+                        CHECK(outcome.fault == Fault::kNone);
+                        for (u64 i = 0; i < n; ++i)
+                            CHECK(data[i] == int(ranks * (i * 7 + u64(round)) + 1000 * (ranks * (ranks - 1) / 2)));
+                    }
+                    CHECK(communicator.barrier().fault == Fault::kNone);
+                });
+            }
+    std::puts("rings: sums are right");
+}
+
+// One way only, so that nothing but the slot's own counters orders what the two ranks do.
+void litmus_slots() {
+    for (u64 slots = 1; slots <= 2; ++slots) {
+        Arena arena(2);
+        on_threads(2, [&](u32 rank) {
+            ThreadMemory memory(arena);
+            Communicator communicator(rank, 2, memory, {}, settings(slots));
+            Writer writer(rank, 2, 1, 0, 1);
+            writer.block();
+            if (rank == 0) writer.step({{kInput, 0}}, {{kSend, 1}});
+            else writer.step({{kReceive, 0}}, {{kOutput, 0}});
+            Plan plan(communicator, writer.words(), 2, "one way");
+            std::vector<long long> data(512);
+            for (u64 i = 0; rank == 0 && i < data.size(); ++i) data[i] = (long long)(i * i);
+            char* at = reinterpret_cast<char*>(data.data());
+            for (int round = 0; round < 50; ++round)
+                CHECK(communicator.run(plan, {at, at, nullptr, nullptr, 0, data.size(), 64, 3, 0, true}).fault == Fault::kNone);
+            for (u64 i = 0; i < data.size(); ++i) CHECK(data[i] == (long long)(i * i));
+        });
+    }
+    std::puts("slots: one way");
+}
+
+// Two threads drive two thread blocks of one rank: the second waits for the first.
+void litmus_semaphore() {
+    Writer writer(0, 1, 1, 1, 1);
+    writer.block();
+    writer.step({{kInput, 0}}, {{kScratch, 0}});
+    writer.block();
+    writer.step({{kScratch, 0}}, {{kOutput, 0}}, {{0, 0}});
+    const std::vector<u32> words = writer.words();
+    PlanView view{};
+    CHECK(view_plan(words.data(), words.size(), view) == nullptr);
+    RankBlock nobody{};
+    for (int round = 0; round < 50; ++round) {
+        std::vector<int> input(512, round), output(512), scratch(512);
+        const Geometry geometry = cut(512, 4, 1, 1, 0, 64);
+        const auto buffer = [&](std::vector<int>& data) {
+            return Buffer{reinterpret_cast<char*>(data.data()), geometry.unit, 1};
+        };
+        const Buffer buffers[3] = {buffer(input), buffer(output), buffer(scratch)};
+        Cursor cursors[2];
+        Execution<Cpu> execution(view, geometry, buffers, cursors, nullptr);
+        on_threads(2, [&](u32 block) {
+            Cpu cpu{kernels().reduce[2][0], &nobody, 0};
+            char* pointers[2];
+            while (execution.advance(cpu, pointers, block, block + 1) != Progress::kDone) ::sched_yield();
+        });
+        for (const int value : output) CHECK(value == round);
+    }
+    std::puts("semaphore: one way");
+}
+
+void litmus_header() {
+    Arena arena(3);
+    on_threads(3, [&](u32 rank) {
+        ThreadMemory memory(arena);
+        Communicator communicator(rank, 3, memory, {}, settings(1));
+        for (int round = 0; round < 200; ++round) {
+            // Every third call one rank refuses: all must know, and why, and go on.
+            if (round % 3 == 2 && u32(round) % 9 / 3 == rank) {
+                CHECK(communicator.refuse("because").fault == Fault::kRefused);
+                continue;
+            }
+            const Outcome outcome = communicator.barrier();
+            CHECK(outcome.fault == (round % 3 == 2 ? Fault::kRefused : Fault::kNone));
+            if (round % 3 == 2) CHECK(outcome.rank == u32(round) % 9 / 3 && outcome.text == "because");
+        }
+    });
+    std::puts("header: everyone agrees");
+}
+
+void litmus_state() {
+    Arena arena(2);
+    on_threads(2, [&](u32 rank) {
+        ThreadMemory memory(arena);
+        Communicator communicator(rank, 2, memory, {}, settings(1));
+        if (rank == 0) {
+            communicator.fail(0, "raised something");
+        } else {
+            const Outcome outcome = communicator.barrier();
+            CHECK(outcome.fault == Fault::kPeer && outcome.rank == 0 && outcome.text == "raised something");
+            CHECK(communicator.barrier().fault == Fault::kDead);
+        }
+    });
+    std::puts("state: a failed rank is noticed, and why");
+}
+
+// Words that are no plan are refused before anything follows them.
+void bad_plans() {
+    const std::vector<u32> good = ring(0, 3, 2, true);
+    PlanView view{};
+    CHECK(view_plan(good.data(), good.size(), view) == nullptr);
+    CHECK(view_plan(good.data(), good.size() - 1, view) != nullptr);
+    int refused = 0;
+    for (size_t i = 0; i < good.size(); ++i) {
+        std::vector<u32> bad = good;
+        bad[i] = 0x7fffffff;
+        refused += view_plan(bad.data(), bad.size(), view) != nullptr;
+    }
+    CHECK(refused > int(good.size()) / 2);  // the others are numbers that may be large: channels, strides of one chunk
+    std::puts("bad plans: refused");
+}
+
+}  // namespace
+
+int main(int arguments, char** words) {
+    const bool only_litmus = arguments > 1 && std::string(words[1]) == "litmus";
+    litmus_slots();
+    litmus_semaphore();
+    litmus_header();
+    litmus_state();
+    if (only_litmus) return 0;
+    bad_plans();
+    rings();
+    return 0;
+}

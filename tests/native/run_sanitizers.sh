@@ -1,0 +1,44 @@
+#!/bin/sh
+# Builds and runs the native tests under ThreadSanitizer and under AddressSanitizer with UBSan; then weakens each named
+# memory order in turn and demands that a litmus test turns red. Usage: run_sanitizers.sh [BUILD_DIRECTORY]
+set -eu
+root=$(cd "$(dirname "$0")/../.." && pwd)
+work=${1:-$root/build/sanitizers}
+mkdir -p "$work"
+export TSAN_OPTIONS="halt_on_error=1 exitcode=66" ASAN_OPTIONS="detect_leaks=1"
+
+build() { # directory, options
+    directory=$work/$1
+    shift
+    cmake -S "$root" -B "$directory" -DHOCKET_NATIVE_TESTS=ON "$@" >"$directory.log" 2>&1 &&
+        cmake --build "$directory" --parallel >>"$directory.log" 2>&1 || {
+        cat "$directory.log"
+        exit 1
+    }
+}
+
+echo "== ThreadSanitizer"
+build thread -DHOCKET_SANITIZE=thread
+"$work/thread/native_tests"
+
+echo "== AddressSanitizer, UndefinedBehaviorSanitizer"
+build address -DHOCKET_SANITIZE=address,undefined
+"$work/address/native_tests"
+
+failed=0
+for order in FILLED FREED SEMAPHORE HEADER STATE; do
+    for side in PUBLISH OBSERVE; do
+        build relaxed -DHOCKET_SANITIZE=thread -DHOCKET_RELAX="${order}_$side"
+        if "$work/relaxed/native_tests" litmus >"$work/relaxed.out" 2>&1; then
+            echo "NOT NOTICED: ${order}_$side relaxed"
+            failed=1
+        elif grep -q "ThreadSanitizer: data race" "$work/relaxed.out"; then
+            echo "noticed: ${order}_$side relaxed"
+        else
+            echo "failed otherwise: ${order}_$side relaxed"
+            cat "$work/relaxed.out"
+            failed=1
+        fi
+    done
+done
+exit $failed
