@@ -1,0 +1,167 @@
+"""Schedules on real processes: ``python -m tests.property.on_processes [RANDOM [SIZE ...]]``.
+
+Every library algorithm at several shapes, instances, types and sizes, and random programs: each must give, on every
+rank, the bits that the reference gives, be exact for integers, and for floats lie within p * eps * sum|x| of NumPy in
+float64. Prints what was run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket import Communicator, Program, Schedule, spawn
+from hocket.algorithms import all_pairs, all_to_next, hierarchical, ring, sccl, two_step
+from hocket.collectives import members
+from hocket.semantics import OPERATORS, reference
+from tests.property.programs import random_case
+
+Array = NDArray[np.generic]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One call: ``units`` elements a unit, drawn from ``seed``; an in-place schedule with or without an
+    output array of its own."""
+
+    name: str
+    schedule: Schedule
+    units: int
+    dtype: str
+    op: str
+    seed: int
+    separate: bool
+
+    def input(self, rank: int) -> Array:
+        length = self.schedule.collective.input_blocks(rank) * self.units
+        rng = np.random.default_rng((self.seed, rank))
+        if np.dtype(self.dtype).kind == "f":
+            return rng.standard_normal(length).astype(self.dtype)
+        return rng.integers(-(2**20), 2**20, length).astype(self.dtype)
+
+    def output(self, rank: int) -> Array | None:
+        collective = self.schedule.collective
+        blocks = collective.output_blocks(rank)
+        # Chunks that the collective leaves free are zero in the reference; an array that hocket allocates is not filled.
+        return np.zeros(blocks * self.units, self.dtype) if blocks and (self.separate or not collective.inplace) else None
+
+
+def worker(comm: Communicator, runs: list[Run]) -> list[str | None]:
+    """Digests of what each call gave on this rank."""
+    found: list[str | None] = []
+    for run in runs:
+        result = comm.run(run.schedule, run.input(comm.rank), run.output(comm.rank), op=run.op)
+        found.append(None if result is None else digest(result))
+    return found
+
+
+def digest(array: Array) -> str:
+    return hashlib.sha256(array.tobytes()).hexdigest()
+
+
+def check(runs: list[Run]) -> None:
+    """Run all (of one number of ranks) in one job, and compare."""
+    ranks = runs[0].schedule.collective.size
+    results = spawn(worker, ranks=ranks, args=(runs,))
+    for i, run in enumerate(runs):
+        inputs = [run.input(rank) for rank in range(ranks)]
+        expected = reference(run.schedule, inputs, run.op, seed=run.seed)
+        for rank in range(ranks):
+            if run.schedule.collective.output_blocks(rank):
+                assert results[rank][i] == digest(expected[rank]), (run.name, run.units, run.dtype, run.op, rank)
+        against_numpy(run, inputs, expected)
+
+
+def against_numpy(run: Run, inputs: list[Array], outputs: list[Array]) -> None:
+    """The reference itself, against NumPy in float64, chunk by chunk of the unrefined collective."""
+    collective = run.schedule.collective
+    ufunc = OPERATORS[run.op]
+    for rank, output in enumerate(outputs):
+        for block in range(collective.output_blocks(rank)):
+            terms = collective.required(rank, block * collective.chunks)
+            if terms is None:
+                continue
+            parts = []
+            for source, index in members(terms):
+                start = index // collective.chunks * run.units
+                parts.append(inputs[source][start : start + run.units])
+            found = output[block * run.units : (block + 1) * run.units]
+            if found.dtype.kind == "f":
+                exact = ufunc.reduce([part.astype(np.float64) for part in parts], axis=0)
+                bound = len(parts) * np.finfo(found.dtype).eps * sum(np.abs(part.astype(np.float64)) for part in parts)
+                assert np.all(np.abs(found - exact) <= bound), (run.name, rank, block)
+            else:
+                assert np.array_equal(found, ufunc.reduce(parts, axis=0)), (run.name, rank, block)
+
+
+def library() -> Iterator[Program]:
+    """Every library algorithm at several shapes, odd and prime numbers of ranks too."""
+    for ranks in (1, 2, 3, 4, 5, 7):
+        yield ring.all_reduce(ranks)
+        yield ring.all_reduce(ranks, channels=2)
+        yield ring.all_gather(ranks, channels=2)
+        yield ring.reduce_scatter(ranks)
+        yield all_pairs.all_reduce(ranks)
+    for nodes, gpus in ((1, 2), (2, 2), (2, 3), (3, 2)):
+        yield hierarchical.all_reduce(nodes, gpus)
+        yield hierarchical.all_reduce(nodes, gpus, parallel=2)
+        yield two_step.all_to_all(nodes, gpus)
+        yield all_to_next.all_to_next(nodes, gpus)
+    yield sccl.all_gather()
+
+
+TYPES = (("float32", "sum"), ("float64", "max"), ("int32", "sum"), ("int64", "min"), ("float32", "min"))
+
+
+def library_runs(sizes: tuple[int, ...], seed: int = 0) -> list[Run]:
+    """Calls of the library: each program with 1 to 3 instances, each at every size."""
+    runs = []
+    for program in library():
+        for instances in (1, 2, 3):
+            schedule = program.compile(instances=instances)
+            for size in sizes:
+                dtype, op = TYPES[len(runs) % len(TYPES)]
+                if schedule.collective.reduces() is False:
+                    op = "sum"
+                units = max(1, size // max(schedule.collective.input_blocks(0), schedule.collective.output_blocks(0)))
+                runs.append(Run(program.name, schedule, units, dtype, op, seed + len(runs), len(runs) % 2 == 0))
+    return runs
+
+
+def random_runs(count: int) -> list[Run]:
+    """Calls of random programs."""
+    runs = []
+    for seed in range(count):
+        rng = random.Random(seed)
+        schedule = random_case(rng).program().compile(instances=rng.choice((1, 1, 2)), slots=rng.choice((1, 2, 3)))
+        dtype, op = rng.choice(TYPES[:1] + TYPES[2:3])
+        runs.append(Run("random", schedule, rng.choice((1, 5, 64, 1000, 20011)), dtype, op, seed, seed % 2 == 0))
+    return runs
+
+
+def by_ranks(runs: list[Run]) -> list[list[Run]]:
+    groups: dict[int, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.schedule.collective.size, []).append(run)
+    return [groups[ranks] for ranks in sorted(groups)]
+
+
+def main(random_programs: int, sizes: tuple[int, ...]) -> None:
+    for title, runs in (("random", random_runs(random_programs)), ("library", library_runs(sizes))):
+        for group in by_ranks(runs):
+            start = time.perf_counter()
+            check(group)
+            ranks = group[0].schedule.collective.size
+            print(f"{title:8} {ranks} ranks  {len(group):5} calls bit-equal  {time.perf_counter() - start:6.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    words = [int(word) for word in sys.argv[1:]]
+    main(words[0] if words else 1000, tuple(words[1:]) or (1, 3, 1000003, 16 << 20))

@@ -1,0 +1,28 @@
+"""A sample of the sweep over real processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.property import on_processes
+from tests.property.on_processes import Run, by_ranks, check, library_runs, random_runs
+
+
+def _groups(runs: list[Run]) -> list[object]:
+    return [pytest.param(group, id=f"{group[0].schedule.collective.size} ranks") for group in by_ranks(runs)]
+
+
+@pytest.mark.parametrize("runs", _groups(random_runs(60)))
+def test_random_programs(runs: list[Run]) -> None:
+    check(runs)
+
+
+@pytest.mark.parametrize("runs", _groups(library_runs((1, 3, 10007))))
+def test_library_algorithms(runs: list[Run]) -> None:
+    check(runs)
+
+
+def test_a_large_buffer() -> None:
+    """64 MB of float32, the size of a large gradient bucket."""
+    schedule = on_processes.ring.all_reduce(2).compile()
+    check([Run("ring", schedule, 16 << 20, "float32", "sum", 1, separate=True)])
