@@ -72,7 +72,8 @@ class ChunkNode:
 
 @dataclass(frozen=True, slots=True)
 class ChunkDag:
-    """``nodes[:ranks]`` are the inputs, in rank order. ``scratch[r]`` is the number of scratch chunks of rank r."""
+    """``nodes[:ranks]`` are the inputs, in rank order, some perhaps of no chunks; ``scratch[r]`` counts the scratch chunks
+    of rank r."""
 
     name: str
     collective: Collective
@@ -177,7 +178,8 @@ def verify(dag: ChunkDag) -> None:
         if any(not 0 <= d < i for d in (*node.true, *node.false)):
             raise InvalidSchedule(f"node {i} depends on a node that is not before it")
         for span in (node.src, node.dst):
-            if span is not None:
+            empty = node.kind is Kind.INPUT and not dag.collective.inputs(node.dst.rank)
+            if span is not None and not empty:
                 check_span(dag.collective, dag.scratch, span, f"node {i}")
         if node.src is not None and node.src.count != node.dst.count:
             raise InvalidSchedule(f"node {i} moves {node.src.count} chunks into {node.dst.count}")
