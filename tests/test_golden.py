@@ -1,4 +1,5 @@
-"""What each pass makes of a handful of programs: one golden file a program, one section a pass that changed something."""
+"""What each pass makes of a handful of programs: one golden file a program, a section for each pass that
+changed something."""
 
 from __future__ import annotations
 

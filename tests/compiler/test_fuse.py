@@ -1,5 +1,5 @@
-"""Fusion rule by rule (paper section 4.3): each file in ``fuse/`` holds an Instruction DAG, ``---``, and what becomes of
-it. The first line of a file says which rule it shows."""
+"""Fusion rule by rule (paper section 4.3): each file in ``fuse/`` holds an Instruction DAG, ``---``, and what becomes
+of it. The first line of a file says which rule it shows."""
 
 from __future__ import annotations
 
