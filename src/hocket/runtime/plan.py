@@ -36,10 +36,9 @@ class Plan:
 def lower(schedule: Schedule, rank: int) -> Plan:
     """The plan of ``rank``. The schedule is one that ``hocket.ir.schedule.verify`` accepts."""
     collective = schedule.collective
-    counts = _counts(schedule)
-    widths = _widths(schedule, counts)
+    widths = _widths(schedule)
     part = schedule.ranks[rank]
-    own = sorted((c for c in widths if rank in c[:2]), key=lambda c: (c[0], c[1], c[2]))
+    own = sorted(c for c in widths if rank in c[:2])
     number = {connection: i for i, connection in enumerate(own)}
 
     def operand(place: Span | Receive | Send) -> tuple[int, int, int, int]:
@@ -54,12 +53,12 @@ def lower(schedule: Schedule, rank: int) -> Plan:
     steps: list[dict[str, int]] = []
     operands: list[dict[str, int]] = []
     waits: list[dict[str, int]] = []
-    for b, block in enumerate(part.thread_blocks):
+    for block in part.thread_blocks:
         blocks.append({"first_step": len(steps), "steps": len(block.steps)})
-        for s, step in enumerate(block.steps):
+        for step in block.steps:
             steps.append(
                 {
-                    "count": counts[rank, b, s],
+                    "count": _count(step),
                     "first_operand": len(operands),
                     "sources": len(step.srcs),
                     "destinations": len(step.dsts),
@@ -116,54 +115,21 @@ def _pack(kind: str, records: Sequence[dict[str, int]]) -> bytes:
     return np.fromiter(flat, np.uint32, len(records) * len(fields)).tobytes()
 
 
-def _counts(schedule: Schedule) -> dict[tuple[int, int, int], int]:
-    """Chunks that each step (rank, thread block, step) works on.
-
-    A step that only forwards says nothing of its own: it moves what its sender sent.
-    """
-    known: dict[tuple[int, int, int], int] = {}
-    sent: dict[Connection, list[tuple[int, int, int]]] = {}
-    received: dict[Connection, list[tuple[int, int, int]]] = {}
-    forwards: list[tuple[tuple[int, int, int], Step]] = []
-    for r, b, s, step in schedule.steps():
-        at = (r, b, s)
-        if step.count is None:
-            forwards.append((at, step))
-        else:
-            known[at] = step.count
-        for source in step.srcs:
-            if isinstance(source, Receive):
-                received.setdefault((source.peer, r, source.channel), []).append(at)
-        for destination in step.dsts:
-            if isinstance(destination, Send):
-                sent.setdefault((r, destination.peer, destination.channel), []).append(at)
-    if forwards:
-        sender = {
-            (connection, at): sent[connection][i] for connection, ats in received.items() for i, at in enumerate(ats)
-        }
-        for at, step in forwards:
-            chain_of_forwards = [at]
-            source = step.srcs[0]
-            while chain_of_forwards[-1] not in known:
-                here = chain_of_forwards[-1]
-                source = schedule.ranks[here[0]].thread_blocks[here[1]].steps[here[2]].srcs[0]
-                assert isinstance(source, Receive)
-                chain_of_forwards.append(sender[(source.peer, here[0], source.channel), here])
-            for forward in chain_of_forwards:
-                known[forward] = known[chain_of_forwards[-1]]
-    return known
-
-
-def _widths(schedule: Schedule, counts: dict[tuple[int, int, int], int]) -> dict[Connection, int]:
+def _widths(schedule: Schedule) -> dict[Connection, int]:
     """The most chunks that one slot of each connection of the schedule holds."""
     widths: dict[Connection, int] = {}
-    for r, b, s, step in schedule.steps():
-        count = counts[r, b, s]
+    for r, _, _, step in schedule.steps():
         ends = [(e.peer, r, e.channel) for e in step.srcs if isinstance(e, Receive)]
         ends += [(r, e.peer, e.channel) for e in step.dsts if isinstance(e, Send)]
         for connection in ends:
-            widths[connection] = max(widths.get(connection, 1), count)
+            widths[connection] = max(widths.get(connection, 1), _count(step))
     return widths
+
+
+def _count(step: Step) -> int:
+    count = step.count
+    assert count is not None, "the verifier demands a local span in each step"
+    return count
 
 
 def check_size(schedule: Schedule, n: int, itemsize: int) -> None:

@@ -1,0 +1,93 @@
+"""Lowering to a plan, and the geometry that native code and the reference must agree on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hocket import AllReduce, _native
+from hocket.algorithms import all_pairs, hierarchical, ring, two_step
+from hocket.errors import Location, UnevenSize
+from hocket.ir.schedule import Narrowing, Rank, Schedule
+from hocket.runtime.bootstrap import _memory
+from hocket.runtime.plan import check_size, lower
+from hocket.semantics import chunk_length
+
+SIZES = st.integers(0, 3000)
+ITEMSIZES = st.sampled_from((4, 8))
+CHUNKS = st.integers(1, 17)
+TILES = st.sampled_from((64, 128, 4096))
+
+
+@given(n=SIZES, itemsize=ITEMSIZES, chunks=CHUNKS, tile=TILES, units=st.integers(1, 3))
+def test_pieces_cut_each_chunk_of_the_reference_exactly_once(
+    n: int, itemsize: int, chunks: int, tile: int, units: int
+) -> None:
+    q = chunk_length(chunks, n, itemsize) if n else 0
+    chunk, _, tiles = _native.cut(n, itemsize, chunks, 1, 0, tile)
+    assert chunk == q * itemsize
+    assert tiles == max(1, -(-chunk // tile))
+    touched = np.zeros(units * n * itemsize, np.uint8)
+    for index in range(units * chunks):
+        unit, position = divmod(index, chunks)
+        low = unit * n + min(position * q, n)
+        high = unit * n + min((position + 1) * q, n)
+        at = low * itemsize
+        for t in range(tiles):
+            # However a span reaches the chunk: directly, or `skip` chunks after its first.
+            offset, length = _native.piece(n, itemsize, chunks, tile, unit, position, 0, t)
+            assert _native.piece(n, itemsize, chunks, tile, 0, 0, index, t) == (offset, length)
+            assert length <= tile
+            assert offset == at
+            at += length
+            touched[offset : offset + length] += 1
+        assert at == high * itemsize
+    assert (touched == 1).all()
+
+
+@given(n=st.integers(0, 1 << 33), itemsize=ITEMSIZES, chunks=CHUNKS, widest=st.integers(1, 5000))
+def test_a_chosen_tile_is_a_power_of_two_and_keeps_slots_small(n: int, itemsize: int, chunks: int, widest: int) -> None:
+    chunk, tile, tiles = _native.cut(n, itemsize, chunks, widest, 65536, 0)
+    assert tile >= 64
+    assert tile & (tile - 1) == 0
+    assert tile * widest <= max(65536, 64 * widest)
+    assert tiles * tile >= chunk
+    assert tile == 64 or tile < 2 * chunk
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        ring.all_reduce(3, channels=2, instances=2).compile(),
+        ring.all_gather(4).compile(),
+        all_pairs.all_reduce(4).compile(),
+        hierarchical.all_reduce(2, 3, parallel=2).compile(),
+        two_step.all_to_all(2, 2).compile(),
+    ],
+    ids=lambda schedule: schedule.name,
+)
+def test_native_code_accepts_every_plan(schedule: Schedule) -> None:
+    size = schedule.collective.size
+    for rank in range(size):
+        plan = lower(schedule, rank)
+        member = _native.Member(rank, size, _memory(), [-1] * size, 0, 0, 1.0)
+        member.plan(plan.words, plan.digest, plan.name)
+        assert lower(schedule, rank) == plan
+        with pytest.raises(ValueError, match="tables do not fill it"):
+            member.plan(plan.words[:-4], plan.digest, plan.name)
+        other = _native.Member((rank + 1) % size, size, _memory(), [-1] * size, 0, 0, 1.0)
+        with pytest.raises(ValueError, match="another rank"):
+            other.plan(plan.words, plan.digest, plan.name)
+
+
+def test_sizes_that_would_cut_a_value_are_refused_with_the_line() -> None:
+    line = Location(__file__, 1, 0, 3)
+    schedule = Schedule("narrow", AllReduce(1, chunks=3), "simple", 1, (Rank(0, ()),), (Narrowing(0, 2, line),))
+    for n in (0, 48, 96):
+        check_size(schedule, n, 4)
+    with pytest.raises(UnevenSize) as error:
+        check_size(schedule, 40, 4)
+    assert error.value.n == 40
+    assert "test_plan.py:1:1" in str(error.value)

@@ -1,0 +1,76 @@
+"""Schedules on real processes agree with the reference to the bit, whatever the size, type, operator and tile."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from itertools import product
+
+import pytest
+
+import hocket
+from hocket import Schedule
+from hocket.algorithms import all_pairs, all_to_next, hierarchical, ring, two_step
+from tests.property.programs import random_case
+from tests.runtime.cases import Run, check
+
+TYPES = ("float32", "float64", "int32", "int64")
+OPERATORS = ("sum", "min", "max")
+SIZES = (0, 1, 3, 17, 1000)
+
+
+def library(ranks: int) -> list[Schedule]:
+    programs = [
+        ring.all_reduce(ranks),
+        ring.all_reduce(ranks, channels=2, instances=2),
+        ring.all_gather(ranks),
+        ring.reduce_scatter(ranks),
+        all_pairs.all_reduce(ranks, instances=3),
+    ]
+    if ranks == 4:
+        programs += [
+            hierarchical.all_reduce(2, 2, parallel=2),
+            two_step.all_to_all(2, 2),
+            all_to_next.all_to_next(2, 2, instances=2),
+        ]
+    return [program.compile() for program in programs]
+
+
+def runs(ranks: int) -> list[Run]:
+    schedules = library(ranks)
+    found = [
+        Run(schedule, n, dtype, "sum", tile, form)
+        for schedule, n, (dtype, tile, form) in product(
+            schedules, SIZES, (("float32", None, "own"), ("float64", 64, "apart"), ("int32", 256, "own"))
+        )
+    ]
+    found += [Run(schedules[0], 100, dtype, op) for dtype, op in product(TYPES, OPERATORS)]
+    found += [Run(schedule, 1_000_003, "float32") for schedule in schedules[: 2 if ranks < 7 else 1]]
+    random.Random(ranks).shuffle(found)  # layouts of slots change from call to call
+    return found
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7])
+def test_library(ranks: int) -> None:
+    cases = runs(ranks)
+    assert hocket.spawn(check, ranks, (cases,)) == [len(cases)] * ranks
+
+
+def random_runs(seeds: range) -> dict[int, list[Run]]:
+    """Random valid programs, by number of ranks."""
+    found: dict[int, list[Run]] = defaultdict(list)
+    for seed in seeds:
+        rng = random.Random(seed)
+        case = random_case(rng)
+        schedule = case.program().compile(instances=rng.choice((1, 1, 2, 3)), slots=rng.choice((1, 2, 3)))
+        # Units that every chunk length divides: a program may move a value through any place.
+        n = 16 * 6 * rng.choice((0, 1, 1, 2))
+        dtype = rng.choice(("float32", "float64"))
+        tile = rng.choice((None, 64, 128))
+        found[case.ranks].append(Run(schedule, n, dtype, "sum", tile, rng.choice(("own", "apart"))))
+    return found
+
+
+def test_random_programs() -> None:
+    for ranks, cases in random_runs(range(60)).items():
+        assert hocket.spawn(check, ranks, (cases,)) == [len(cases)] * ranks
