@@ -1,0 +1,487 @@
+"""The command line: check, show, run, launch, demo."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from typer.core import TyperGroup
+
+import hocket
+from hocket.cli.compiled import Facts, Options, Pass, counts, show_counts
+from hocket.cli.progress import working
+from hocket.cli.target import Case, UsageError, cases, one_case, show_value
+from hocket.compiler.pipeline import PASSES
+from hocket.errors import HocketError
+from hocket.ir.instr_dag import InstrDag
+from hocket.ir.schedule import Schedule
+from hocket.ir.text import Stage, print_stage
+from hocket.program import Program
+from hocket.verify import Proof
+
+
+class _Commands(TyperGroup):
+    """Shows our errors as they render themselves: 1 for what a program does wrong, 2 for what the command line does."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            print_error(error, Console(stderr=True))
+            raise typer.Exit(2) from None
+        except HocketError as error:
+            print_error(error, Console(stderr=True))
+            raise typer.Exit(1) from None
+
+
+app = typer.Typer(
+    cls=_Commands,
+    help="Write, prove, look at and run collective communication.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE:FUNC",
+        help="A function that returns a Program, in a file or a module such as hocket.algorithms.ring:all_reduce; "
+        "or a file that holds the text of a schedule.",
+        show_default=False,
+    ),
+]
+Parameters = Annotated[
+    list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="Parameters of FUNC.", show_default=False)
+]
+Protocol = Annotated[
+    str | None, typer.Option(help="How arrival is signalled, instead of the program's.", show_default=False)
+]
+Instances = Annotated[
+    int | None, typer.Option(help="Parallel instances of the program, instead of its own.", show_default=False)
+]
+Slots = Annotated[
+    int | None, typer.Option(help="Slots of a connection: the most that may be needed.", show_default="2")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def main() -> None:
+    """Entry point of the command ``hocket``."""
+    app()
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(hocket.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _of_every_command(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    pass
+
+
+def _console() -> Console:
+    """Standard output; tables are not squeezed where no one looks at them."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, 160)
+    return console
+
+
+def print_error(error: HocketError, console: Console) -> None:
+    """An error, in colour where there is a terminal."""
+    headline, newline, rest = str(error).partition("\n")
+    text = Text(headline, style="bold red")
+    text.append(newline + rest, style="not bold default")
+    console.print(text, soft_wrap=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# check
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found out about one case: facts and a proof, or an error."""
+
+    case: Case
+    seconds: float
+    facts: Facts | None = None
+    proof: Proof | None = None
+    error: HocketError | None = None
+
+    def as_json(self) -> dict[str, object]:
+        found: dict[str, object] = {
+            "parameters": dict(self.case.parameters),
+            "verdict": "proven" if self.error is None else "refuted",
+            "seconds": round(self.seconds, 6),
+        }
+        if self.facts is not None:
+            found |= asdict(self.facts)
+        if self.error is not None:
+            found["error"] = {"code": self.error.code, "text": str(self.error)}
+        return found
+
+
+def _judge(case: Case, options: Options) -> Verdict:
+    start = perf_counter()
+    try:
+        schedule = options.compile(case.load())
+    except UsageError:
+        raise
+    except HocketError as error:
+        return Verdict(case, perf_counter() - start, error=error)
+    facts = Facts.of(schedule)
+    proof = Proof(facts.ranks, facts.steps, schedule.slots, schedule.narrowings)
+    return Verdict(case, perf_counter() - start, facts, proof)
+
+
+@app.command()
+def check(
+    target: Target,
+    parameters: Parameters = None,
+    protocol: Protocol = None,
+    instances: Instances = None,
+    slots: Slots = None,
+    as_json: Json = False,
+) -> None:
+    """Prove that a program implements its collective, without race or deadlock.
+
+    Ranges such as ranks=2..33 (both ends included) prove every case and print a table. Exits with 0 if all is proven,
+    with 1 and a counterexample if not, with 2 if the command line is wrong.
+    """
+    options = Options(protocol, instances, slots)
+    chosen = cases(target, parameters or [])
+    verdicts = []
+    with working(f"proving {target}") as update:
+        for number, case in enumerate(chosen):
+            update(f"proving {target} {case} ({number + 1} of {len(chosen)})")
+            verdicts.append(_judge(case, options))
+    refuted = [verdict for verdict in verdicts if verdict.error is not None]
+    console = _console()
+    if as_json:
+        print(json.dumps({"target": target, "proven": not refuted, "cases": [v.as_json() for v in verdicts]}, indent=2))
+    elif len(verdicts) == 1:
+        _print_verdict(console, target, verdicts[0])
+    else:
+        _print_verdicts(console, verdicts)
+        if refuted:
+            _print_counterexample(console, refuted[0])
+    if refuted:
+        raise typer.Exit(1)
+
+
+def _print_verdict(console: Console, target: str, verdict: Verdict) -> None:
+    if verdict.facts is None:
+        _print_counterexample(console, verdict)
+        return
+    facts = verdict.facts
+    console.print(f"[green]{verdict.proof}[/]: {facts.collective}")
+    counts = (
+        (facts.thread_blocks, "thread block"),
+        (facts.channels, "channel"),
+        (facts.steps, "step"),
+    )
+    words = [f"{n} {noun}{'s' * (n != 1)}" for n, noun in counts]
+    console.print(f"{', '.join(words)}; {facts.traffic:.4g} buffers of memory traffic", style="dim", soft_wrap=True)
+
+
+def _print_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in verdicts[0].case.parameters:
+        table.add_column(name, justify="right")
+    table.add_column("collective")
+    for name in ("thread blocks", "channels", "steps", "slots", "traffic"):
+        table.add_column(name, justify="right")
+    table.add_column("verdict")
+    table.add_column("seconds", justify="right")
+    for verdict in verdicts:
+        row = [show_value(value) for value in verdict.case.parameters.values()]
+        f = verdict.facts
+        if f is not None:
+            numbers = f.thread_blocks, f.channels, f.steps, f.slots
+            row += [f.collective.partition("(")[0], *map(str, numbers), f"{f.traffic:.4g}", "[green]proven[/]"]
+        else:
+            assert verdict.error is not None
+            row += [""] * 6 + [f"[red]{verdict.error.code}[/]"]
+        table.add_row(*row, f"{verdict.seconds:.3f}")
+    console.print(table)
+    proven = sum(verdict.error is None for verdict in verdicts)
+    console.print(
+        f"\n{proven} of {len(verdicts)} proven. "
+        "[dim]Slots: the least that are enough. Traffic: all reads and writes, in buffers.[/]",
+        soft_wrap=True,
+    )
+
+
+def _print_counterexample(console: Console, verdict: Verdict) -> None:
+    assert verdict.error is not None
+    if verdict.case.parameters:
+        console.print(f"refuted for {verdict.case}", style="red")
+    print_error(verdict.error, console)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# show
+
+
+class StageName(StrEnum):
+    """The three stages of a program (design section 3)."""
+
+    chunk = "chunk"
+    instr = "instr"
+    schedule = "schedule"
+
+
+@app.command()
+def show(
+    target: Target,
+    parameters: Parameters = None,
+    stage: Annotated[
+        StageName | None,
+        typer.Option(help="Chunk DAG, Instruction DAG after its last pass, or Schedule.", show_default="schedule"),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Draw a picture: .svg, .png or .pdf.", show_default=False)
+    ] = None,
+    rank: Annotated[list[int] | None, typer.Option(help="Only this rank; may be repeated.", show_default=False)] = None,
+    dump_ir: Annotated[
+        list[str] | None,
+        typer.Option(metavar="after=PASS[,rank=N]", help="The text after a pass; may be repeated.", show_default=False),
+    ] = None,
+    diff: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PASS", help="What a pass changed; may be repeated.", show_default=False),
+    ] = None,
+    time: Annotated[bool, typer.Option("--time", help="How long each pass took, and what it made.")] = False,
+    protocol: Protocol = None,
+    instances: Instances = None,
+    slots: Slots = None,
+    as_json: Json = False,
+) -> None:
+    """Print a stage of a program, draw it, or show what the passes of the compiler made of it."""
+    dumps = [_parse_dump(word, rank or []) for word in dump_ir or []]
+    diffs = [_pass_name(word) for word in diff or []]
+    if output is not None:
+        _check_picture(output)
+        if stage is StageName.instr:
+            raise UsageError("there are pictures of --stage chunk and of --stage schedule")
+    passes: list[Pass] = []
+    with working(f"compiling {target}") as update:
+        made = one_case(target, parameters or []).load()
+        wanted = stage or StageName.schedule
+        if isinstance(made, Schedule) and (dumps or diffs or time or wanted is not StageName.schedule):
+            raise UsageError(f"{target} is a schedule already: it has no other stage and no passes")
+        # What a wrong program says can be seen, though it does not compile.
+        chunks_only = wanted is StageName.chunk and isinstance(made, Program) and not (dumps or diffs or time)
+        if isinstance(made, Program) and chunks_only:
+            found: Stage = made.chunk_dag
+        else:
+            options = Options(protocol, instances, slots)
+            schedule = made if isinstance(made, Schedule) else options.compile(made, passes)
+            found = _stage(wanted, made, passes, schedule)
+        _check_ranks([*(rank or []), *(r for _, ranks in dumps for r in ranks)], found.collective.size)
+        if output is not None:
+            update(f"drawing {output}")
+            _draw(found, output)
+    text = print_stage(found, ranks=rank)
+    if as_json:
+        listed = [{"name": p.name, "doc": _doc(p.name), "seconds": p.seconds, "made": counts(p.after)} for p in passes]
+        print(json.dumps({"name": found.name, "stage": wanted.value, "text": text, "passes": listed}, indent=2))
+        return
+    console = _console()
+    if time:
+        _print_times(console, passes)
+    for name, ranks in dumps:
+        print(f"# after {name}" + "".join(f", rank {r}" for r in ranks))
+        print(print_stage(next(p.after for p in passes if p.name == name), ranks=ranks or None), end="")
+    for name in diffs:
+        _print_diff(console, next(p for p in passes if p.name == name), rank)
+    if output is not None:
+        Console(stderr=True, highlight=False).print(f"drew {output}", soft_wrap=True)
+    elif stage is not None or not (dumps or diffs or time):
+        print(text, end="")
+
+
+def _stage(wanted: StageName, made: Program | Schedule, passes: Sequence[Pass], schedule: Schedule) -> Stage:
+    if wanted is StageName.chunk and isinstance(made, Program):
+        return made.chunk_dag
+    if wanted is StageName.instr:
+        return next(p.after for p in reversed(passes) if isinstance(p.after, InstrDag))
+    return schedule
+
+
+def _pass_name(name: str) -> str:
+    if name not in [known.name for known in PASSES]:
+        listed = "\n".join(f"  {known.name:<10} {known.doc}" for known in PASSES)
+        raise UsageError(f"there is no pass {name!r}", f"the passes are\n{listed}")
+    return name
+
+
+def _doc(name: str) -> str:
+    return next(known.doc for known in PASSES if known.name == name)
+
+
+def _parse_dump(text: str, ranks: Sequence[int]) -> tuple[str, list[int]]:
+    """``after=PASS,rank=N``: the pass, and the ranks to show (none: all, or those of --rank)."""
+    name, only = None, []
+    for word in text.split(","):
+        key, _, value = word.partition("=")
+        if key == "after":
+            name = _pass_name(value)
+        elif key == "rank" and value.isdecimal():
+            only.append(int(value))
+        else:
+            raise UsageError(f"expected after=PASS or rank=N, found {word!r}", "as in --dump-ir after=fuse,rank=2")
+    if name is None:
+        raise UsageError(f"{text!r} names no pass", "as in --dump-ir after=fuse,rank=2")
+    return name, only or list(ranks)
+
+
+def _check_ranks(ranks: Iterable[int], size: int) -> None:
+    for rank in ranks:
+        if not 0 <= rank < size:
+            raise UsageError(f"there is no rank {rank}: the program has ranks 0 to {size - 1}")
+
+
+def _check_picture(path: Path) -> None:
+    if path.suffix[1:].lower() not in ("svg", "png", "pdf"):
+        raise UsageError(f"a picture ends in .svg, .png or .pdf, not {path.name!r}")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"there is no directory {path.parent}")
+
+
+def _draw(stage: Stage, path: Path) -> None:
+    from hocket.formats.picture import draw  # matplotlib takes longer to load than all of the rest
+
+    assert not isinstance(stage, InstrDag)
+    try:
+        draw(stage, path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _print_times(console: Console, passes: Sequence[Pass]) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("pass")
+    table.add_column("ms", justify="right")
+    table.add_column("made")
+    table.add_column("", style="dim")
+    for p in passes:
+        table.add_row(p.name, f"{p.seconds * 1e3:.2f}", show_counts(p.after), _doc(p.name))
+    console.print(table)
+
+
+def _print_diff(console: Console, changed: Pass, ranks: Sequence[int] | None) -> None:
+    before, after = (print_stage(stage, ranks=ranks).splitlines() for stage in (changed.before, changed.after))
+    lines = list(difflib.unified_diff(before, after, f"before {changed.name}", f"after {changed.name}", lineterm=""))
+    if not lines:
+        console.print(f"{changed.name} changed nothing")
+    for line in lines:
+        style = "green" if line.startswith("+") else "red" if line.startswith("-") else None
+        console.print(Text(line, style=style or ""), soft_wrap=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# run, launch, demo
+
+
+@app.command()
+def run(
+    target: Target,
+    parameters: Parameters = None,
+    ranks: Annotated[
+        int | None, typer.Option("-n", "--ranks", help="Processes; must be the program's ranks.", show_default=False)
+    ] = None,
+    size: Annotated[str, typer.Option(help="Bytes of a rank's larger buffer; K = 1024.")] = "64MB",
+    dtype: Annotated[str, typer.Option(help="float32, float64, int32 or int64.")] = "float32",
+    op: Annotated[str, typer.Option(help="sum, min or max.")] = "sum",
+    iters: Annotated[int, typer.Option(min=1, help="Calls that are timed.")] = 20,
+    warmup: Annotated[int, typer.Option(min=0, help="Calls before those.")] = 5,
+    protocol: Protocol = None,
+    instances: Instances = None,
+    slots: Slots = None,
+    as_json: Json = False,
+) -> None:
+    """Run a program on processes of this machine, check what it computed, and time it.
+
+    Each iteration's time is that of its slowest rank. algbw and busbw are those of nccl-tests, in 1e9 bytes a second.
+    Exits with 1 if anything was wrong.
+    """
+    from hocket.cli.measure import DTYPES, measure, parse_size
+    from hocket.semantics import OPERATORS
+
+    for what, word, known in (("dtype", dtype, DTYPES), ("op", op, tuple(OPERATORS))):
+        if word not in known:
+            raise UsageError(f"--{what} must be one of {', '.join(known)}, not {word!r}")
+    amount = parse_size(size)
+    with working(f"compiling {target}") as update:
+        schedule = Options(protocol, instances, slots).compile(one_case(target, parameters or []).load())
+        size_of = schedule.collective.size
+        if ranks is not None and ranks != size_of:
+            raise UsageError(f"the program is for {size_of} ranks, -n asks for {ranks}", "give both the same number")
+        update(f"running on {size_of} processes")
+        found = measure(schedule, amount, dtype, op, iters, warmup)
+    if as_json:
+        print(json.dumps(asdict(found), indent=2))
+    else:
+        _console().print(Text(f"{schedule.name}: {found}", "red" if found.wrong else ""), soft_wrap=True)
+    if found.wrong:
+        raise typer.Exit(1)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def launch(
+    command: Annotated[
+        list[str], typer.Argument(metavar="SCRIPT.py [ARGS]...", help="A Python file, or any command after --.")
+    ],
+    ranks: Annotated[int, typer.Option("-n", "--ranks", min=1, help="Processes to start.")] = 4,
+) -> None:
+    """Run a script as several ranks that find each other with hocket.init().
+
+    Every line they print begins with [rank]. When one fails the rest are ended, its traceback is shown last, and its
+    exit code is returned.
+    """
+    from hocket.runtime.launch import launch as start
+
+    if command[0].endswith(".py"):
+        if not Path(command[0]).is_file():
+            raise UsageError(f"there is no file {command[0]}")
+    elif shutil.which(command[0]) is None:
+        raise UsageError(f"there is no command {command[0]!r}")
+    sys.stdout.flush()
+    raise typer.Exit(start(command, ranks))
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("-o", "--output", help="The picture to draw.")] = Path("hocket-demo.svg"),
+    size: Annotated[
+        str, typer.Option(help="Bytes of each rank's buffer; 25 MB is DDP's bucket of gradients.")
+    ] = "25MB",
+) -> None:
+    """Follow the paper's hierarchical AllReduce from twenty lines of Python to gradients summed on real processes."""
+    _check_picture(output)
+    from hocket.cli.demo import play
+
+    if play(output, size):
+        raise typer.Exit(1)

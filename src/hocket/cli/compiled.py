@@ -1,0 +1,103 @@
+"""What the compiler makes of a target: its passes, and a schedule in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hocket.cli.target import UsageError
+from hocket.ir.chunk_dag import ChunkDag
+from hocket.ir.instr_dag import InstrDag
+from hocket.ir.schedule import Schedule
+from hocket.ir.text import Stage
+from hocket.program import Program
+from hocket.verify import prove
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What a pass of the compiler did."""
+
+    name: str
+    before: Stage
+    after: Stage
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Options:
+    """What --protocol, --instances and --slots ask of the compiler."""
+
+    protocol: str | None
+    instances: int | None
+    slots: int | None
+
+    def compile(self, made: Program | Schedule, passes: list[Pass] | None = None) -> Schedule:
+        """A proven schedule. Each pass of the compiler is added to ``passes``."""
+        if isinstance(made, Schedule):
+            if self.protocol is not None or self.instances is not None:
+                raise UsageError("a schedule is compiled already: --protocol and --instances are for programs")
+            if self.slots is not None:
+                made = replace(made, slots=self.slots)
+            proof = prove(made)
+            return replace(made, slots=proof.slots, narrowings=proof.narrowings)
+
+        return made.compile(
+            protocol=self.protocol,
+            instances=self.instances,
+            slots=2 if self.slots is None else self.slots,
+            observer=None if passes is None else lambda *seen: passes.append(Pass(*seen)),
+        )
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A schedule in numbers. ``traffic`` counts what all ranks read and write, in units of a rank's larger buffer."""
+
+    collective: str
+    ranks: int
+    protocol: str
+    thread_blocks: int
+    channels: int
+    steps: int
+    slots: int
+    traffic: float
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> Facts:
+        collective = schedule.collective
+        chunks = max(max(collective.inputs(r), collective.outputs(r)) for r in range(collective.size))
+        steps = [step for _, _, _, step in schedule.steps()]
+        moved = sum((len(step.srcs) + len(step.dsts)) * (step.count or 0) for step in steps)
+        blocks = [block for rank in schedule.ranks for block in rank.thread_blocks]
+        return cls(
+            collective=str(collective),
+            ranks=collective.size,
+            protocol=schedule.protocol,
+            thread_blocks=len(blocks),
+            channels=len({end.channel for block in blocks for end in block.sends}),
+            steps=len(steps),
+            slots=schedule.slots,
+            traffic=moved / chunks,
+        )
+
+
+def counts(stage: Stage) -> dict[str, int]:
+    """How large a stage is."""
+    if isinstance(stage, ChunkDag):
+        return {"operations": len(stage.nodes) - stage.collective.size}
+    if isinstance(stage, InstrDag):
+        blocks = {(instr.rank, instr.thread_block) for instr in stage.instrs if instr.thread_block is not None}
+        return {"instructions": len(stage.instrs), "transfers": len(stage.edges)} | (
+            {"thread blocks": len(blocks)} if blocks else {}
+        )
+    steps = [step for _, _, _, step in stage.steps()]
+    return {
+        "steps": len(steps),
+        "thread blocks": sum(len(rank.thread_blocks) for rank in stage.ranks),
+        "waits": sum(len(step.waits) for step in steps),
+    }
+
+
+def show_counts(stage: Stage) -> str:
+    """``32 instructions, 16 transfers``."""
+    return ", ".join(f"{n} {what if n != 1 else what[:-1]}" for what, n in counts(stage).items())

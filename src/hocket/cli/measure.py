@@ -1,0 +1,245 @@
+"""Runs a schedule on processes, checks what it computed, and says how fast it was."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+import hocket
+from hocket import collectives
+from hocket.cli.target import UsageError
+from hocket.collectives import Collective
+from hocket.ir.schedule import Schedule
+from hocket.semantics import OPERATORS, chunk_length, reference
+
+if TYPE_CHECKING:
+    from hocket.communicator import Communicator
+
+Array = NDArray[np.generic]
+
+DTYPES = ("float32", "float64", "int32", "int64")
+
+_BITWISE = 1 << 20
+"""Up to so many bytes a rank the result is also compared with the reference, bit for bit."""
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
+
+
+def parse_size(text: str) -> int:
+    """Bytes of ``64MB``, ``1.5K`` or ``8``; K is 1024."""
+    match = _SIZE.match(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is no size", "a size is written 8, 64K, 25MB or 1G, where K = 1024")
+    return int(float(match[1]) * 1024 ** ("KMGT".index(match[2].upper()) + 1 if match[2] else 0))
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One program at one size. Times are in seconds, of the slowest rank; ``bytes`` are those of the larger buffer.
+
+    ``wrong`` counts the elements, over all ranks, that differ from NumPy by more than rounding allows, or from the
+    reference in any bit when ``bitwise``.
+    """
+
+    collective: str
+    ranks: int
+    bytes: int
+    dtype: str
+    op: str
+    iterations: int
+    median: float
+    p95: float
+    algbw: float
+    busbw: float | None
+    wrong: int
+    bitwise: bool
+
+    def __str__(self) -> str:
+        busbw = "" if self.busbw is None else f", busbw {self.busbw:.3g} GB/s"
+        against = "the reference, bit for bit, and NumPy" if self.bitwise else "NumPy"
+        return (
+            f"{show_size(self.bytes)} of {self.dtype} on each of {self.ranks} processes\n"
+            f"  {show_seconds(self.median)} median, {show_seconds(self.p95)} p95 of {self.iterations} calls\n"
+            f"  algbw {self.algbw:.3g} GB/s{busbw}\n"
+            f"  {self.wrong} wrong against {against}"
+        )
+
+
+@dataclass(frozen=True)
+class Job:
+    """What each rank is to do. ``n`` is the number of elements of one unit of the collective."""
+
+    schedule: Schedule
+    n: int
+    dtype: str
+    op: str
+    iterations: int
+    warmup: int
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a rank's larger buffer."""
+        return larger_buffer(self.schedule.collective) * self.n * np.dtype(self.dtype).itemsize
+
+    def input(self, rank: int) -> Array:
+        """What ``rank`` begins with; any process can make it."""
+        rng = np.random.default_rng([2023, rank])
+        length = self.schedule.collective.input_blocks(rank) * self.n
+        if self.dtype.startswith("float"):
+            return (rng.random(length, np.float32) * 2 - 1).astype(self.dtype, copy=False)
+        return rng.integers(-1000, 1000, length, dtype=self.dtype)
+
+    def bounds(self, index: int) -> slice:
+        """Elements of a chunk (design: uneven sizes)."""
+        chunks = self.schedule.collective.chunks
+        q = chunk_length(chunks, self.n, np.dtype(self.dtype).itemsize)
+        unit, position = divmod(index, chunks)
+        return slice(unit * self.n + min(position * q, self.n), unit * self.n + min((position + 1) * q, self.n))
+
+    def promised(self, rank: int) -> NDArray[np.bool_]:
+        """Which elements of the output the collective says anything about."""
+        collective = self.schedule.collective
+        found = np.zeros(collective.output_blocks(rank) * self.n, bool)
+        for index in range(collective.outputs(rank)):
+            found[self.bounds(index)] = collective.required(rank, index) is not None
+        return found
+
+
+def larger_buffer(collective: Collective) -> int:
+    """Units in the larger buffer of a rank, which sizes in bytes are those of."""
+    return max(max(collective.input_blocks(r), collective.output_blocks(r)) for r in range(collective.size))
+
+
+def measure(schedule: Schedule, size: int, dtype: str, op: str, iterations: int, warmup: int) -> Measurement:
+    """Run a schedule on as many processes as it has ranks, ``size`` bytes in the larger buffer of each."""
+    collective = schedule.collective
+    n = max(1, size // (larger_buffer(collective) * np.dtype(dtype).itemsize))
+    job = Job(schedule, n, dtype, op, iterations, warmup)
+    results = hocket.spawn(_on_each_rank, ranks=collective.size, args=(job,))
+    slowest = np.max([seconds for seconds, _, _ in results], axis=0)
+    wrong = sum(count for _, count, _ in results)
+    if job.bytes <= _BITWISE:
+        expected = reference(schedule, [job.input(rank) for rank in range(collective.size)], op)
+        for rank, (_, _, out) in enumerate(results):
+            assert out is not None
+            different = _bits(out) != _bits(expected[rank])
+            wrong += int(np.sum(job.promised(rank) & different))
+    median = float(np.median(slowest))
+    factor = bus_factor(collective)
+    algbw = job.bytes / median / 1e9
+    return Measurement(
+        collective=str(collective),
+        ranks=collective.size,
+        bytes=job.bytes,
+        dtype=dtype,
+        op=op,
+        iterations=iterations,
+        median=median,
+        p95=float(np.percentile(slowest, 95)),
+        algbw=algbw,
+        busbw=None if factor is None else algbw * factor,
+        wrong=wrong,
+        bitwise=job.bytes <= _BITWISE,
+    )
+
+
+def _bits(values: Array) -> Array:
+    return values.view(f"u{values.itemsize}")
+
+
+def bus_factor(collective: Collective) -> float | None:
+    """busbw / algbw as nccl-tests defines it (its PERFORMANCE.md); None for a collective that it does not know."""
+    p = collective.size
+    match collective:
+        case collectives.AllReduce():
+            return 2 * (p - 1) / p
+        case collectives.AllGather() | collectives.ReduceScatter() | collectives.AllToAll():
+            return (p - 1) / p
+        case collectives.Gather() | collectives.Scatter():
+            return (p - 1) / p
+        case collectives.Broadcast() | collectives.Reduce() | collectives.AllToNext():
+            return 1.0
+    return None
+
+
+def _on_each_rank(comm: Communicator, job: Job) -> tuple[list[float], int, Array | None]:
+    """Times of this rank, the number of its wrong elements, and its output if that is small."""
+    x, out = _buffers(job, comm.rank)
+    start = job.input(comm.rank)
+    seconds = []
+    for i in range(job.warmup + job.iterations):
+        x[:] = start  # in place, sums of sums would soon overflow
+        comm.barrier()
+        begin = perf_counter()
+        comm.run(job.schedule, x if len(x) else None, out if len(out) else None, op=job.op)
+        if i >= job.warmup:
+            seconds.append(perf_counter() - begin)
+    return seconds, _count_wrong(job, comm.rank, out), out.copy() if job.bytes <= _BITWISE else None
+
+
+def _buffers(job: Job, rank: int) -> tuple[Array, Array]:
+    """Input and output, one inside the other where the collective is in place."""
+    collective, n = job.schedule.collective, job.n
+    x: Array = np.empty(collective.input_blocks(rank) * n, job.dtype)
+    out: Array = np.zeros(collective.output_blocks(rank) * n, job.dtype)
+    alias = collective.alias(rank)
+    if alias is not None:
+        begin = alias.offset // collective.chunks * n
+        if alias.buffer == "out":
+            return x, x[begin : begin + len(out)]
+        return out[begin : begin + len(x)], out
+    return x, out
+
+
+def _count_wrong(job: Job, rank: int, out: Array) -> int:
+    """Elements that differ from NumPy: in any bit for integers, by more than p * eps * sum|x| for floats.
+
+    One rank's input is made at a time, so that memory does not grow with the number of ranks.
+    """
+    collective = job.schedule.collective
+    exact = np.float64 if job.dtype.startswith("float") else np.dtype(job.dtype)
+    combine = OPERATORS[job.op]
+    expected = np.zeros(len(out), exact)
+    magnitude = np.zeros(len(out), np.float64)
+    begun = [False] * collective.outputs(rank)
+    wanted: dict[int, list[tuple[int, int]]] = {}
+    for index in range(collective.outputs(rank)):
+        for source, chunk in collectives.members(collective.required(rank, index) or ()):
+            wanted.setdefault(source, []).append((chunk, index))
+    for source, moves in wanted.items():
+        values = job.input(source).astype(exact, copy=False)
+        for chunk, index in moves:
+            here = job.bounds(index)
+            there = job.bounds(chunk)
+            expected[here] = combine(expected[here], values[there]) if begun[index] else values[there]
+            magnitude[here] += np.abs(values[there])
+            begun[index] = True
+    if exact is np.float64:
+        allowed = magnitude * (collective.size * float(np.finfo(job.dtype).eps) if job.op == "sum" else 0)
+        good = np.abs(out.astype(np.float64) - expected) <= allowed
+    else:
+        good = out == expected
+    return int(np.sum(job.promised(rank) & ~good))
+
+
+def show_size(count: int) -> str:
+    """``25 MB``: K = 1024, as sizes are given."""
+    for unit, power in (("GB", 3), ("MB", 2), ("KB", 1)):
+        if count >= 1024**power:
+            return f"{count / 1024**power:.4g} {unit}"
+    return f"{count} B"
+
+
+def show_seconds(seconds: float) -> str:
+    """Three digits and a unit."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale:
+            digits = max(0, 2 - math.floor(math.log10(seconds / scale)))
+            return f"{seconds / scale:.{digits}f} {unit}"
+    return f"{seconds * 1e9:.0f} ns"

@@ -1,0 +1,1 @@
+"""What goes in and out: pictures of a stage."""

@@ -1,0 +1,472 @@
+"""Pictures: the timeline of a schedule, and a Chunk DAG as the paper draws it in Figure 4.
+
+Drawn with matplotlib, so whoever needs no picture should not import this module. The same stage gives the same bytes.
+What does not fit is left out, and the picture says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch, Rectangle
+
+from hocket.ir.chunk_dag import ChunkDag, Kind, Span
+from hocket.ir.instr_dag import OPCODES
+from hocket.ir.schedule import Receive, Schedule, Send, Step
+
+FORMATS = ("svg", "png", "pdf")
+
+# Okabe and Ito's palette: told apart by colour-blind readers, and in grey by the labels.
+_COLOURS = {
+    "send": "#56B4E9",
+    "recv": "#0072B2",
+    "copy": "#BBBBBB",
+    "reduce": "#F0E442",
+    "rrc": "#009E73",
+    "rcs": "#CC79A7",
+    "rrs": "#E69F00",
+    "rrcs": "#D55E00",
+}
+_GENERAL = "#666666"
+_LIGHT = frozenset({"#56B4E9", "#BBBBBB", "#F0E442", "#E69F00", "#CC79A7"})
+_INK, _FAINT = "#222222", "#777777"
+
+_MAX_LANES = 120
+_MAX_TICKS = 160
+_MAX_ARROWS = 800
+_MAX_NODES = 100
+_MAX_PIXELS = 6000
+
+_LINE = 1.2
+"""Height of a line of text over its font size; a character is about half as wide as that."""
+
+
+def draw(stage: ChunkDag | Schedule, path: Path) -> None:
+    """Write a picture of a stage; the name's ending, one of FORMATS, says in which format."""
+    kind = path.suffix[1:].lower()
+    figure = _draw_schedule(stage) if isinstance(stage, Schedule) else _draw_chunk_dag(stage)
+    # Text stays text in an SVG; no date and no random identifiers, so that equal stages give equal files.
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "hocket", "font.family": "sans-serif"}):
+        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {})
+        figure.savefig(path, format=kind, dpi=min(150, _MAX_PIXELS / max(figure.get_size_inches())), metadata=undated)
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def _canvas(
+    size: tuple[float, float], margins: tuple[float, float, float, float], title: str, facts: str
+) -> tuple[Figure, Axes]:
+    """Axes inside of margins (left, right, top, bottom), all in inches, under a title and a line of facts."""
+    left, right, top, bottom = margins
+    width, height = size[0] + left + right, size[1] + top + bottom
+    figure = Figure(figsize=(width, height), facecolor="white")
+    axes = figure.add_axes((left / width, bottom / height, size[0] / width, size[1] / height))
+    figure.text(0.15 / width, 1 - 0.18 / height, title, size=13, weight="bold", color=_INK, va="top")
+    figure.text(0.15 / width, 1 - 0.47 / height, facts, size=9, color=_FAINT, va="top")
+    axes.set_yticks([])
+    for side in axes.spines.values():
+        side.set_visible(False)
+    return figure, axes
+
+
+def _close(figure: Figure, handles: Sequence[Patch | Line2D], notes: Iterable[str]) -> None:
+    """The legend, in rows that fit, and below it what was left out."""
+    width, height = figure.get_size_inches()
+    columns = max(1, min(len(handles), int((width - 0.3) / 1.05)))
+    figure.legend(
+        handles=handles,
+        loc="lower left",
+        bbox_to_anchor=(0.1 / width, 0.26 / height),
+        ncols=columns,
+        frameon=False,
+        fontsize=8.5,
+        handlelength=1.5,
+        columnspacing=1.4,
+        borderaxespad=0,
+    )
+    text = "; ".join(notes)
+    if text:
+        figure.text(0.15 / width, 0.1 / height, f"Left out: {text}.", size=8, style="italic", color=_FAINT)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """A step where it is drawn. ``start`` is its logical time; None if it is never ready."""
+
+    rank: int
+    lane: int
+    step: Step
+    start: int | None
+
+
+class _Timeline:
+    """Steps at their logical times: one after the longest chain of steps they wait for."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        steps = list(schedule.steps())
+        number = {(r, b, s): i for i, (r, b, s, _) in enumerate(steps)}
+        sent: dict[tuple[int, int, int], list[int]] = {}
+        received: dict[tuple[int, int, int], list[int]] = {}
+        self.waits: list[tuple[int, int]] = []
+        chains: list[tuple[int, int]] = []
+        for i, (r, _, s, step) in enumerate(steps):
+            if s:
+                chains.append((i - 1, i))
+            self.waits += [(number[r, wait.thread_block, wait.step], i) for wait in step.waits]
+            for source in step.srcs:
+                if isinstance(source, Receive):
+                    received.setdefault((source.peer, r, source.channel), []).append(i)
+            for target in step.dsts:
+                if isinstance(target, Send):
+                    sent.setdefault((r, target.peer, target.channel), []).append(i)
+        self.transfers = [
+            pair for end, sends in sent.items() for pair in zip(sends, received.get(end, ()), strict=False)
+        ]
+        start = _longest_paths(len(steps), [*chains, *self.waits, *self.transfers])
+        lanes = {(r, b): i for i, (r, b) in enumerate(dict.fromkeys((r, b) for r, b, _, _ in steps))}
+        self.boxes = [_Box(r, lanes[r, b], step, start[i]) for i, (r, b, _, step) in enumerate(steps)]
+        self.lanes = list(lanes)
+
+
+def _longest_paths(count: int, edges: Sequence[tuple[int, int]]) -> list[int | None]:
+    """For each node the number of nodes on the longest path to it; None for nodes on or behind a cycle."""
+    after: list[list[int]] = [[] for _ in range(count)]
+    missing = [0] * count
+    for first, second in edges:
+        after[first].append(second)
+        missing[second] += 1
+    ready = [i for i in range(count) if not missing[i]]
+    depth = [0] * count
+    found: list[int | None] = [None] * count
+    for i in ready:
+        found[i] = depth[i]
+        for j in after[i]:
+            depth[j] = max(depth[j], depth[i] + 1)
+            missing[j] -= 1
+            if not missing[j]:
+                ready.append(j)
+    return found
+
+
+def _draw_schedule(schedule: Schedule) -> Figure:
+    timeline = _Timeline(schedule)
+    ranks = len(schedule.ranks)
+    blocks = [len(rank.thread_blocks) for rank in schedule.ranks]
+    drawn_ranks = max(1, sum(sum(blocks[: r + 1]) <= _MAX_LANES for r in range(ranks)))
+    lanes = [lane for lane in timeline.lanes if lane[0] < drawn_ranks][:_MAX_LANES]
+    ticks = 1 + max((box.start for box in timeline.boxes if box.start is not None), default=0)
+    drawn_ticks = min(ticks, _MAX_TICKS)
+    wide = min(1.0, max(0.14, 15.0 / drawn_ticks))
+    tall = min(0.42, max(0.17, 14.0 / max(1, len(lanes))))
+
+    channels = {end.channel for rank in schedule.ranks for block in rank.thread_blocks for end in block.sends}
+    facts = " · ".join(
+        [
+            str(schedule.collective),
+            f"protocol {schedule.protocol}",
+            f"{schedule.slots} or more slots" if schedule.slots > 1 else "any number of slots",
+            f"{_many(sum(blocks), 'thread block')} on {_many(ranks, 'rank')}",
+            _many(len(channels), "channel"),
+            _many(len(timeline.boxes), "step"),
+        ]
+    )
+    labels = {lane: _lane_label(schedule, lane, with_channel=len(channels) > 1) for lane in lanes}
+    left = 0.85 + 0.068 * max(map(len, labels.values()), default=0)
+    gap = 0.5
+    middle = {lane: -(i + 0.5 + gap * lane[0]) for i, lane in enumerate(lanes)}
+    depth = len(lanes) + gap * max(0, drawn_ranks - 1)
+    across = max(drawn_ticks * wide, 0.075 * len(facts) - left)
+    wide = min(1.6, across / drawn_ticks)
+    figure, axes = _canvas((across, depth * tall), (left, 0.2, 0.8, 0.95), schedule.name, facts)
+    axes.set_xlim(0, across / wide)
+    axes.set_ylim(-depth, 0)
+    axes.set_xlabel("logical time", size=8, color=_FAINT)
+    axes.tick_params(axis="x", labelsize=8, colors=_FAINT, length=2)
+    every = next(n for n in (1, 2, 5, 10, 20, 50) if n * wide >= 0.3)
+    axes.set_xticks([t + 0.4 for t in range(0, drawn_ticks, every)], [str(t) for t in range(0, drawn_ticks, every)])
+    _draw_lanes(axes, labels, middle, left, tall, wide)
+
+    shown = {
+        i: (box.start, middle[timeline.lanes[box.lane]])
+        for i, box in enumerate(timeline.boxes)
+        if box.start is not None and box.start < drawn_ticks and timeline.lanes[box.lane] in middle
+    }
+    labelled = _draw_boxes(axes, timeline, shown, tall, wide)
+    arrows = [
+        *(_Arrow(_ends(shown, pair), False) for pair in timeline.transfers if pair[0] in shown and pair[1] in shown),
+        *(_Arrow(_ends(shown, pair), True) for pair in timeline.waits if pair[0] in shown and pair[1] in shown),
+    ]
+    _draw_arrows(axes, arrows)
+
+    notes = []
+    if len(lanes) < len(timeline.lanes):
+        rest = f"{len(lanes)} of {sum(blocks)} thread blocks are drawn"
+        notes.append(rest if drawn_ranks == ranks else f"ranks {drawn_ranks} to {ranks - 1} ({rest})")
+    if drawn_ticks < ticks:
+        notes.append(f"logical times from {drawn_ticks} to {ticks - 1}")
+    stuck = sum(box.start is None for box in timeline.boxes)
+    notes += [f"{_many(stuck, 'step')} that can never run"] if stuck else []
+    notes += [] if labelled else ["what the steps work on, for lack of room"]
+    names = dict.fromkeys(timeline.boxes[i].step.opcode for i in shown)
+    known = [name for name in OPCODES.values() if name in names] + [n for n in names if n not in _COLOURS]
+    handles: list[Patch | Line2D] = [Patch(color=_COLOURS.get(name, _GENERAL), label=name) for name in known]
+    handles.append(Line2D([], [], color=_INK, lw=0.9, label="transfer"))
+    if any(arrow.wait for arrow in arrows):
+        handles.append(Line2D([], [], color=_FAINT, lw=0.9, ls=":", label="wait"))
+    _close(figure, handles, notes)
+    return figure
+
+
+def _lane_label(schedule: Schedule, lane: tuple[int, int], *, with_channel: bool) -> str:
+    """A thread block and the peers of its connections."""
+    block = schedule.ranks[lane[0]].thread_blocks[lane[1]]
+    words = [f"tb {lane[1]}", *(f"\u2190{e.peer}" for e in block.receives), *(f"\u2192{e.peer}" for e in block.sends)]
+    ends = sorted({end.channel for end in block.receives} | {end.channel for end in block.sends})
+    return "  ".join(words + [f"ch {','.join(map(str, ends))}"] * (with_channel and bool(ends)))
+
+
+def _draw_lanes(
+    axes: Axes,
+    labels: dict[tuple[int, int], str],
+    middle: dict[tuple[int, int], float],
+    left: float,
+    tall: float,
+    wide: float,
+) -> None:
+    """A band for each rank, and the name of each thread block. ``left`` is the margin in inches."""
+    size = min(8.0, 72 * tall / _LINE)
+    right = axes.get_xlim()[1]
+    for rank in dict.fromkeys(r for r, _ in labels):
+        ys = [y for lane, y in middle.items() if lane[0] == rank]
+        start = -(left - 0.15) / wide
+        band = Rectangle((start, min(ys) - 0.6), right - start, max(ys) - min(ys) + 1.2, color="#F4F4F4", lw=0)
+        band.set_clip_on(False)
+        band.set_zorder(0)
+        axes.add_patch(band)
+        name = f"rank {rank}"
+        axes.text(start + 0.08 / wide, max(ys), name, size=min(9.5, size + 1.5), weight="bold", va="center", color=_INK)
+    for lane, label in labels.items():
+        axes.text(-0.08 / wide, middle[lane], label, size=size, ha="right", va="center", color=_FAINT)
+
+
+def _draw_boxes(axes: Axes, timeline: _Timeline, shown: dict[int, tuple[int, float]], tall: float, wide: float) -> bool:
+    """Boxes and, where there is room for legible ones, labels. Returns whether there was."""
+    texts = {i: _label(timeline.boxes[i].step) for i in shown}
+    longest = max((len(line) for lines in texts.values() for line in lines), default=1)
+    names = max((len(lines[0]) for lines in texts.values()), default=1)
+    room = wide * 0.8 * 72
+    size_two = min(8.0, room / (0.62 * longest), tall * 0.82 * 72 / (2 * _LINE))
+    size_one = min(8.0, room / (0.62 * names), tall * 0.82 * 72 / _LINE)
+    for i, (start, y) in shown.items():
+        colour = _COLOURS.get(timeline.boxes[i].step.opcode, _GENERAL)
+        axes.add_patch(Rectangle((start, y - 0.41), 0.8, 0.82, facecolor=colour, edgecolor="white", lw=0.4, zorder=3))
+        ink = _INK if colour in _LIGHT else "white"
+        if size_two >= 4.5:
+            axes.text(
+                start + 0.4,
+                y,
+                "\n".join(texts[i]),
+                size=size_two,
+                color=ink,
+                ha="center",
+                va="center",
+                linespacing=1.0,
+                zorder=4,
+            )
+        elif size_one >= 4.5:
+            axes.text(start + 0.4, y, texts[i][0], size=size_one, color=ink, ha="center", va="center", zorder=4)
+    return size_two >= 4.5
+
+
+def _label(step: Step) -> tuple[str, str]:
+    """What a step does, and the place it leaves its result in or takes it from."""
+    local = next(o for o in (*step.dsts, *step.srcs) if isinstance(o, Span))
+    return step.opcode, str(local)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrow:
+    ends: tuple[tuple[float, float], tuple[float, float]]
+    wait: bool
+
+
+def _ends(
+    shown: dict[int, tuple[int, float]], pair: tuple[int, int]
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    (start, y), (later, below) = shown[pair[0]], shown[pair[1]]
+    return (start + 0.8, y), (later, below)
+
+
+def _draw_arrows(axes: Axes, arrows: Sequence[_Arrow]) -> None:
+    """Arrows while they can be told apart, plain lines beyond."""
+    faint = 0.85 if len(arrows) < 150 else 0.5
+    if len(arrows) > _MAX_ARROWS:
+        for wait, colour in ((False, _INK), (True, _FAINT)):
+            segments = [arrow.ends for arrow in arrows if arrow.wait is wait]
+            axes.add_collection(LineCollection(segments, colors=colour, lw=0.4, alpha=0.35, zorder=2))
+        return
+    for arrow in arrows:
+        patch = FancyArrowPatch(
+            *arrow.ends,
+            arrowstyle="-|>",
+            mutation_scale=5,
+            shrinkA=0,
+            shrinkB=0,
+            color=_FAINT if arrow.wait else _INK,
+            lw=0.6,
+            ls=":" if arrow.wait else "-",
+            alpha=faint,
+            zorder=1 if arrow.wait else 5,
+        )
+        axes.add_patch(patch)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Chunk DAG
+
+
+def _draw_chunk_dag(dag: ChunkDag) -> Figure:
+    numbers: Sequence[int] = range(len(dag.nodes))
+    notes = []
+    if len(numbers) > _MAX_NODES // 5:
+        numbers = _trace_first_chunk(dag)
+        rest = len(dag.nodes) - len(numbers)
+        notes += [f"{_many(rest, 'node')} that do not carry chunk 0 of an input"] if rest else []
+    if len(numbers) > _MAX_NODES:
+        notes.append(f"{len(numbers) - _MAX_NODES} later ones that do")
+        numbers = numbers[:_MAX_NODES]
+    place = {number: i for i, number in enumerate(numbers)}
+    true = [(place[d], place[n]) for n in numbers for d in dag.nodes[n].true if d in place]
+    false = [(place[d], place[n]) for n in numbers for d in dag.nodes[n].false if d in place]
+    depth = [d or 0 for d in _longest_paths(len(numbers), [*true, *false])]
+
+    # A column for each rank, as wide as its most crowded row.
+    rows: dict[tuple[int, int], list[int]] = {}
+    for i, number in enumerate(numbers):
+        rows.setdefault((dag.nodes[number].dst.rank, depth[i]), []).append(i)
+    ranks = sorted({rank for rank, _ in rows})
+    widths = {rank: max(len(row) for (r, _), row in rows.items() if r == rank) for rank in ranks}
+    left, edge = {}, 0.0
+    for rank in ranks:
+        left[rank] = edge
+        edge += widths[rank] + 0.35
+    position: dict[int, tuple[float, float]] = {}
+    for (rank, level), row in rows.items():
+        for j, i in enumerate(row):
+            slack = (widths[rank] - len(row)) / 2
+            position[i] = (left[rank] + slack + j + 0.5, -float(level))
+
+    box = (1.45, 0.78)  # inches from one column and one row to the next
+    across, down = edge - 0.35, 1 + max(depth, default=0)
+    operations = len(dag.nodes) - dag.collective.size
+    facts = f"{dag.collective} · Chunk DAG · {_many(operations, 'operation')} on {_many(dag.collective.size, 'rank')}"
+    size = max(across * box[0], 0.075 * len(facts), 4.4), down * box[1] + 0.3
+    figure, axes = _canvas(size, (0.25, 0.25, 0.8, 0.7), dag.name, facts)
+    axes.set_xlim(0, size[0] / box[0])
+    axes.set_ylim(0.5 - down, 0.5 + 0.3 / box[1])
+    axes.set_xticks([])
+    for rank in ranks:
+        x = left[rank] - 0.08
+        axes.add_patch(Rectangle((x, 0.5 - down), widths[rank] + 0.16, down + 0.3 / box[1], color="#F4F4F4", lw=0))
+        axes.text(
+            x + 0.08 + widths[rank] / 2,
+            0.5 + 0.13 / box[1],
+            f"rank {rank}",
+            weight="bold",
+            size=9.5,
+            ha="center",
+            va="center",
+        )
+    for i, number in enumerate(numbers):
+        _draw_node(axes, dag, number, position[i])
+    for pairs, dashed in ((true, False), (false, True)):
+        for first, second in pairs:
+            _draw_dependency(axes, position[first], position[second], dashed)
+    handles: list[Patch | Line2D] = [Patch(facecolor=_NODE[kind], edgecolor=_FAINT, label=kind.value) for kind in _NODE]
+    handles.append(Line2D([], [], color=_INK, lw=1, label="true"))
+    handles.append(Line2D([], [], color=_COLOURS["rrcs"], lw=1, ls="--", label="false dependency"))
+    _close(figure, handles, notes)
+    return figure
+
+
+_NODE = {Kind.INPUT: "#FFFFFF", Kind.COPY: "#BBDDF5", Kind.REDUCE: "#F8D99B"}
+_NODE_SIZE = (0.88, 0.5)
+
+
+def _draw_node(axes: Axes, dag: ChunkDag, number: int, at: tuple[float, float]) -> None:
+    node = dag.nodes[number]
+    wide, tall = _NODE_SIZE
+    corner = (at[0] - wide / 2 + 0.05, at[1] - tall / 2 + 0.05)
+    axes.add_patch(
+        FancyBboxPatch(
+            corner,
+            wide - 0.1,
+            tall - 0.1,
+            boxstyle="round,pad=0.05",
+            facecolor=_NODE[node.kind],
+            edgecolor=_FAINT,
+            lw=0.8,
+            zorder=3,
+        )
+    )
+    lines = [f"{node.kind.value} {node.dst}"]
+    if node.src is not None:
+        here = "" if node.src.rank == node.dst.rank else f"rank {node.src.rank} "
+        lines.append(f"{'with' if node.kind is Kind.REDUCE else 'from'} {here}{node.src}")
+    size = min(7.5, 130 / max(map(len, lines)))
+    axes.text(at[0], at[1], "\n".join(lines), size=size, ha="center", va="center", color=_INK, zorder=4)
+
+
+def _draw_dependency(axes: Axes, start: tuple[float, float], end: tuple[float, float], dashed: bool) -> None:
+    """From the foot of one node to the head of another; bowed where it passes by other rows."""
+    tall = _NODE_SIZE[1]
+    skipped = start[1] - end[1] > 1.5
+    bow = 0.18 if dashed else -0.12
+    shift = 0.12 if dashed else -0.04
+    patch = FancyArrowPatch(
+        (start[0] + shift, start[1] - tall / 2),
+        (end[0] + shift, end[1] + tall / 2 + 0.02),
+        connectionstyle=f"arc3,rad={bow if skipped else 0}",
+        arrowstyle="-|>",
+        mutation_scale=8,
+        shrinkA=0,
+        shrinkB=0,
+        color=_COLOURS["rrcs"] if dashed else _INK,
+        lw=0.8,
+        ls="--" if dashed else "-",
+        alpha=0.75 if dashed else 0.9,
+        zorder=2,
+    )
+    axes.add_patch(patch)
+
+
+def _trace_first_chunk(dag: ChunkDag) -> list[int]:
+    """The nodes that carry chunk 0 of some input, as in the paper's Figure 4."""
+    carriers = {(node.dst.rank, node.dst.buffer, node.dst.index) for node in dag.nodes if node.kind is Kind.INPUT}
+    found = list(range(dag.collective.size))
+    for number, node in dag.operations():
+        assert node.src is not None
+        moved = False
+        for i, j in zip(node.src.indices(), node.dst.indices(), strict=True):
+            place = node.dst.rank, node.dst.buffer, j
+            if (node.src.rank, node.src.buffer, i) in carriers:
+                moved = True
+                carriers.add(place)
+            elif node.kind is Kind.COPY:
+                carriers.discard(place)
+        if moved:
+            found.append(number)
+    return found
