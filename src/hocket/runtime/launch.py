@@ -74,7 +74,11 @@ def call(fn: Callable[..., Result], ranks: int, args: tuple[object, ...]) -> lis
         for line in lines:
             with suppress(OSError):  # it ended already: reading will tell
                 line.sendall(_LENGTH.pack(len(payload)) + payload)
-        return _gather(processes, lines)
+        results: list[Result] = _gather(processes, lines)
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):  # what a rank does at its end is not cut short
+                process.wait(_GRACE)
+        return results
     finally:
         _end(processes)
         for line in lines:

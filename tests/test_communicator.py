@@ -1,0 +1,284 @@
+"""What a communicator promises: results and forms of a call, wrong arguments, disagreement."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import hocket
+from hocket import Communicator, HocketError, Schedule
+from hocket.algorithms import ring
+from hocket.errors import (
+    CallMismatch,
+    CommunicatorBusy,
+    CommunicatorDead,
+    InvalidArgument,
+    PeerRefused,
+    UnevenSize,
+    WrongType,
+)
+from hocket.ir.schedule import Narrowing
+
+Array = NDArray[np.generic]
+
+
+def test_alone_without_a_launcher() -> None:
+    with hocket.init() as comm:
+        assert (comm.rank, comm.size) == (0, 1)
+        assert repr(comm) == "<Communicator rank 0 of 1>"
+        x = np.arange(5.0)
+        assert comm.all_reduce(x) is x
+        out = np.zeros(5)
+        assert comm.all_reduce(x, out) is out
+        assert (out == np.arange(5.0)).all()
+        comm.barrier()
+    with pytest.raises(CommunicatorDead, match="closed"):
+        comm.barrier()
+    comm.close()
+
+
+def test_init_wants_a_timeout() -> None:
+    for wrong in (0, -1.0, "long"):
+        with pytest.raises(InvalidArgument):
+            hocket.init(timeout=wrong)  # type: ignore[arg-type]
+
+
+def test_importing_and_compiling_load_no_native_code() -> None:
+    code = """
+import sys, hocket, hocket.algorithms.ring as ring
+ring.all_reduce(4).compile()
+assert "hocket._native" not in sys.modules
+hocket.init().close()
+assert "hocket._native" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Forms of a call
+
+
+def forms(comm: Communicator) -> None:
+    p, r, n = comm.size, comm.rank, 30
+
+    def block(rank: int) -> NDArray[np.float64]:
+        return np.arange(n, dtype=np.float64) + 100 * rank
+
+    total = sum(block(k) for k in range(p))
+    everything = np.concatenate([block(k) for k in range(p)])
+
+    # AllReduce in place: in x, or x untouched and the result in out.
+    x = block(r)
+    assert comm.all_reduce(x) is x
+    assert (x == total).all()
+    x, out = block(r), np.full(n, -1.0)
+    assert comm.all_reduce(x, out) is out
+    assert (out == total).all()
+    assert (x == block(r)).all()
+    assert comm.all_reduce(x, x) is x
+    assert (x == total).all()
+    x.flags.writeable = False
+    assert (comm.all_reduce(x, out) == p * total).all()
+    shaped = comm.all_reduce(block(r).reshape(2, 3, 5))
+    assert shaped.shape == (2, 3, 5)
+    assert comm.all_reduce(np.array(float(r))).shape == ()
+
+    # AllGather: allocated along axis 0, given, and with x the own block of out.
+    gather = ring.all_gather(p).compile()
+    found = comm.run(gather, block(r).reshape(2, 15))
+    assert found is not None
+    assert found.shape == (2 * p, 15)
+    assert (found.reshape(-1) == everything).all()
+    out = np.zeros(n * p)
+    out[r * n : (r + 1) * n] = block(r)
+    assert comm.run(gather, out[r * n : (r + 1) * n], out) is out
+    assert (out == everything).all()
+
+    # ReduceScatter in place: the program works in "in", yet x is only written if out lies in it.
+    scatter = ring.reduce_scatter(p).compile()
+    x = everything * (r + 1)
+    wanted = block(r) * p * (p + 1) / 2
+    found = comm.run(scatter, x)
+    assert found is not None
+    assert found.shape == (n,)
+    assert (found == wanted).all()
+    assert (x == everything * (r + 1)).all()
+    out = np.zeros(n)
+    assert comm.run(scatter, x, out) is out
+    assert (out == wanted).all()
+    assert (x == everything * (r + 1)).all()
+    own = x[r * n : (r + 1) * n]
+    assert comm.run(scatter, x, own) is own
+    assert (own == wanted).all()
+
+    # Rooted collectives: None where there is no input, None returned where there is no output.
+    with hocket.Program(hocket.Broadcast(p, root=1)) as program:
+        for k in range(p):
+            hocket.chunk(1, "in", 0).copy(k, "out", 0)
+    broadcast = program.compile()
+    out = np.zeros(n)
+    assert comm.run(broadcast, block(1) if r == 1 else None, out) is out
+    assert (out == block(1)).all()
+    with hocket.Program(hocket.Reduce(p, root=1, inplace=True)) as program:
+        c = hocket.chunk(1, "in", 0)
+        for k in range(p):
+            if k != 1:
+                c = c.reduce(hocket.chunk(k, "in", 0))
+    reduce = program.compile()
+    x = block(r)
+    found = comm.run(reduce, x)
+    assert (found is x) == (r == 1)
+    assert found is None or (found == total).all()
+    assert r == 1 or (x == block(r)).all()
+
+    # A rank that has no data at all takes the size from the others.
+    custom = hocket.Custom(
+        p, inputs=[1] + [0] * (p - 1), outputs=[0] * (p - 1) + [1], post=lambda rank, index: [(0, index)]
+    )
+    with hocket.Program(custom) as program:
+        c = hocket.chunk(0, "in", 0)
+        for k in range(1, p - 1):
+            c = c.copy(k, "sc", 0)
+        c.copy(p - 1, "out", 0)
+    chain = program.compile()
+    out = np.zeros(n)
+    found = comm.run(chain, block(0) if r == 0 else None, out if r == p - 1 else None)
+    assert (found is None) == (r != p - 1)
+    assert found is None or (found == block(0)).all()
+
+
+def test_forms() -> None:
+    hocket.spawn(forms, 3)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Wrong arguments and disagreement: an error on every rank, nothing written, and the communicator goes on
+
+
+def expect(error: type[HocketError], text: str, call: Callable[[], object]) -> None:
+    with pytest.raises(error, match=re.escape(text)):
+        call()
+
+
+def wrong_arguments(comm: Communicator) -> None:
+    schedule = ring.all_reduce(comm.size).compile()
+    other_size = ring.all_reduce(comm.size + 1).compile()
+    x = np.ones(12, np.float32)
+    read_only = np.ones(12, np.float32)
+    read_only.flags.writeable = False
+    overlapping = np.ones(20, np.float32)
+    unaligned = np.zeros(49, np.uint8)[1:].view(np.float32)
+    bad: list[tuple[type[HocketError], str, Callable[[], object]]] = [
+        (WrongType, "NumPy array, not list", lambda: comm.run(schedule, [1.0])),  # type: ignore[arg-type]
+        (WrongType, "needs x", lambda: comm.run(schedule, None)),
+        (WrongType, "float16; supported are float32", lambda: comm.run(schedule, np.ones(3, np.float16))),
+        (WrongType, "x is of float32, out of float64", lambda: comm.run(schedule, x, np.ones(12))),
+        (WrongType, "a Schedule, not", lambda: comm.run("ring", x)),  # type: ignore[arg-type]
+        (WrongType, ">f4", lambda: comm.run(schedule, np.ones(3, ">f4"))),
+        (WrongType, "MaskedArray", lambda: comm.run(schedule, np.ma.ones(12, np.float32))),
+        (InvalidArgument, "contiguous", lambda: comm.run(schedule, np.ones((4, 6), np.float32)[:, :3])),
+        (InvalidArgument, "aligned", lambda: comm.run(schedule, unaligned)),
+        (InvalidArgument, "out of 12 elements, not 13", lambda: comm.run(schedule, x, np.ones(13, np.float32))),
+        (InvalidArgument, "read-only", lambda: comm.run(schedule, read_only)),
+        (InvalidArgument, "read-only", lambda: comm.run(schedule, x, read_only)),
+        (InvalidArgument, "overlap", lambda: comm.run(schedule, overlapping[:12], overlapping[4:16])),
+        (InvalidArgument, "op must be one of sum, min, max", lambda: comm.run(schedule, x, op="mean")),
+        (InvalidArgument, "tile", lambda: comm.run(schedule, x, tile=96)),
+        (InvalidArgument, f"for {comm.size + 1} ranks", lambda: comm.run(other_size, x)),
+        (
+            InvalidArgument,
+            "blocks of one size",
+            lambda: comm.run(ring.reduce_scatter(comm.size).compile(), np.ones(3 * comm.size + 1)),
+        ),
+    ]
+    for number, (error, text, call) in enumerate(bad):
+        one = number % comm.size
+        kept = x.tobytes()
+        if comm.rank == one:
+            expect(error, text, call)
+        else:
+            expect(PeerRefused, f"rank {one} could not take part", lambda: comm.run(schedule, x))
+        assert x.tobytes() == kept
+        y = np.full(5, comm.rank, np.int64)
+        assert (comm.all_reduce(y) == sum(range(comm.size))).all()
+
+
+def test_wrong_arguments_of_one_rank() -> None:
+    hocket.spawn(wrong_arguments, 3)
+
+
+def disagreement(comm: Communicator) -> None:
+    schedule, other = ring.all_reduce(comm.size).compile(), ring.all_reduce(comm.size, instances=2).compile()
+    x, out = np.ones(12, np.float32), np.zeros(12, np.float32)
+    odd: list[tuple[str, Callable[[], object]]] = [
+        ("size", lambda: comm.run(schedule, x[:7].copy(), out[:7])),
+        ("type", lambda: comm.run(schedule, x.view(np.int32), out.view(np.int32))),
+        ("operator", lambda: comm.run(schedule, x, out, op="max")),
+        ("tile", lambda: comm.run(schedule, x, out, tile=64)),
+        ("schedule", lambda: comm.run(other, x, out)),
+        ("schedule", comm.barrier),
+    ]
+    for number, (what, call) in enumerate(odd):
+        one = number % comm.size
+        differs = f"rank {one if one else 1} differs in {what}"
+        expect(CallMismatch, differs, call if comm.rank == one else lambda: comm.run(schedule, x, out))
+        assert not out.any()
+        comm.barrier()
+    assert comm.run(schedule, x, out) is out
+    assert (out == comm.size).all()
+
+
+def test_disagreement() -> None:
+    hocket.spawn(disagreement, 3)
+
+
+def uneven(comm: Communicator) -> None:
+    whole = ring.all_reduce(comm.size).compile()
+    narrow = Schedule("narrow", whole.collective, "simple", whole.slots, whole.ranks, (Narrowing(0, comm.size - 1),))
+    expect(UnevenSize, "chunk 0 and chunk 1 differ", lambda: comm.run(narrow, np.ones(3)))
+    assert (comm.run(narrow, np.ones(16 * comm.size)) == comm.size).all()
+
+
+def test_sizes_a_program_cannot_run_on() -> None:
+    hocket.spawn(uneven, 2)
+
+
+def two_threads(comm: Communicator) -> str:
+    import threading
+
+    found: list[str] = []
+    begun = threading.Event()
+
+    def enter() -> None:
+        begun.set()
+        try:
+            comm.barrier()
+        except HocketError as error:
+            found.append(error.code)
+
+    if comm.rank == 0:
+        # Both threads want the barrier that rank 1 does not enter: one of them waits, the other is told so.
+        threads = [threading.Thread(target=enter) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        while not found:
+            begun.wait()
+        second = hocket.init()
+        second.barrier()
+        for thread in threads:
+            thread.join()
+    else:
+        second = hocket.init()
+        second.barrier()
+        comm.barrier()
+    return ",".join(found)
+
+
+def test_two_threads_in_one_communicator() -> None:
+    assert hocket.spawn(two_threads, 2) == [CommunicatorBusy.code, ""]
