@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+
 from hocket.ir.schedule import Schedule
 from hocket.semantics import Array, reference
 

@@ -424,6 +424,8 @@ class Custom(Collective):
         return Alias("out", "in", 0) if outputs <= inputs else Alias("in", "out", 0)
 
     def refined(self, factor: int) -> Collective:
+        if factor < 1:
+            raise InvalidArgument(f"chunks must be a positive number, not {factor}", caller())
         finer = copy(self)
         finer._normalize("chunks", self.chunks * factor)
         return finer

@@ -567,7 +567,7 @@ class ParseError(HocketError, ValueError):
 
     def diagnostic(self) -> Diagnostic:
         notes = (f"the line is: {self.text[:120]}",) if self.text else ()
-        return Diagnostic(self.code, f"{self.source}, line {self.line}: {self.reason}", notes=notes)
+        return Diagnostic(self.code, f"{self.source}, line {self.line}: {self.reason[:240]}", notes=notes)
 
 
 @dataclass(eq=False)

@@ -72,8 +72,8 @@ class ChunkNode:
 
 @dataclass(frozen=True, slots=True)
 class ChunkDag:
-    """``nodes[:ranks]`` are the inputs, in rank order, some perhaps of no chunks; ``scratch[r]`` counts the scratch chunks
-    of rank r."""
+    """``nodes[:ranks]`` are the inputs, in rank order, some perhaps of no chunks. ``scratch[r]`` is the number of
+    scratch chunks of rank r."""
 
     name: str
     collective: Collective

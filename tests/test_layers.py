@@ -1,0 +1,132 @@
+"""Who may import whom: the table of the design (section 6), kept true by reading the imports of every file."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parent.parent / "src"
+PACKAGE = SRC / "hocket"
+
+PUBLIC = frozenset({"hocket"})
+IR = frozenset({"errors", "collectives", "ir"})
+ALLOWED: dict[str, frozenset[str]] = {
+    "errors": frozenset(),
+    "collectives": frozenset({"errors"}),
+    # The DAGs and the schedule carry the collective that they implement.
+    "ir": IR,
+    "language": IR,
+    "semantics": IR,
+    "compiler": IR,
+    "formats": IR,
+    "verify": IR | {"semantics"},
+    "program": IR | {"language", "compiler", "verify"},
+    "sim": IR,
+    "algorithms": PUBLIC,
+    "runtime": IR | {"_native"},
+    "tuning": IR | {"program", "sim", "runtime", "algorithms"},
+    "communicator": IR | {"program", "runtime", "tuning", "algorithms"},
+    "__init__": IR | {"language", "program", "verify", "communicator"},
+    "py.typed": frozenset(),
+}
+ANYTHING = {"integrations", "cli", "_native"}
+"""Parts that may import what they like; ``_native`` is described by a stub."""
+
+LIGHT = ["errors", "collectives", "ir", "language", "semantics", "compiler", "formats", "verify", "program"]
+"""Parts that must work where no native module was built."""
+
+
+def part(path: Path) -> str:
+    """The part a file belongs to: the first component below the package."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py").removesuffix(".pyi")
+
+
+def imports(path: Path) -> set[str]:
+    """The parts that a file imports, wherever in it; ``hocket`` for the public names."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert all(alias.name != "*" for alias in node.names), f"{path}: star import"
+            base = node.module or ""
+            # `from hocket import ir` names a part, `from hocket import chunk` a public name.
+            names = [f"{base}.{a.name}" if base == "hocket" and _is_part(a.name) else base for a in node.names]
+        else:
+            continue
+        for name in names:
+            head, _, rest = name.partition(".")
+            if head == "hocket":
+                found.add(rest.partition(".")[0] or "hocket")
+    return found - {part(path)}
+
+
+def _is_part(name: str) -> bool:
+    return (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").exists() or name == "_native"
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_follow_the_table(path: Path) -> None:
+    name = part(path)
+    if name in ANYTHING:
+        return
+    assert name in ALLOWED, f"the table has no part {name!r}"
+    assert imports(path) <= ALLOWED[name], f"{name} may import {sorted(ALLOWED[name])}"
+
+
+def test_compiler_and_proof_do_not_know_each_other() -> None:
+    for path in FILES:
+        if part(path) in ("compiler", "verify"):
+            assert not imports(path) & ({"compiler", "verify"} - {part(path)}), path
+
+
+def test_the_walk_sees_imports() -> None:
+    assert imports(PACKAGE / "program.py") >= {"compiler", "verify", "language", "ir"}
+    assert imports(PACKAGE / "algorithms" / "ring.py") == {"hocket"}
+
+
+def run(code: str) -> str:
+    env = {**os.environ, "PYTHONPATH": str(SRC)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_writing_compiling_and_proving_load_no_native_code() -> None:
+    loaded = run(
+        "import sys, hocket\n"
+        "from hocket.algorithms import ring\n"
+        "from hocket.semantics import reference\n"
+        "hocket.prove(ring.all_reduce(3).compile())\n"
+        "print(*[m for m in sys.modules if m.startswith('hocket')])"
+    ).split()
+    assert not [m for m in loaded if m.startswith(("hocket._native", "hocket.runtime", "hocket.communicator"))]
+
+
+def test_no_part_of_the_compiler_needs_the_native_module() -> None:
+    run(
+        "import sys, importlib, pkgutil, hocket\n"
+        "sys.modules['hocket._native'] = None\n"  # an import of it fails
+        f"for part in {LIGHT!r}:\n"
+        "    module = importlib.import_module(f'hocket.{part}')\n"
+        "    for inner in pkgutil.iter_modules(getattr(module, '__path__', [])):\n"
+        "        if part != 'formats': importlib.import_module(f'hocket.{part}.{inner.name}')\n"
+    )
+
+
+def test_every_public_name_exists() -> None:
+    run(
+        "import hocket\n"
+        "native = {'Communicator', 'init', 'spawn'}\n"
+        "assert all(hasattr(hocket, name) for name in set(hocket.__all__) - native)\n"
+        "assert sorted(hocket.__all__) == hocket.__all__ == sorted(set(hocket.__all__))\n"
+    )
