@@ -23,13 +23,21 @@ bool python_interrupted() {
     return PyErr_CheckSignals() != 0;
 }
 
-// A communicator together with the memory it uses.
+// A communicator together with the memory and the descriptors it uses, which belong to it.
 struct Member {
     Member(u32 rank, u32 size, int descriptor, std::vector<int> lifelines, u32 spins, u32 yields, double timeout)
         : memory(descriptor, size),
-          communicator(rank, size, memory, std::move(lifelines), {{spins, yields}, timeout, python_interrupted}) {}
+          lifelines(std::move(lifelines)),
+          communicator(rank, size, memory, this->lifelines, {{spins, yields}, timeout, python_interrupted}) {}
+    ~Member() {
+        for (const int lifeline : lifelines)
+            if (lifeline >= 0) ::close(lifeline);
+    }
+    Member(const Member&) = delete;
+    Member& operator=(const Member&) = delete;
 
     SharedMemory memory;
+    const std::vector<int> lifelines;
     Communicator communicator;
     std::mutex busy;
 };

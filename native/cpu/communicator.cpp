@@ -169,11 +169,16 @@ Outcome Communicator::enter(const CallHeader& mine) {
             }
             return Cpu::observe_header(&control_[*peer].headers[call % 2].call) != call;
         });
-    return outcome.fault == Fault::kNone ? agree() : outcome;
+    if (outcome.fault == Fault::kNone) outcome = agree();
+    return outcome.fault == Fault::kPeer ? given_up(outcome) : outcome;
 }
 
-// All ranks read the same lines, so all come to the same conclusion.
+// All ranks read the same lines, so all come to the same conclusion, but for a rank that fails meanwhile. One that
+// failed in this call, after it had said its line, is noticed here or else once something from it is missing.
 Outcome Communicator::agree() const {
+    for (u32 r = 0; r < size_; ++r)  // pairs with publish_state in `mark`
+        if (r != rank_ && Cpu::observe_state(&control_[r].state) == kFailed)
+            return {Fault::kPeer, u32(control_[r].culprit), control_[r].text};
     for (u32 r = 0; r < size_; ++r)
         if (said(r).flags & kRefused) return {Fault::kRefused, r, said(r).text};
     u32 sized = 0;

@@ -82,7 +82,6 @@ class Endpoint:
         self.rank = meeting.rank
         self.size = meeting.size
         spins, yields = _PATIENCE[meeting.crowded]
-        self._lifelines = meeting.lifelines
         self._own_lifeline: socket | None = meeting.own_lifeline
         self._member: _native.Member | None = _native.Member(
             meeting.rank, meeting.size, meeting.memory, meeting.lifelines, spins, yields, timeout
@@ -157,10 +156,6 @@ class Endpoint:
         self._prepared.clear()
         if self._own_lifeline is not None:
             self._own_lifeline.close()
-        for descriptor in self._lifelines:
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._lifelines = []
 
     def _alive(self) -> _native.Member:
         if self._member is None:

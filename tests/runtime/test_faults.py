@@ -1,0 +1,365 @@
+"""A rank that dies, raises, leaves or is late; Ctrl-C; nothing left behind. Tests wait for conditions, not for time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hocket
+from hocket import Communicator
+from hocket.algorithms import ring
+from hocket.errors import BootstrapFailed, CallTimeout, CommunicatorDead, HocketError, PeerFailed, RankFailed
+
+BOUND = 5.0  # seconds in which a fault must be known everywhere
+
+
+def note(directory: Path, rank: int, error: BaseException) -> None:
+    """Leave word of what a rank saw: its exception may come too late for ``spawn``, which reports one."""
+    step = getattr(error, "step", None)
+    place = None if step is None else [step.rank, step.operation, step.thread_block, step.step, str(step.where)]
+    word = {
+        "type": type(error).__name__,
+        "rank": getattr(error, "rank", None),
+        "text": str(error),
+        "step": place,
+        "at": time.monotonic(),
+    }
+    temporary = directory / f"{rank}.new"
+    temporary.write_text(json.dumps(word))
+    temporary.rename(directory / f"{rank}.json")
+
+
+def words(directory: Path) -> dict[int, dict[str, object]]:
+    return {int(path.stem): json.loads(path.read_text()) for path in directory.glob("*.json")}
+
+
+def killed_rank(comm: Communicator, directory: Path, calls: int) -> None:
+    """Rank 1 is killed by a thread of its own while all are in calls, or at once for 0 calls."""
+    schedule = ring.all_reduce(comm.size).compile()
+    x = np.zeros(200_000, np.float32)
+    if comm.rank == 1 and not calls:
+        (directory / "killed").write_text(str(time.monotonic()))
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        for call in range(1 << 30):
+            if comm.rank == 1 and call == calls:
+
+                def kill() -> None:
+                    (directory / "killed").write_text(str(time.monotonic()))
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+                threading.Thread(target=kill).start()
+            comm.run(schedule, x)
+    except HocketError as error:
+        note(directory, comm.rank, error)
+        with pytest.raises(CommunicatorDead, match="rank 1 has ended"):
+            comm.barrier()
+        raise
+
+
+@pytest.mark.parametrize("calls", [0, 1, 40])
+def test_a_killed_rank_is_named_by_every_other(tmp_path: Path, calls: int) -> None:
+    with pytest.raises(RankFailed, match="rank 1 was ended by SIGKILL"):
+        hocket.spawn(killed_rank, 4, (tmp_path, calls))
+    found = words(tmp_path)
+    assert sorted(found) == [0, 2, 3]
+    killed = float((tmp_path / "killed").read_text())
+    for word in found.values():
+        assert word["type"] == "PeerFailed"
+        assert word["rank"] == 1
+        assert float(str(word["at"])) - killed < BOUND
+
+
+def killed_inside(comm: Communicator, directory: Path) -> None:
+    """Rank 2 is stopped in the middle of one call, so that the others certainly wait in it, then killed."""
+    schedule = ring.all_reduce(comm.size).compile()
+    # Rank 2 enters the call and then finds its part of it missing: the header goes through, the data does not.
+    if comm.rank == 2:
+        member = comm._endpoint._alive()
+        comm.run(schedule, np.zeros(8, np.float32))
+        empty = hocket.Custom(comm.size, inputs=1, outputs=1, post=lambda rank, index: None, inplace=True)
+        with hocket.Program(empty, name="idle") as program:
+            pass
+        from hocket.runtime.plan import lower
+
+        idle = lower(program.compile(), comm.rank)
+        real = lower(schedule, comm.rank)
+        plan = member.plan(idle.words, real.digest, real.name)
+        assert member.run(plan, np.zeros(8, np.float32), None, 8, 0, 0, 0) is None
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        comm.run(schedule, np.zeros(8, np.float32))
+        comm.run(schedule, np.zeros(8, np.float32))
+    except HocketError as error:
+        note(directory, comm.rank, error)
+        raise
+
+
+def test_an_error_inside_a_call_names_step_and_line(tmp_path: Path) -> None:
+    with pytest.raises(RankFailed, match="rank 2 was ended by SIGKILL"):
+        hocket.spawn(killed_inside, 3, (tmp_path,))
+    found = words(tmp_path)
+    assert sorted(found) == [0, 1]
+    for rank, word in found.items():
+        assert word["type"] == "PeerFailed"
+        assert word["rank"] == 2
+        step = word["step"]
+        assert isinstance(step, list)
+        assert step[0] == rank
+        assert "<" in step[1] or ">" in step[1]
+        assert step[4].startswith("ring.py:")
+        assert "waiting for rank" in str(word["text"])
+        assert "thread block 0 step" in str(word["text"])
+        assert "--> ring.py:" in str(word["text"])
+
+
+class OwnError(Exception):
+    pass
+
+
+def raising(comm: Communicator, directory: Path) -> None:
+    if comm.rank == 1:
+        raise OwnError("out of luck")
+    try:
+        comm.all_reduce(np.zeros(10))
+    except HocketError as error:
+        note(directory, comm.rank, error)
+        raise
+
+
+def test_an_exception_comes_back_and_ends_the_others(tmp_path: Path) -> None:
+    with pytest.raises(OwnError, match="out of luck") as error:
+        hocket.spawn(raising, 3, (tmp_path,))
+    assert error.value.__notes__ == ["raised on rank 1"]
+    assert 'raise OwnError("out of luck")' in str(error.value.__cause__)
+    for word in words(tmp_path).values():
+        assert "rank 1 raised OwnError: out of luck" in str(word["text"])
+    assert sorted(words(tmp_path)) == [0, 2]
+
+
+def unpicklable(comm: Communicator) -> None:
+    class Local(Exception):
+        def __reduce__(self) -> str:
+            raise TypeError("never")
+
+    raise Local("held back")
+
+
+def test_an_exception_that_does_not_pickle(tmp_path: Path) -> None:
+    with pytest.raises(RankFailed, match="held back"):
+        hocket.spawn(unpicklable, 1)
+
+
+def leaving(comm: Communicator) -> str:
+    comm.barrier()
+    if comm.rank == 0:
+        comm.close()  # at once: the others may still be inside of the barrier, which it has done its part for
+        return "left"
+    try:
+        comm.barrier()
+    except PeerFailed as error:
+        return str(error)
+    raise AssertionError
+
+
+def test_a_rank_that_leaves_is_an_error_only_once_it_is_missed() -> None:
+    assert hocket.spawn(leaving, 3) == ["left"] + ["error[peer-failed]: rank 0 closed its communicator"] * 2
+
+
+def in_call(thread: threading.Thread, name: str) -> bool:
+    """Whether a thread's innermost Python frame is the runtime's call of that name."""
+    frame = sys._current_frames()[thread.ident or 0]
+    return frame.f_code.co_name == name and frame.f_code.co_filename.endswith("execution.py")
+
+
+def once_in_barrier(act: Callable[[], object]) -> threading.Thread:
+    """Do something in another thread, once the main thread is in a barrier."""
+
+    def wait_and_act() -> None:
+        while not in_call(threading.main_thread(), "barrier"):
+            os.sched_yield()
+        act()
+
+    thread = threading.Thread(target=wait_and_act)
+    thread.start()
+    return thread
+
+
+def given_up(comm: Communicator, how: str) -> str:
+    """Rank 0 gives up a barrier that rank 1 enters only afterwards."""
+    other = hocket.init()
+    text = ""
+    if comm.rank == 0:
+        if how == "abort":
+            thread = once_in_barrier(comm.abort)
+            with pytest.raises(CommunicatorDead):
+                comm.barrier()
+        else:
+            thread = once_in_barrier(lambda: os.kill(os.getpid(), signal.SIGINT))
+            with pytest.raises(KeyboardInterrupt):
+                comm.barrier()
+        thread.join()
+        with pytest.raises(CommunicatorDead) as dead:
+            comm.barrier()
+        text = dead.value.reason
+        other.barrier()
+    else:
+        other.barrier()
+        with pytest.raises(PeerFailed) as failed:
+            comm.barrier()
+        assert failed.value.rank == 0
+        text = failed.value.reason
+    return text
+
+
+def test_abort_from_another_thread() -> None:
+    assert hocket.spawn(given_up, 2, ("abort",)) == ["rank 0 called abort()", "called abort()"]
+
+
+def test_ctrl_c_inside_a_call() -> None:
+    assert hocket.spawn(given_up, 2, ("interrupt",)) == ["rank 0 was interrupted", "was interrupted"]
+
+
+def late(comm: Communicator) -> str:
+    impatient = hocket.init(timeout=0.2)
+    text = ""
+    if comm.rank == 0:
+        with pytest.raises(CallTimeout, match="for rank 1 in vain") as error:
+            impatient.barrier()
+        text = error.value.code
+        comm.barrier()
+    else:
+        comm.barrier()
+        with pytest.raises(PeerFailed, match="rank 1 was waited for in vain"):
+            impatient.barrier()
+    return text
+
+
+def test_a_rank_that_is_too_late() -> None:
+    assert hocket.spawn(late, 2) == ["timeout", ""]
+
+
+def forked(comm: Communicator) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            comm.barrier()
+        except CommunicatorDead:
+            os._exit(7)
+        os._exit(1)
+    _, status = os.waitpid(child, 0)
+    comm.barrier()
+    return os.waitstatus_to_exitcode(status)
+
+
+def test_a_child_after_fork_has_no_communicator_and_harms_none() -> None:
+    assert hocket.spawn(forked, 2) == [7, 7]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Bootstrap, jobs side by side, leftovers
+
+
+def test_an_environment_that_makes_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_RANK", "2")
+    with pytest.raises(BootstrapFailed, match="belong together"):
+        hocket.init()
+    monkeypatch.setenv("HOCKET_SIZE", "2")
+    monkeypatch.setenv("HOCKET_RENDEZVOUS", "token")
+    with pytest.raises(BootstrapFailed, match="no rank of"):
+        hocket.init()
+    monkeypatch.setenv("HOCKET_RANK", "0")
+    with pytest.raises(BootstrapFailed, match="not all of the 2 ranks were here"):
+        hocket.init(timeout=0.05)
+    monkeypatch.setenv("HOCKET_RANK", "1")
+    with pytest.raises(BootstrapFailed, match="not all of the 2 ranks were here"):
+        hocket.init(timeout=0.05)
+
+
+def mistaken(comm: Communicator) -> str:
+    if comm.rank == 1:
+        os.environ["HOCKET_SIZE"] = "3"
+    try:
+        hocket.init(timeout=20)
+    except BootstrapFailed as error:
+        return error.reason
+    raise AssertionError
+
+
+def test_ranks_that_were_told_different_sizes() -> None:
+    assert hocket.spawn(mistaken, 2) == ["rank 1 was told of 3 ranks, rank 0 of 2"] * 2
+
+
+def job(comm: Communicator, number: int) -> int:
+    total = np.zeros(1, np.int64)
+    for call in range(200):
+        total += comm.all_reduce(np.array([number * 1000 + call]))
+    return int(total[0])
+
+
+def test_two_jobs_at_once() -> None:
+    found: dict[int, list[int]] = {}
+    threads = [threading.Thread(target=lambda n=n: found.update({n: hocket.spawn(job, 2, (n,))})) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {n: [2 * (200 * n * 1000 + 199 * 100)] * 2 for n in range(2)}
+
+
+def names(directory: str) -> set[str]:
+    return {path.name for path in Path(directory).iterdir()}
+
+
+def many(comm: Communicator) -> None:
+    """Communicators come and go, calls follow calls: neither descriptors nor mappings grow."""
+    schedules = [ring.all_reduce(comm.size, instances=i).compile() for i in (1, 2)]
+
+    def calls(on: Communicator) -> None:
+        for schedule in schedules:
+            for n in (1, 5000, 100_000):
+                on.run(schedule, np.ones(n))
+
+    def used() -> tuple[int, int]:
+        descriptors = len(names("/proc/self/fd"))
+        mappings = sum("memfd:hocket" in line for line in Path("/proc/self/maps").read_text().splitlines())
+        return descriptors, mappings
+
+    calls(comm)
+    before = used()
+    for _ in range(100):
+        calls(comm)
+    assert used() == before
+    for _ in range(20):
+        with hocket.init() as other:
+            calls(other)
+        del other
+        comm.barrier()
+    assert used() == before
+
+
+def test_nothing_grows_and_nothing_is_left() -> None:
+    def shared() -> set[str]:
+        return names("/dev/shm") | {name for name in names("/tmp") if "hocket" in name.lower()}
+
+    before = shared()
+    descriptors = len(names("/proc/self/fd"))
+    hocket.spawn(many, 2)
+    assert shared() <= before
+    assert len(names("/proc/self/fd")) == descriptors
+
+
+def test_a_temporary_schedule_leaves_no_plan_behind() -> None:
+    with hocket.init() as comm:
+        for _ in range(5):
+            comm.run(ring.all_reduce(1).compile(), np.ones(3))
+        assert not comm._endpoint._prepared
