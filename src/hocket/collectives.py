@@ -480,7 +480,9 @@ def parse(text: str) -> Collective:
         words[key] = value
     try:
         found = _read(name, words)
-    except (KeyError, IndexError) as error:
+    except InvalidArgument:
+        raise
+    except (KeyError, IndexError, ValueError) as error:
         raise ValueError(f"{text!r} is no collective") from error
     if str(found) != text:
         raise ValueError(f"{text!r} is no collective; it reads like {found}")
