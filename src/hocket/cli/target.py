@@ -95,7 +95,7 @@ def one_case(target: str, words: Sequence[str]) -> Case:
 
 
 def _function(name: str, function: str) -> Callable[..., object] | Program:
-    module = _file(Path(name)) if name.endswith(".py") or "/" in name else _module(name)
+    module = _file(Path(name)) if name.endswith(".py") or "/" in name else _module(name, function)
     found = getattr(module, function, None)
     if isinstance(found, Program) or callable(found):
         return found
@@ -127,16 +127,14 @@ def _file(path: Path) -> types.ModuleType:
     return module
 
 
-def _module(name: str) -> types.ModuleType:
-    try:
-        spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        spec = None
+def _module(name: str, function: str) -> types.ModuleType:
+    spec = _find(name)
     if spec is None or spec.origin is None:
-        path = Path(name)
-        if path.exists():
-            raise UsageError(f"{name} does not end in .py", f"a program is named FILE.py:FUNC, as in {_EXAMPLE}")
-        raise UsageError(f"there is no module {name!r}", f"a program is named FILE.py:FUNC, or as in {_EXAMPLE}")
+        if Path(f"{name}.py").is_file():
+            hint = f"did you mean {name}.py:{function}?"
+        else:
+            hint = f"a program is named FILE.py:FUNC, or as in {_EXAMPLE}"
+        raise UsageError(f"there is no module {name!r}", hint)
     with _user_code(Path(spec.origin), f"importing {name}"):
         return importlib.import_module(name)
 

@@ -1,0 +1,448 @@
+"""The command line: exit codes, what is printed, JSON, pictures, and a newcomer's first mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+import hocket
+from hocket.algorithms import all_pairs, hierarchical, ring
+from hocket.cli import app
+from hocket.cli.compiled import Facts
+from hocket.cli.measure import Job, bus_factor, parse_size, show_seconds, show_size
+from hocket.cli.target import UsageError
+from hocket.compiler.pipeline import PASSES
+from hocket.formats.picture import draw
+from hocket.ir.text import parse_instr_dag, parse_schedule, print_stage
+
+RING = "hocket.algorithms.ring:all_reduce"
+
+PROGRAMS = """
+from __future__ import annotations
+from hocket import AllReduce, Broadcast, Program, chunk
+
+def ring(ranks: int, channels: int = 1) -> Program:
+    with Program(AllReduce(ranks, chunks=ranks, inplace=True), name="ring") as p:
+        for i in range(ranks):
+            c = chunk((i + 1) % ranks, "in", i)
+            for step in range(1, ranks):
+                c = chunk((i + step + 1) % ranks, "in", i).reduce(c, ch=i % channels)
+            for step in range(1, ranks):
+                c = c.copy((i + step) % ranks, "in", i, ch=i % channels)
+    return p
+
+def short(ranks: int, missing: int = 1):
+    with Program(AllReduce(ranks, chunks=ranks, inplace=True)) as p:
+        for i in range(ranks):
+            c = chunk((i + 1) % ranks, "in", i)
+            for step in range(1, ranks - (missing if ranks > 3 else 0)):
+                c = chunk((i + step + 1) % ranks, "in", i).reduce(c)
+            for step in range(1, ranks):
+                c = c.copy((i + step) % ranks, "in", i)
+    return p
+
+def stale():
+    with Program(AllReduce(2)) as p:
+        a = chunk(0, "in", 0)
+        chunk(1, "in", 0).copy(0, "in", 0)
+        a.copy(1, "out", 0)
+    return p
+
+def shaped(shape: tuple[int, ...], root: int | None = None, scale: float = 1.0, name: str = "x", flip: bool = False):
+    with Program(Broadcast(shape, root=root or 0), name=f"{shape} {root} {scale} {name} {flip}") as p:
+        for r in range(p.collective.size):
+            chunk(root or 0, "in", 0).copy(r, "out", 0)
+    return p
+
+def forgetful(ranks: int):
+    with Program(AllReduce(ranks)):
+        pass
+
+def divides(ranks: int):
+    return ranks // 0
+
+with Program(Broadcast(2), name="ready") as ready:
+    chunk(0, "in", 0).copy(0, "out", 0)
+    chunk(0, "in", 0).copy(1, "out", 0)
+"""
+
+DEADLOCK = """schedule "both_receive_first"
+collective broadcast(ranks=2, chunks=1, root=0)
+protocol auto
+slots 1
+rank 0 scratch 1
+  block 0 <1.0 >1.0
+    0: recv <1.0 -> sc[0]
+    1: send in[0] -> >1.0
+rank 1 scratch 1
+  block 0 <0.0 >0.0
+    0: recv <0.0 -> out[0]
+    1: send out[0] -> >0.0
+"""
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory with a file of programs, good and bad."""
+    (tmp_path / "programs.py").write_text(PROGRAMS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "programs", raising=False)
+    return tmp_path
+
+
+def run(*words: str) -> Result:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def good(*words: str) -> str:
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def as_json(*words: str, exit_code: int = 0) -> Any:
+    result = run(*words, "--json")
+    assert result.exit_code == exit_code, result.output
+    return json.loads(result.stdout)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# check
+
+
+def test_check_says_what_is_proven_and_its_bounds() -> None:
+    said = good("check", "programs.py:ring", "ranks=4")
+    assert said.startswith("proven for 4 ranks, 2 or more slots: allreduce(ranks=4, chunks=4, inplace)\n")
+    assert "4 thread blocks, 1 channel, 28 steps" in said
+
+
+def test_check_of_a_wrong_program_prints_the_counterexample() -> None:
+    result = run("check", "programs.py:short", "ranks=4")
+    assert result.exit_code == 1
+    assert "refuted for ranks=4" in result.stdout
+    assert "error[postcondition]" in result.stdout
+    assert "Traceback" not in result.output
+
+
+def test_check_of_a_mistake_shows_the_users_lines() -> None:
+    result = run("check", "programs.py:stale")
+    assert result.exit_code == 1
+    assert "error[stale-chunk]" in result.stdout
+    assert "a.copy(1, " in result.stdout
+
+
+def test_check_of_a_range_prints_a_table() -> None:
+    lines = good("check", RING, "ranks=2..7", "channels=1..2").splitlines()
+    assert lines[0].split()[:3] == ["ranks", "channels", "collective"]
+    assert [line.split()[:2] for line in lines[1:13]] == [[str(r), str(c)] for r in range(2, 8) for c in (1, 2)]
+    assert all("proven" in line for line in lines[1:13])
+    assert "12 of 12 proven" in lines[-1]
+
+
+def test_check_of_a_range_with_a_wrong_case() -> None:
+    result = run("check", "programs.py:short", "ranks=2..5")
+    assert result.exit_code == 1
+    assert "2 of 4 proven" in result.stdout
+    assert "refuted for ranks=4" in result.stdout
+
+
+def test_check_json() -> None:
+    found = as_json("check", RING, "ranks=2..3")
+    assert found["target"] == RING
+    assert found["proven"] is True
+    case = found["cases"][1]
+    assert case.pop("seconds") > 0
+    assert case == {
+        "parameters": {"ranks": 3},
+        "verdict": "proven",
+        "collective": "allreduce(ranks=3, chunks=3, inplace)",
+        "ranks": 3,
+        "protocol": "auto",
+        "thread_blocks": 3,
+        "channels": 1,
+        "steps": 15,
+        "slots": 2,
+        "traffic": 14.0,
+    }
+    wrong = as_json("check", "programs.py:short", "ranks=4", exit_code=1)
+    assert wrong["proven"] is False
+    assert wrong["cases"][0]["error"]["code"] == "postcondition"
+
+
+def test_check_takes_the_text_of_a_schedule(workplace: Path) -> None:
+    schedule = ring.all_reduce(3).compile()
+    (workplace / "ring.txt").write_text(print_stage(schedule))
+    assert good("check", "ring.txt").startswith("proven for 3 ranks, 2 or more slots")
+    assert parse_schedule(good("show", "ring.txt")) == schedule
+    (workplace / "stuck.txt").write_text(DEADLOCK)
+    result = run("check", "stuck.txt")
+    assert result.exit_code == 1
+    assert "error[deadlock]" in result.stdout
+
+
+def test_check_takes_options_of_the_compiler() -> None:
+    one = as_json("check", RING, "ranks=4", "--slots", "1")["cases"][0]
+    assert one["slots"] == 1
+    two = as_json("check", RING, "ranks=4", "--instances", "2", "--protocol", "simple")["cases"][0]
+    assert two["collective"] == "allreduce(ranks=4, chunks=8, inplace)"
+    assert two["protocol"] == "simple"
+
+
+@pytest.mark.parametrize("ranks", range(2, 9))
+def test_traffic_is_that_of_the_literature(ranks: int) -> None:
+    """A ring ReduceScatter moves (3p - 1) s bytes, YHCCL's optimum."""
+    assert Facts.of(ring.reduce_scatter(ranks).compile()).traffic == pytest.approx(3 * ranks - 1)
+
+
+def test_values_follow_annotations() -> None:
+    def name(*words: str) -> str:
+        return str(as_json("show", "programs.py:shaped", *words)["name"])
+
+    assert name("shape=2,3") == "(2, 3) None 1.0 x False"
+    assert name("shape=2,2", "root=3", "scale=2", "name=7", "flip=yes") == "(2, 2) 3 2.0 7 True"
+    assert name("shape=4,", "root=none") == "(4,) None 1.0 x False"
+
+
+def test_a_program_in_a_variable_needs_no_function() -> None:
+    assert "proven for 2 ranks" in good("check", "programs.py:ready")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# show
+
+
+def test_show_prints_each_stage() -> None:
+    program = ring.all_reduce(3)
+    assert parse_schedule(good("show", RING, "ranks=3")) == program.compile()
+    assert good("show", RING, "ranks=3", "--stage", "chunk") == print_stage(program.chunk_dag)
+    blocks = parse_instr_dag(good("show", RING, "ranks=3", "--stage", "instr"))
+    assert all(instr.thread_block is not None for instr in blocks.instrs)
+
+
+def test_a_wrong_program_can_still_be_seen() -> None:
+    assert "reduce" in good("show", "programs.py:short", "ranks=4", "--stage", "chunk")
+    assert run("show", "programs.py:short", "ranks=4").exit_code == 1
+
+
+def test_show_of_one_rank() -> None:
+    said = good("show", RING, "ranks=3", "--rank", "1")
+    assert "rank 1 scratch 0" in said
+    assert "rank 0 scratch" not in said
+
+
+def test_dump_ir_after_any_pass() -> None:
+    for known in PASSES:
+        said = good("show", RING, "ranks=3", "--dump-ir", f"after={known.name}")
+        assert said.startswith(f"# after {known.name}\n")
+    parse_instr_dag(good("show", RING, "ranks=3", "--dump-ir", "after=fuse"))
+    said = good("show", RING, "ranks=3", "--dump-ir", "after=lower,rank=2", "--dump-ir", "after=fuse,rank=2")
+    assert said.index("# after lower, rank 2") < said.index("# after fuse, rank 2")
+    assert "@0" not in said
+
+
+def test_diff_of_a_pass() -> None:
+    lines = good("show", RING, "ranks=3", "--diff", "fuse", "--rank", "0").splitlines()
+    assert lines[:2] == ["--- before fuse", "+++ after fuse"]
+    assert any(line.startswith("+") and " rrcs " in line for line in lines)
+    assert good("show", RING, "ranks=3", "--diff", "replicate") == "replicate changed nothing\n"
+
+
+def test_time_of_passes() -> None:
+    lines = good("show", RING, "ranks=3", "--time").splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [known.name for known in PASSES]
+    passes = as_json("show", RING, "ranks=3", "--time")["passes"]
+    assert passes[2]["name"] == "fuse"
+    assert passes[2]["made"] == {"instructions": 15, "transfers": 12}
+    assert all(p["seconds"] > 0 for p in passes)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Pictures
+
+
+def svg_texts(path: Path) -> list[str]:
+    tree = ElementTree.parse(path)
+    return [text for element in tree.iter("{http://www.w3.org/2000/svg}text") if (text := "".join(element.itertext()))]
+
+
+def test_picture_of_a_schedule(workplace: Path) -> None:
+    good("show", "hocket.algorithms.hierarchical:all_reduce", "nodes=2", "gpus=2", "-o", "h.svg")
+    texts = svg_texts(workplace / "h.svg")
+    assert "hierarchical_all_reduce" in texts
+    assert texts.count("rrcs") == 4 + 1  # one on each rank, one in the legend
+    assert {"rank 0", "rank 3", "transfer", "wait", "in[0:+2]"} <= set(texts)
+
+
+def test_picture_of_a_chunk_dag(workplace: Path) -> None:
+    good("show", RING, "ranks=3", "--stage", "chunk", "-o", "c.svg")
+    texts = svg_texts(workplace / "c.svg")
+    assert sum(text.startswith("reduce in[") for text in texts) == 6
+    assert sum(text.startswith("copy in[") for text in texts) == 6
+    assert "false dependency" in texts
+
+
+def test_picture_as_png_has_a_sensible_size(workplace: Path) -> None:
+    good("show", RING, "ranks=16", "-o", "r.png")
+    data = (workplace / "r.png").read_bytes()
+    width, height = struct.unpack(">II", data[16:24])
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    assert 500 < height < width < 6100
+
+
+def test_a_picture_says_what_it_leaves_out(workplace: Path) -> None:
+    draw(all_pairs.all_reduce(16).compile(), workplace / "large.svg")
+    (said,) = [text for text in svg_texts(workplace / "large.svg") if text.startswith("Left out")]
+    assert "ranks 4 to 15 (120 of 480 thread blocks are drawn)" in said
+    draw(ring.all_reduce(12).chunk_dag, workplace / "dag.svg")
+    (said,) = [text for text in svg_texts(workplace / "dag.svg") if text.startswith("Left out")]
+    assert "nodes that do not carry chunk 0 of an input" in said
+
+
+def test_a_deadlocked_schedule_can_be_drawn(workplace: Path) -> None:
+    draw(parse_schedule(DEADLOCK), workplace / "stuck.svg")
+    assert any("4 steps that can never run" in text for text in svg_texts(workplace / "stuck.svg"))
+
+
+def test_the_same_stage_gives_the_same_bytes(workplace: Path) -> None:
+    for name in ("a", "b"):
+        draw(hierarchical.all_reduce(2, 2).compile(), workplace / f"{name}.svg")
+    assert (workplace / "a.svg").read_bytes() == (workplace / "b.svg").read_bytes()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# A newcomer's first mistakes
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["check", "program.py:ring"], "there is no file program.py", "did you mean programs.py?"),
+        (["check", "programs.py"], "which function of programs.py?", "programs.py:ring ranks=..."),
+        (["check", "hocket.algorithms.ring"], "which function of", "hocket.algorithms.ring:all_gather ranks=..."),
+        (["check", "programs:ring"], "there is no module", "did you mean programs.py:ring?"),
+        (["check", "hocket.algorithms.rnig:all_reduce"], "there is no module", "FILE.py:FUNC"),
+        (["check", "nothing"], "there is no file or module 'nothing'", "FILE.py:FUNC"),
+        (["check", "programs.py:rng", "ranks=2"], "has no function 'rng'", "did you mean ring?"),
+        (["check", "programs.py:ring"], "needs ranks", "it is ring(ranks: int, channels: int = 1)"),
+        (["check", "programs.py:ring", "rank=2"], "no parameter 'rank'; did you mean ranks?", "it is ring("),
+        (["check", "programs.py:ring", "2"], "expected name=value, found '2'", "it is ring("),
+        (["check", "programs.py:ring", "ranks=two"], "ranks=two is no int", ""),
+        (["check", "programs.py:ring", "ranks=2", "ranks=3"], "ranks is given twice", ""),
+        (["check", "programs.py:ring", "ranks=5..2"], "the range ranks=5..2 is empty", "both included"),
+        (["check", "programs.py:shaped", "shape=4"], "shape=4 is no tuple", "2,3"),
+        (["check", "programs.py:forgetful", "ranks=2"], "returned None", "return p"),
+        (["check", "programs.py:divides", "ranks=2"], "ZeroDivisionError", "return ranks // 0"),
+        (["check", "broken.py:f"], "SyntaxError", "def f(:"),
+        (["check", "notes.txt"], "neither Python with a function in it nor the text of a schedule", ""),
+        (["show", RING, "ranks=2..3"], "one value for each parameter", "only check takes ranges"),
+        (["show", RING, "ranks=3", "--dump-ir", "after=fues"], "there is no pass 'fues'", "fuse       receive"),
+        (["show", RING, "ranks=3", "--dump-ir", "fuse"], "expected after=PASS", "--dump-ir after=fuse,rank=2"),
+        (["show", RING, "ranks=3", "--diff", "sort"], "there is no pass 'sort'", "sync"),
+        (["show", RING, "ranks=3", "--rank", "3"], "there is no rank 3", "ranks 0 to 2"),
+        (["show", RING, "ranks=3", "-o", "ring.gif"], "ends in .svg, .png or .pdf", ""),
+        (["show", RING, "ranks=3", "-o", "no/ring.svg"], "there is no directory no", ""),
+        (["run", RING, "ranks=3", "-n", "4"], "the program is for 3 ranks, -n asks for 4", "the same number"),
+        (["run", RING, "ranks=3", "--size", "big"], "'big' is no size", "25MB"),
+        (["run", RING, "ranks=3", "--dtype", "float8"], "--dtype must be one of float32", ""),
+        (["run", RING, "ranks=3", "--op", "mean"], "--op must be one of sum", ""),
+        (["launch", "-n", "2", "no.py"], "there is no file no.py", ""),
+        (["launch", "-n", "2", "--", "no-such-command"], "there is no command 'no-such-command'", ""),
+        (["chekc"], "No such command", ""),
+    ],
+)
+def test_newcomers_mistakes(workplace: Path, words: list[str], message: str, hint: str) -> None:
+    (workplace / "broken.py").write_text("def f(:\n")
+    (workplace / "notes.txt").write_text("hello\n")
+    result = run(*words)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert hint in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_starting_is_fast_and_loads_neither_pictures_nor_native_code() -> None:
+    code = (
+        "import sys, hocket.cli\n"
+        "print([m for m in sys.modules if m.startswith(('matplotlib', 'hocket._native', 'hocket.runtime'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# On processes
+
+
+def test_sizes() -> None:
+    assert [parse_size(text) for text in ("8", "4K", "64MB", "1.5k", "2GiB")] == [8, 4096, 64 << 20, 1536, 2 << 30]
+    assert [show_size(n) for n in (8, 4096, 25 << 20)] == ["8 B", "4 KB", "25 MB"]
+    assert [show_seconds(t) for t in (1.5, 0.0123, 4.2e-6, 3e-8)] == ["1.50 s", "12.3 ms", "4.20 us", "30 ns"]
+    with pytest.raises(UsageError):
+        parse_size("64 sheep")
+
+
+def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
+    assert bus_factor(hocket.AllReduce(4)) == 1.5
+    assert (
+        bus_factor(hocket.AllGather(4)) == bus_factor(hocket.ReduceScatter(4)) == bus_factor(hocket.AllToAll(4)) == 0.75
+    )
+    assert bus_factor(hocket.Broadcast(4)) == bus_factor(hocket.Reduce(4)) == 1
+    assert bus_factor(hocket.Custom(2, inputs=1, outputs=1, post=lambda rank, index: None)) is None
+
+
+def test_inputs_are_the_same_wherever_they_are_made() -> None:
+    job = Job(ring.all_reduce(2).compile(), 100, "float32", "sum", 1, 0)
+    assert np.array_equal(job.input(1), job.input(1))
+    assert not np.array_equal(job.input(0), job.input(1))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (RING, "ranks=3", "--size", "100K"),
+        ("hocket.algorithms.two_step:all_to_all", "nodes=2", "gpus=2", "--size", "3M", "--dtype", "int32"),
+        ("programs.py:shaped", "shape=3,", "--size", "1", "--dtype", "float64", "--op", "max"),
+    ],
+    ids=["ring", "alltoall", "broadcast"],
+)
+def test_run(words: tuple[str, ...]) -> None:
+    found = as_json("run", *words, "--iters", "3", "--warmup", "1")
+    assert found["wrong"] == 0
+    assert found["iterations"] == 3
+    assert 0 < found["median"] <= found["p95"]
+    assert found["algbw"] == pytest.approx(found["bytes"] / found["median"] / 1e9)
+    assert found["bitwise"] is (found["bytes"] <= 1 << 20)
+
+
+def test_launch_passes_output_and_exit_code_on(workplace: Path) -> None:
+    script = "import sys, hocket\nwith hocket.init() as comm:\n    print(comm.size, *sys.argv[1:], '-n')\n"
+    (workplace / "hello.py").write_text(script)
+    start = [sys.executable, "-c", "from hocket.cli import main; main()", "launch", "-n", "2"]
+    done = subprocess.run([*start, "hello.py", "--flag", "x"], capture_output=True, text=True, check=False)
+    assert sorted(done.stdout.splitlines()) == ["[0] 2 --flag x -n", "[1] 2 --flag x -n"]
+    assert done.returncode == 0
+    done = subprocess.run([*start, "--", "false"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+
+
+def test_demo(workplace: Path) -> None:
+    said = good("demo", "--size", "1MB")
+    for step in ("1 trace", "2 compile", "3 prove", "4 run", "5 look"):
+        assert step in said
+    assert "proven for 4 ranks, 2 or more slots" in said
+    assert "= rrcs" in said
+    assert "0 wrong" in said
+    assert "rank 3" in svg_texts(workplace / "hocket-demo.svg")
