@@ -8,7 +8,7 @@ import sys
 import weakref
 from dataclasses import dataclass
 from socket import socket
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +43,10 @@ _PATIENCE = {False: (2000, 50), True: (0, 20)}
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """What a schedule means on this rank, found once. ``own`` is the unit of the target where an alias begins."""
+    """What a schedule means on this rank, found once. ``own`` is the unit of the target where an alias begins.
+
+    ``simple``: input and output are one memory of one size, and every size will do.
+    """
 
     schedule: weakref.ref[Schedule]
     plan: _native.Plan
@@ -53,25 +56,24 @@ class _Prepared:
     own: int
     inplace: bool
     writes_input: bool
+    simple: bool
 
 
-@dataclass(slots=True)
-class _Bound:
-    """The buffers of one call.
+class _Bound(NamedTuple):
+    """The buffers of one call: the physical input and output, elements of a unit, code of the type.
 
-    ``initial`` is copied into the physical buffer, at byte ``initial_place``, once all ranks agree. ``result`` is what
-    the caller gets; ``taken`` elements of the input buffer from ``taken_from`` are copied there at the end.
+    ``initial`` is copied into the physical buffer, at byte ``place``, once all ranks agree. ``result`` is what the
+    caller gets; ``taken`` of the input buffer is copied there at the end.
     """
 
-    n: int | None
-    type: int
     input: Array | None
     output: Array | None
-    result: Array | None
+    n: int | None
+    type: int
     initial: Array | None = None
-    initial_place: int = 0
-    taken: int = 0
-    taken_from: int = 0
+    place: int = 0
+    result: Array | None = None
+    taken: slice | None = None
 
 
 class Endpoint:
@@ -96,35 +98,26 @@ class Endpoint:
         """See ``Communicator.run``."""
         member = self._alive()
         try:
-            prepared = self._prepared.get(id(schedule))
-            if prepared is None:
-                prepared = self._prepare(schedule)
+            prepared = self._prepared.get(id(schedule)) or self._prepare(schedule)
             code = _OPERATORS.get(op)
             if code is None:
                 raise InvalidArgument(f"op must be one of {', '.join(_OPERATORS)}, not {op!r}", caller())
             if tile is not None and (type(tile) is not int or tile < 64 or tile & (tile - 1) or tile > 1 << 28):
                 raise InvalidArgument(f"tile must be a power of two from 64 bytes on, not {tile!r}", caller())
-            bound = self._bind(schedule, prepared, x, out)
+            bound = self._bind_simple(x, out, prepared) if prepared.simple else None
+            if bound is None:
+                bound = self._bind(schedule, prepared, x, out)
         except Exception as error:
             self._refuse(error)
-        outcome = member.run(
-            prepared.plan,
-            bound.input,
-            bound.output,
-            bound.n,
-            bound.type,
-            code,
-            tile or 0,
-            bound.initial,
-            bound.initial_place,
-        )
+        source, target, n, kind, initial, place, result, taken = bound
+        outcome = member.run(prepared.plan, source, target, n, kind, code, tile or 0, initial, place)
         if outcome is not None:
             self._raise(outcome, schedule)
-        if bound.taken:
-            assert bound.input is not None
-            assert bound.result is not None
-            bound.result.reshape(-1)[:] = bound.input.reshape(-1)[bound.taken_from : bound.taken_from + bound.taken]
-        return bound.result
+        if taken is not None:
+            assert source is not None
+            assert result is not None
+            result.reshape(-1)[:] = source.reshape(-1)[taken]
+        return result
 
     def barrier(self) -> None:
         """Return once every rank is here."""
@@ -185,6 +178,10 @@ class Endpoint:
             alias.offset // collective.chunks if alias is not None else 0,
             collective.inplace,
             plan.writes_input,
+            alias is not None
+            and alias.target == "in"
+            and collective.input_blocks(self.rank) == collective.output_blocks(self.rank)
+            and not schedule.narrowings,
         )
         prepared[key] = found
         return found
@@ -199,55 +196,64 @@ class Endpoint:
                 raise WrongType(
                     f"rank {self.rank} needs {'x' if p.input_blocks else 'out'} in {schedule.name}", caller()
                 )
-            return _Bound(None, 0, None, None, None)
+            return _Bound(None, None, None, 0)
         dtype = given[0].dtype
         if given[-1].dtype != dtype:
             raise WrongType(f"x is of {dtype}, out of {given[-1].dtype}", caller())
+        kind = _TYPES[dtype]
         n = self._unit(schedule, p, x, out)
-        if n is not None and schedule.narrowings:
-            check_size(schedule, n, dtype.itemsize)
         if n is None:
-            return _Bound(None, _TYPES[dtype], None, None, None)
-        bound = _Bound(n, _TYPES[dtype], x if p.input_blocks else None, None, None)
+            return _Bound(None, None, None, kind)
+        check_size(schedule, n, dtype.itemsize)
+        scratch = np.empty_like(x) if p.writes_input and x is not None else None  # x is not ours to write
         if not p.output_blocks:
-            if p.writes_input and x is not None:
-                bound.input, bound.initial = np.empty_like(x), x
-            return bound
-        own = p.own * n
-        if out is None and x is not None:
-            in_x = p.alias is not None and p.input_blocks == p.output_blocks
-            out = x if in_x else np.empty(_shape(x, p), dtype)
-        assert out is not None
-        bound.result = out
+            return _Bound(x, None, n, kind) if scratch is None else _Bound(scratch, None, n, kind, x)
+        if out is None:
+            assert x is not None
+            works_in_x = p.alias is not None and p.input_blocks == p.output_blocks
+            out = x if works_in_x else np.empty(_shape(x, p), dtype)
         if not out.flags.writeable:
             raise InvalidArgument("the result would go to an array that is read-only", caller())
-        if x is None:
-            bound.output = out
-            return bound
+        if x is None or not p.input_blocks:
+            return _Bound(None, out, n, kind, result=out)
         if p.alias is None:
-            bound.output = out
-            same = x is out or _begins(x, out, 0) or _begins(out, x, self.rank * n) or _begins(x, out, self.rank * n)
-            if same or p.writes_input:
-                bound.input, bound.initial = np.empty_like(x), x
+            if x is out or _begins(x, out, 0) or _begins(out, x, self.rank * n) or _begins(x, out, self.rank * n):
+                scratch = np.empty_like(x)
             elif np.may_share_memory(x, out):
                 raise _overlap()
-            return bound
+            if scratch is None:
+                return _Bound(x, out, n, kind, result=out)
+            return _Bound(scratch, out, n, kind, x, result=out)
+        own = p.own * n
         whole, part = (x, out) if p.alias.target == "in" else (out, x)
         if x is out or _begins(part, whole, own):  # in place as NCCL means it
-            bound.input, bound.output = (x, None) if whole is x else (None, out)
             if not whole.flags.writeable:
                 raise InvalidArgument("a call in place needs arrays that can be written", caller())
-            return bound
+            return _Bound(x, None, n, kind, result=out) if whole is x else _Bound(None, out, n, kind, result=out)
         if np.may_share_memory(x, out):
             raise _overlap()
-        bound.initial = x
         if p.alias.target == "out":
-            bound.input, bound.output, bound.initial_place = None, out, own * dtype.itemsize
-        elif p.input_blocks == p.output_blocks:
-            bound.input = out
-        else:
-            bound.input, bound.taken_from, bound.taken = np.empty_like(x), own, out.size
-        return bound
+            return _Bound(None, out, n, kind, x, own * dtype.itemsize, out)
+        if p.input_blocks == p.output_blocks:
+            return _Bound(out, None, n, kind, x, result=out)
+        return _Bound(np.empty_like(x), None, n, kind, x, result=out, taken=slice(own, own + out.size))
+
+    def _bind_simple(self, x: Array | None, out: Array | None, p: _Prepared) -> _Bound | None:
+        """The same for arrays that need no second look: plain, writable, apart. None where in doubt."""
+        if type(x) is not np.ndarray:
+            return None
+        kind = _TYPES.get(x.dtype)
+        n, rest = divmod(x.size, p.input_blocks)
+        if kind is None or rest:
+            return None
+        if out is None:
+            return _Bound(x, None, n, kind, None, 0, x) if x.flags.carray else None
+        if type(out) is not np.ndarray or out.size != x.size or out.dtype != x.dtype or np.may_share_memory(x, out):
+            return None
+        flags = x.flags
+        if not (out.flags.carray and flags.c_contiguous and flags.aligned):
+            return None
+        return _Bound(out, None, n, kind, x, 0, out)
 
     def _unit(self, schedule: Schedule, p: _Prepared, x: Array | None, out: Array | None) -> int | None:
         """Elements of a unit, from whichever array says it; None if this rank has no buffer at all."""
