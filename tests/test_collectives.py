@@ -41,7 +41,7 @@ def custom(ranks: int | tuple[int, ...] = 3, inplace: bool = False) -> Custom:
 
 
 ALL: list[Collective] = [
-    *(cls(*sizes, inplace) for cls in UNIFORM for sizes in product((1, 3, (2, 3)), (1, 2)) for inplace in (False, True)),
+    *(cls(*sizes, inplace) for cls, *sizes, inplace in product(UNIFORM, (1, 3, (2, 3)), (1, 2), (False, True))),
     *(cls(4, 2, root=root) for cls in ROOTED for root in (1, 3)),
     custom(),
     custom(inplace=True),

@@ -478,6 +478,8 @@ def parse(text: str) -> Collective:
     for word in rest.removesuffix(")").split(", "):
         key, _, value = word.partition("=")
         words[key] = value
+    if name not in (Custom.name, *(cls.name for cls in _NAMED)):
+        raise ValueError(f"there is no collective named {name!r}")
     try:
         found = _read(name, words)
     except InvalidArgument:
@@ -495,9 +497,7 @@ def _read(name: str, words: dict[str, str]) -> Collective:
     inplace = "inplace" in words
     if name == Custom.name:
         return _read_custom(ranks, words, inplace).refined(int(words["chunks"]))
-    for cls in _NAMED:
-        if cls.name == name:
-            if issubclass(cls, _Rooted):
-                return cls(ranks, int(words["chunks"]), inplace, int(words["root"]))
-            return cls(ranks, int(words["chunks"]), inplace)
-    raise ValueError(f"there is no collective named {name!r}")
+    cls = next(cls for cls in _NAMED if cls.name == name)
+    if issubclass(cls, _Rooted):
+        return cls(ranks, int(words["chunks"]), inplace, int(words["root"]))
+    return cls(ranks, int(words["chunks"]), inplace)

@@ -92,7 +92,7 @@ class Tracer:
         return Ref(self, span, dst, node + 1, site)
 
     def _span(self, rank: Position, buffer: str, index: Position, count: SupportsIndex, site: Site) -> Span:
-        if buffer not in BUFFERS:
+        if not isinstance(buffer, str) or buffer not in BUFFERS:
             names = ", ".join(map(repr, BUFFERS))
             raise InvalidArgument(f"there is no buffer {buffer!r}", site, f"buffers are {names}")
         name: BufferName = buffer
