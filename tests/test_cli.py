@@ -442,7 +442,7 @@ def test_demo(workplace: Path) -> None:
     said = good("demo", "--size", "1MB")
     for step in ("1 trace", "2 compile", "3 prove", "4 run", "5 look"):
         assert step in said
-    assert "proven for 4 ranks, 2 or more slots" in said
+    assert "proven for 6 ranks, 2 or more slots" in said
     assert "= rrcs" in said
     assert "0 wrong" in said
-    assert "rank 3" in svg_texts(workplace / "hocket-demo.svg")
+    assert "rank 5" in svg_texts(workplace / "hocket-demo.svg")

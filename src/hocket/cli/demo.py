@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from rich.console import Console
@@ -18,7 +19,7 @@ from hocket.ir.instr_dag import Instr, InstrDag, opcode
 from hocket.ir.text import Stage, print_stage
 from hocket.verify import Proof
 
-_NODES, _GPUS = 2, 2
+_NODES, _GPUS = 2, 3  # as in Figure 1
 
 
 def play(output: Path, size: str) -> int:
@@ -32,10 +33,8 @@ def play(output: Path, size: str) -> int:
     def head(number: int, title: str, rest: str) -> None:
         console.print(Text.assemble("\n", (f"{number} {title}", "bold cyan"), f"  {rest}"), soft_wrap=True)
 
-    say(
-        f"hocket {hocket.__version__}: hierarchical AllReduce (MSCCLang, Figure 3), {_NODES} nodes of {_GPUS} ranks",
-        "bold",
-    )
+    what = f"hierarchical AllReduce (MSCCLang, Figures 1 and 3), {_NODES} nodes of {_GPUS} ranks"
+    say(f"hocket {hocket.__version__}: {what}", "bold")
 
     program = hierarchical.all_reduce(_NODES, _GPUS)
     operations = [line.partition("  ")[0] for line in _of_rank_0(program.chunk_dag, "0: input")]
@@ -55,7 +54,8 @@ def play(output: Path, size: str) -> int:
         say(f"    {p.name:<10} {known.doc:<46} {news}".rstrip())
     say("  fuse, for one: rank 0 receives, adds, keeps and sends on in one instruction, not two")
     say(_fusion(passes), "dim")
-    say("  and so its part of the schedule is five thread blocks that run side by side")
+    blocks = len(schedule.ranks[0].thread_blocks)
+    say(f"  and so its part of the schedule is {blocks} thread blocks that run side by side")
     say("\n".join(f"    {line}" for line in _of_rank_0(schedule, "rank 0")), "dim")
 
     facts = Facts.of(schedule)
@@ -63,7 +63,7 @@ def play(output: Path, size: str) -> int:
     head(3, "prove", f"{proof}: no deadlock, no race,")
     say("  and every rank ends with the sum of all. Each schedule is proven, each time it is compiled.")
 
-    head(4, "run", "the proven schedule, through shared memory:")
+    head(4, "run", f"the proven schedule, through shared memory, on {len(os.sched_getaffinity(0))} cores")
     with working("running"):
         found = measure(schedule, amount, "float32", "sum", iterations=20, warmup=5)
     say(f"  {str(found).replace(chr(10), chr(10) + '  ')}", "bold red" if found.wrong else "")
@@ -85,11 +85,11 @@ def _of_rank_0(stage: Stage, begin: str) -> list[str]:
 
 
 def _fusion(passes: list[Pass]) -> str:
-    """The first instruction of rank 0 that fuse made, under the two it was made of."""
+    """The first instruction of rank 0 that fuse made of a receiving and a sending one, under the two it was made of."""
     before, after = next((p.before, p.after) for p in passes if p.name == "fuse")
     assert isinstance(before, InstrDag)
     assert isinstance(after, InstrDag)
-    fused = next(i for i in after.instrs if i.rank == 0 and i.arrivals and i.departures)
+    fused = next(i for i in after.instrs if i.rank == 0 and opcode(i.shape) == "rrcs")
     parts = [i for i in before.instrs if i.arrivals == fused.arrivals or i.departures == fused.departures]
     return "\n".join([*(f"    {_show(part)}" for part in parts), f"      = {_show(fused)}"])
 

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch, Rectangle
 
-from hocket.ir.chunk_dag import ChunkDag, Kind, Span
+from hocket.ir.chunk_dag import ChunkDag, ChunkNode, Kind, Span
 from hocket.ir.instr_dag import OPCODES
 from hocket.ir.schedule import Receive, Schedule, Send, Step
 
@@ -352,82 +352,89 @@ def _draw_chunk_dag(dag: ChunkDag) -> Figure:
     true = [(place[d], place[n]) for n in numbers for d in dag.nodes[n].true if d in place]
     false = [(place[d], place[n]) for n in numbers for d in dag.nodes[n].false if d in place]
     depth = [d or 0 for d in _longest_paths(len(numbers), [*true, *false])]
-
-    # A column for each rank, as wide as its most crowded row.
-    rows: dict[tuple[int, int], list[int]] = {}
-    for i, number in enumerate(numbers):
-        rows.setdefault((dag.nodes[number].dst.rank, depth[i]), []).append(i)
-    ranks = sorted({rank for rank, _ in rows})
-    widths = {rank: max(len(row) for (r, _), row in rows.items() if r == rank) for rank in ranks}
-    left, edge = {}, 0.0
-    for rank in ranks:
-        left[rank] = edge
-        edge += widths[rank] + 0.35
-    position: dict[int, tuple[float, float]] = {}
-    for (rank, level), row in rows.items():
-        for j, i in enumerate(row):
-            slack = (widths[rank] - len(row)) / 2
-            position[i] = (left[rank] + slack + j + 0.5, -float(level))
+    columns, position = _arrange([dag.nodes[number].dst.rank for number in numbers], depth)
 
     box = (1.45, 0.78)  # inches from one column and one row to the next
-    across, down = edge - 0.35, 1 + max(depth, default=0)
+    across, down = sum(columns[-1][1:]) + 0.16, 1 + max(depth)
     operations = len(dag.nodes) - dag.collective.size
     facts = f"{dag.collective} · Chunk DAG · {_many(operations, 'operation')} on {_many(dag.collective.size, 'rank')}"
     size = max(across * box[0], 0.075 * len(facts), 4.4), down * box[1] + 0.3
     figure, axes = _canvas(size, (0.25, 0.25, 0.8, 0.7), dag.name, facts)
-    axes.set_xlim(0, size[0] / box[0])
+    axes.set_xlim(-0.08, size[0] / box[0] - 0.08)
     axes.set_ylim(0.5 - down, 0.5 + 0.3 / box[1])
     axes.set_xticks([])
-    for rank in ranks:
-        x = left[rank] - 0.08
-        axes.add_patch(Rectangle((x, 0.5 - down), widths[rank] + 0.16, down + 0.3 / box[1], color="#F4F4F4", lw=0))
-        axes.text(
-            x + 0.08 + widths[rank] / 2,
-            0.5 + 0.13 / box[1],
-            f"rank {rank}",
-            weight="bold",
-            size=9.5,
-            ha="center",
-            va="center",
-        )
+    above = 0.3 / box[1]
+    for rank, x, wide in columns:
+        axes.add_patch(Rectangle((x - 0.08, 0.5 - down), wide + 0.16, down + above, color="#F4F4F4", lw=0))
+        name = f"rank {rank}"
+        axes.text(x + wide / 2, 0.5 + above / 2, name, weight="bold", size=9.5, ha="center", va="center", color=_INK)
+    texts = [_describe(dag.nodes[number]) for number in numbers]
+    letters = min(7.5, 130 / max(len(line) for text in texts for line in text.split("\n")))
     for i, number in enumerate(numbers):
-        _draw_node(axes, dag, number, position[i])
+        _draw_node(axes, dag.nodes[number].kind, texts[i], letters, position[i])
     for pairs, dashed in ((true, False), (false, True)):
         for first, second in pairs:
             _draw_dependency(axes, position[first], position[second], dashed)
-    handles: list[Patch | Line2D] = [Patch(facecolor=_NODE[kind], edgecolor=_FAINT, label=kind.value) for kind in _NODE]
-    handles.append(Line2D([], [], color=_INK, lw=1, label="true"))
-    handles.append(Line2D([], [], color=_COLOURS["rrcs"], lw=1, ls="--", label="false dependency"))
+    kinds = {dag.nodes[number].kind for number in numbers}
+    handles: list[Patch | Line2D] = [
+        Patch(facecolor=_NODE[kind], edgecolor=_FAINT, label=kind.value) for kind in _NODE if kind in kinds
+    ]
+    handles.append(Line2D([], [], color=_INK, lw=1, label="true dependency"))
+    if false:
+        handles.append(Line2D([], [], color=_COLOURS["rrcs"], lw=1, ls="--", label="false dependency"))
     _close(figure, handles, notes)
     return figure
+
+
+def _arrange(
+    ranks: Sequence[int], depths: Sequence[int]
+) -> tuple[list[tuple[int, float, int]], list[tuple[float, float]]]:
+    """Columns, as (rank, left edge, width), each as wide as its most crowded row; and the place of each node."""
+    rows: dict[tuple[int, int], list[int]] = {}
+    for i, row in enumerate(zip(ranks, depths, strict=True)):
+        rows.setdefault(row, []).append(i)
+    widths: dict[int, int] = {}
+    for (rank, _), nodes in sorted(rows.items()):
+        widths[rank] = max(widths.get(rank, 0), len(nodes))
+    columns: list[tuple[int, float, int]] = []
+    place = [(0.0, 0.0)] * len(ranks)
+    edge = 0.0
+    for rank, width in widths.items():
+        columns.append((rank, edge, width))
+        for (r, depth), nodes in rows.items():
+            if r == rank:
+                for j, i in enumerate(nodes):
+                    place[i] = (edge + (width - len(nodes)) / 2 + j + 0.5, -float(depth))
+        edge += width + 0.35
+    return columns, place
 
 
 _NODE = {Kind.INPUT: "#FFFFFF", Kind.COPY: "#BBDDF5", Kind.REDUCE: "#F8D99B"}
 _NODE_SIZE = (0.88, 0.5)
 
 
-def _draw_node(axes: Axes, dag: ChunkDag, number: int, at: tuple[float, float]) -> None:
-    node = dag.nodes[number]
+def _describe(node: ChunkNode) -> str:
+    if node.src is None:
+        return f"{node.kind.value} {node.dst}"
+    here = "" if node.src.rank == node.dst.rank else f"rank {node.src.rank} "
+    return f"{node.kind.value} {node.dst}\n{'with' if node.kind is Kind.REDUCE else 'from'} {here}{node.src}"
+
+
+def _draw_node(axes: Axes, kind: Kind, text: str, size: float, at: tuple[float, float]) -> None:
     wide, tall = _NODE_SIZE
     corner = (at[0] - wide / 2 + 0.05, at[1] - tall / 2 + 0.05)
-    axes.add_patch(
-        FancyBboxPatch(
-            corner,
-            wide - 0.1,
-            tall - 0.1,
-            boxstyle="round,pad=0.05",
-            facecolor=_NODE[node.kind],
-            edgecolor=_FAINT,
-            lw=0.8,
-            zorder=3,
-        )
+    outline = FancyBboxPatch(
+        corner,
+        wide - 0.1,
+        tall - 0.1,
+        boxstyle="round,pad=0.05",
+        facecolor=_NODE[kind],
+        edgecolor=_FAINT,
+        lw=0.8,
+        zorder=3,
     )
-    lines = [f"{node.kind.value} {node.dst}"]
-    if node.src is not None:
-        here = "" if node.src.rank == node.dst.rank else f"rank {node.src.rank} "
-        lines.append(f"{'with' if node.kind is Kind.REDUCE else 'from'} {here}{node.src}")
-    size = min(7.5, 130 / max(map(len, lines)))
-    axes.text(at[0], at[1], "\n".join(lines), size=size, ha="center", va="center", color=_INK, zorder=4)
+    axes.add_patch(outline)
+    axes.text(*at, text, size=size, ha="center", va="center", color=_INK, zorder=4)
 
 
 def _draw_dependency(axes: Axes, start: tuple[float, float], end: tuple[float, float], dashed: bool) -> None:
