@@ -7,11 +7,11 @@ names of a chunk have been turned into one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from hocket.collectives import BUFFERS, BufferName, Collective
+from hocket.collectives import BufferName, Collective
 from hocket.errors import InvalidSchedule, Where
 
 
@@ -172,6 +172,7 @@ class ChunkDagBuilder:
 def verify(dag: ChunkDag) -> None:
     """Raise InvalidSchedule if the DAG breaks a rule of its own form."""
     ranks = dag.collective.size
+    sizes = buffer_sizes(dag.collective, dag.scratch)
     for i, node in enumerate(dag.nodes):
         if (node.kind is Kind.INPUT) != (i < ranks) or (node.src is None) != (i < ranks):
             raise InvalidSchedule(f"node {i}: the first {ranks} nodes, and no others, are inputs")
@@ -179,19 +180,32 @@ def verify(dag: ChunkDag) -> None:
             raise InvalidSchedule(f"node {i} depends on a node that is not before it")
         for span in (node.src, node.dst):
             empty = node.kind is Kind.INPUT and not dag.collective.inputs(node.dst.rank)
-            if span is not None and not empty:
-                check_span(dag.collective, dag.scratch, span, f"node {i}")
+            if span is not None and not empty and (wrong := misplaced(span, sizes)):
+                raise InvalidSchedule(f"node {i}: {wrong}")
         if node.src is not None and node.src.count != node.dst.count:
             raise InvalidSchedule(f"node {i} moves {node.src.count} chunks into {node.dst.count}")
 
 
-def check_span(collective: Collective, scratch: Iterable[int], span: Span, what: str) -> None:
-    """Raise InvalidSchedule unless a physical span lies within its buffer."""
-    if span.buffer not in BUFFERS or not 0 <= span.rank < collective.size:
-        raise InvalidSchedule(f"{what}: there is no {span.buffer!r} on rank {span.rank}")
-    size = buffer_size(collective, scratch, span.rank, span.buffer)
-    if span.count < 1 or span.stride < 1 or span.index < 0 or span.indices()[-1] >= size:
-        raise InvalidSchedule(f"{what}: {span} is outside the {size} chunks of rank {span.rank}")
+Sizes = tuple[dict[BufferName, int], ...]
+"""For each rank the number of chunks of each physical buffer."""
+
+
+def buffer_sizes(collective: Collective, scratch: Sequence[int]) -> Sizes:
+    """The sizes of all buffers; ``scratch`` has one entry a rank."""
+    return tuple(
+        {"in": collective.inputs(rank), "out": collective.outputs(rank), "sc": scratch[rank]}
+        for rank in range(collective.size)
+    )
+
+
+def misplaced(span: Span, sizes: Sizes) -> str | None:
+    """What is wrong with a physical span; None if it lies within its buffer."""
+    size = sizes[span.rank].get(span.buffer) if 0 <= span.rank < len(sizes) else None
+    if size is None:
+        return f"there is no {span.buffer!r} on rank {span.rank}"
+    if span.count < 1 or span.stride < 1 or not 0 <= span.index <= size - 1 - (span.count - 1) * span.stride:
+        return f"{span} is outside the {size} chunks of rank {span.rank}"
+    return None
 
 
 def shares_chunk(a: Span, b: Span) -> bool:
@@ -204,11 +218,3 @@ def shares_chunk(a: Span, b: Span) -> bool:
     shorter, longer = (one, other) if len(one) <= len(other) else (other, one)
     return any(index in longer for index in shorter)
 
-
-def buffer_size(collective: Collective, scratch: Iterable[int], rank: int, buffer: BufferName) -> int:
-    """Chunks of a physical buffer."""
-    if buffer == "in":
-        return collective.inputs(rank)
-    if buffer == "out":
-        return collective.outputs(rank)
-    return tuple(scratch)[rank]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from hocket.collectives import Collective
 from hocket.errors import InvalidSchedule, Where
-from hocket.ir.chunk_dag import Span, check_span
+from hocket.ir.chunk_dag import Span, buffer_sizes, misplaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +135,7 @@ def verify(dag: InstrDag) -> None:
             raise InvalidSchedule(f"edge {number} is of instance {edge.instance}, there are {dag.refinement}")
     sent: list[int | None] = [None] * len(dag.edges)
     received: list[int | None] = [None] * len(dag.edges)
+    sizes = buffer_sizes(dag.collective, dag.scratch)
     for i, instr in enumerate(dag.instrs):
         if any(not 0 <= d < i or dag.instrs[d].rank != instr.rank for d in instr.after):
             raise InvalidSchedule(f"instruction {i} comes after one that is not before it on its rank")
@@ -143,19 +144,22 @@ def verify(dag: InstrDag) -> None:
         counts = set()
         for operand in (*instr.srcs, *instr.dsts):
             if type(operand) is Span:
-                check_span(dag.collective, dag.scratch, operand, f"instruction {i}")
+                if wrong := misplaced(operand, sizes):
+                    raise InvalidSchedule(f"instruction {i}: {wrong}")
                 if operand.rank != instr.rank:
                     raise InvalidSchedule(f"instruction {i} of rank {instr.rank} uses memory of rank {operand.rank}")
                 counts.add(operand.count)
                 continue
             assert not isinstance(operand, Span)
-            ends, rank = (received, "dst") if type(operand) is Arrival else (sent, "src")
+            receives = type(operand) is Arrival
+            ends = received if receives else sent
             if not 0 <= operand.edge < len(dag.edges) or ends[operand.edge] is not None:
                 raise InvalidSchedule(f"instruction {i}: edge {operand.edge} is missing or used twice")
-            if getattr(dag.edges[operand.edge], rank) != instr.rank:
+            edge = dag.edges[operand.edge]
+            if (edge.dst if receives else edge.src) != instr.rank:
                 raise InvalidSchedule(f"instruction {i} is not at the end of edge {operand.edge}")
             ends[operand.edge] = i
-            counts.add(dag.edges[operand.edge].count)
+            counts.add(edge.count)
         if len(counts) != 1:
             raise InvalidSchedule(f"instruction {i} mixes spans of {sorted(counts)} chunks")
     for number, (s, r) in enumerate(zip(sent, received, strict=True)):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from hocket.collectives import Collective
 from hocket.errors import ChannelConflict, InvalidSchedule, StepName, UnmatchedTransfer, Where
-from hocket.ir.chunk_dag import Span, check_span, shares_chunk
+from hocket.ir.chunk_dag import Span, buffer_sizes, misplaced, shares_chunk
 from hocket.ir.instr_dag import Shape, opcode
 
 
@@ -153,7 +153,7 @@ def verify(schedule: Schedule) -> None:
         raise InvalidSchedule(f"{len(schedule.ranks)} ranks for a collective of {collective.size}")
     if schedule.slots < 1:
         raise InvalidSchedule("a connection has at least one slot")
-    scratch = tuple(rank.scratch for rank in schedule.ranks)
+    sizes = buffer_sizes(collective, [rank.scratch for rank in schedule.ranks])
     traffic: dict[tuple[int, int, int], list[int]] = {}
     for r, rank in enumerate(schedule.ranks):
         owners: dict[Receive | Send, int] = {}
@@ -172,7 +172,8 @@ def verify(schedule: Schedule) -> None:
                 counts = set()
                 for operand in (*step.srcs, *step.dsts):
                     if type(operand) is Span:
-                        check_span(collective, scratch, operand, f"rank {r}, thread block {b}, step {s}")
+                        if wrong := misplaced(operand, sizes):
+                            raise InvalidSchedule(wrong, schedule.step_name(r, b, s))
                         counts.add(operand.count)
                         if operand.rank != r:
                             raise InvalidSchedule("memory of another rank", schedule.step_name(r, b, s))
