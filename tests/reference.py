@@ -24,7 +24,7 @@ def expected(schedule: Schedule, arrays: Sequence[Array], n: int) -> list[list[A
     """For each rank the units of its output, straight from what the collective is; None where anything will do."""
     collective, ranks = schedule.collective, range(schedule.collective.size)
     root = getattr(collective, "root", 0)
-    blocks = [array.reshape(-1, n) if len(array) else array.reshape(0, n) for array in arrays]
+    blocks = [array.reshape(collective.input_blocks(rank), n) for rank, array in zip(ranks, arrays, strict=True)]
     match collective.name:
         case "allreduce":
             return [[sum(b[0] for b in blocks)] for _ in ranks]
