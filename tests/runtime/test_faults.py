@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -293,6 +294,17 @@ def mistaken(comm: Communicator) -> str:
     except BootstrapFailed as error:
         return error.reason
     raise AssertionError
+
+
+def test_a_limit_on_file_sizes_is_explained() -> None:
+    code = """
+import resource, hocket
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+hocket.init()
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "error[bootstrap]: there is no shared memory: File too large" in found.stderr
+    assert "help: a limit on the size of files" in found.stderr
 
 
 def test_ranks_that_were_told_different_sizes() -> None:

@@ -107,10 +107,19 @@ def meet(timeout: float) -> Meeting:
 
 
 def _memory() -> int:
-    """Shared memory without a name, which nobody can shrink under our feet."""
-    descriptor = os.memfd_create("hocket", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(descriptor, _native.FILE_BYTES)
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    """Shared memory without a name, which nobody can shrink under our feet. Sparse: only what is used takes memory."""
+    try:
+        descriptor = os.memfd_create("hocket", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(descriptor, _native.FILE_BYTES)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        except OSError:
+            os.close(descriptor)
+            raise
+    except OSError as error:
+        raise BootstrapFailed(
+            f"there is no shared memory: {error.strerror}", "a limit on the size of files (ulimit -f) must be lifted"
+        ) from error
     return descriptor
 
 

@@ -29,7 +29,7 @@ from hocket.errors import (
     WrongType,
     caller,
 )
-from hocket.ir.schedule import Schedule
+from hocket.ir.schedule import Schedule, verify
 from hocket.runtime.bootstrap import Meeting
 from hocket.runtime.plan import check_size, lower
 
@@ -165,6 +165,7 @@ class Endpoint:
             raise InvalidArgument(
                 f"{schedule.name} is for {collective.size} ranks, this communicator has {self.size}", caller()
             )
+        verify(schedule)
         plan = lower(schedule, self.rank)
         alias = collective.alias(self.rank)
         key = id(schedule)
