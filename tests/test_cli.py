@@ -19,11 +19,12 @@ import hocket
 from hocket.algorithms import all_pairs, hierarchical, ring
 from hocket.cli import app
 from hocket.cli.compiled import Facts
-from hocket.cli.measure import Job, bus_factor, parse_size, show_seconds, show_size
+from hocket.cli.measure import Job, bus_factor, count_wrong, parse_size, show_seconds, show_size
 from hocket.cli.target import UsageError
 from hocket.compiler.pipeline import PASSES
 from hocket.formats.picture import draw
 from hocket.ir.text import parse_instr_dag, parse_schedule, print_stage
+from hocket.semantics import reference
 
 RING = "hocket.algorithms.ring:all_reduce"
 
@@ -354,6 +355,8 @@ def test_the_same_stage_gives_the_same_bytes(workplace: Path) -> None:
         (["show", RING, "ranks=3", "--rank", "3"], "there is no rank 3", "ranks 0 to 2"),
         (["show", RING, "ranks=3", "-o", "ring.gif"], "ends in .svg, .png or .pdf", ""),
         (["show", RING, "ranks=3", "-o", "no/ring.svg"], "there is no directory no", ""),
+        (["check", RING, "ranks=3", "--protocol", "LL9"], "--protocol must be one of auto", ""),
+        (["check", RING, "ranks=3", "--slots", "0"], "--slots", ""),
         (["run", RING, "ranks=3", "-n", "4"], "the program is for 3 ranks, -n asks for 4", "the same number"),
         (["run", RING, "ranks=3", "--size", "big"], "'big' is no size", "25MB"),
         (["run", RING, "ranks=3", "--dtype", "float8"], "--dtype must be one of float32", ""),
@@ -407,6 +410,16 @@ def test_inputs_are_the_same_wherever_they_are_made() -> None:
     job = Job(ring.all_reduce(2).compile(), 100, "float32", "sum", 1, 0)
     assert np.array_equal(job.input(1), job.input(1))
     assert not np.array_equal(job.input(0), job.input(1))
+
+
+@pytest.mark.parametrize(("dtype", "op"), [("float32", "sum"), ("int64", "sum"), ("float64", "min")])
+def test_every_wrong_element_is_counted(dtype: str, op: str) -> None:
+    schedule = ring.all_reduce(3).compile()
+    job = Job(schedule, 100, dtype, op, 1, 0)
+    out = reference(schedule, [job.input(rank) for rank in range(3)], op)[1]
+    assert count_wrong(job, 1, out) == 0
+    out[[0, 42, 99]] += np.array(1, dtype)
+    assert count_wrong(job, 1, out) == 3
 
 
 @pytest.mark.parametrize(

@@ -71,10 +71,10 @@ Protocol = Annotated[
     str | None, typer.Option(help="How arrival is signalled, instead of the program's.", show_default=False)
 ]
 Instances = Annotated[
-    int | None, typer.Option(help="Parallel instances of the program, instead of its own.", show_default=False)
+    int | None, typer.Option(min=1, help="Parallel instances of the program, instead of its own.", show_default=False)
 ]
 Slots = Annotated[
-    int | None, typer.Option(help="Slots of a connection: the most that may be needed.", show_default="2")
+    int | None, typer.Option(min=1, help="Slots of a connection: the most that may be needed.", show_default="2")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -9,7 +9,7 @@ from hocket.ir.chunk_dag import ChunkDag
 from hocket.ir.instr_dag import InstrDag
 from hocket.ir.schedule import Schedule
 from hocket.ir.text import Stage
-from hocket.program import Program
+from hocket.program import PROTOCOLS, Program
 from hocket.verify import prove
 
 
@@ -33,6 +33,8 @@ class Options:
 
     def compile(self, made: Program | Schedule, passes: list[Pass] | None = None) -> Schedule:
         """A proven schedule. Each pass of the compiler is added to ``passes``."""
+        if self.protocol is not None and self.protocol not in PROTOCOLS:
+            raise UsageError(f"--protocol must be one of {', '.join(PROTOCOLS)}, not {self.protocol!r}")
         if isinstance(made, Schedule):
             if self.protocol is not None or self.instances is not None:
                 raise UsageError("a schedule is compiled already: --protocol and --instances are for programs")

@@ -69,7 +69,8 @@ def play(output: Path, size: str) -> int:
     say(f"  {str(found).replace(chr(10), chr(10) + '  ')}", "bold red" if found.wrong else "")
 
     head(5, "look", f"{output} shows who sends what to whom, and who waits for whom")
-    draw(schedule, output)
+    with working("drawing"):
+        draw(schedule, output)
 
     console.print(
         "\nNext: [bold]hocket check hocket.algorithms.ring:all_reduce ranks=2..16[/], then a program of your own",

@@ -180,7 +180,7 @@ def _on_each_rank(comm: Communicator, job: Job) -> tuple[list[float], int, Array
         comm.run(job.schedule, x if len(x) else None, out if len(out) else None, op=job.op)
         if i >= job.warmup:
             seconds.append(perf_counter() - begin)
-    return seconds, _count_wrong(job, comm.rank, out), out.copy() if job.bytes <= _BITWISE else None
+    return seconds, count_wrong(job, comm.rank, out), out.copy() if job.bytes <= _BITWISE else None
 
 
 def _buffers(job: Job, rank: int) -> tuple[Array, Array]:
@@ -197,7 +197,7 @@ def _buffers(job: Job, rank: int) -> tuple[Array, Array]:
     return x, out
 
 
-def _count_wrong(job: Job, rank: int, out: Array) -> int:
+def count_wrong(job: Job, rank: int, out: Array) -> int:
     """Elements that differ from NumPy: in any bit for integers, by more than p * eps * sum|x| for floats.
 
     One rank's input is made at a time, so that memory does not grow with the number of ranks.
