@@ -34,6 +34,9 @@ MAX_SCRATCH = 1 << 24
 
 MAX_CHANNEL = 1 << 16
 
+MAX_INSTANCES = 1 << 10
+"""Parallel instances of one operation, over all fragments that it lies in."""
+
 
 class Tracer:
     """Records one program. Active between ``start`` and ``stop``, in the thread (context) that started it."""
@@ -229,8 +232,8 @@ def parallelize(n: SupportsIndex) -> AbstractContextManager[None]:
     if tracer is None:
         raise OutsideProgram("parallelize()", "was called while no program is being traced", site)
     factor = _number("parallelize", n, site)
-    if factor < 1:
-        raise OutOfRange("parallelize", factor, 1, None, site)
+    if not 1 <= factor <= MAX_INSTANCES // tracer.factor:
+        raise OutOfRange("parallelize", factor, 1, MAX_INSTANCES // tracer.factor + 1, site)
     return _fragment(tracer, factor)
 
 

@@ -11,7 +11,7 @@ from hocket.compiler.pipeline import Observer, run_passes
 from hocket.errors import InvalidArgument, OutsideProgram, caller
 from hocket.ir.chunk_dag import ChunkDag
 from hocket.ir.schedule import Schedule
-from hocket.language import Tracer
+from hocket.language import MAX_INSTANCES, Tracer
 from hocket.verify import check_program, prove
 
 PROTOCOLS = ("auto", "simple")
@@ -36,7 +36,7 @@ class Program:
             raise InvalidArgument(f"a program's name is a string, not {name!r}", caller())
         self.name = name if name is not None else collective.name
         self.protocol = _protocol(protocol)
-        self.instances = _positive("instances", instances)
+        self.instances = _positive("instances", instances, MAX_INSTANCES)
         self._tracer = Tracer(self.name, collective, self.protocol)
         self._state = "new"
 
@@ -80,7 +80,7 @@ class Program:
             )
         dag = replace(self.chunk_dag, protocol=_protocol(protocol) if protocol is not None else self.protocol)
         check_program(dag)
-        factor = self.instances if instances is None else _positive("instances", instances)
+        factor = self.instances if instances is None else _positive("instances", instances, MAX_INSTANCES)
         schedule = run_passes(dag, factor, _positive("slots", slots), observer)
         proof = prove(schedule)
         return replace(schedule, slots=proof.slots, narrowings=proof.narrowings)
@@ -92,8 +92,10 @@ def _protocol(name: str) -> str:
     return name
 
 
-def _positive(what: str, value: int) -> int:
+def _positive(what: str, value: int, limit: int | None = None) -> int:
     number = whole(value)
     if number is None or number < 1:
         raise InvalidArgument(f"{what} must be a positive number, not {value!r}", caller())
+    if limit is not None and number > limit:
+        raise InvalidArgument(f"{what} must be at most {limit}, not {value!r}", caller())
     return number

@@ -71,11 +71,23 @@ class Events:
 
         Raises Deadlock with a cycle of waits for ``limit`` slots.
         """
-        for slots in range(1, limit + 1):
-            order = self._run(slots)
-            if len(order) == len(self.steps):
-                return slots, order
-        raise self._deadlock(limit, order)
+        order = self._run(1)
+        if len(order) == len(self.steps):
+            return 1, order
+        # A connection has no use for more slots than transfers, and more never hurt.
+        least, most = 2, min(limit, max(map(len, self.sent.values()), default=1))
+        if most > 1:
+            order = self._run(most)
+        if len(order) < len(self.steps):
+            raise self._deadlock(limit, order)
+        while least < most:
+            middle = (least + most) // 2
+            shorter = self._run(middle)
+            if len(shorter) == len(self.steps):
+                most, order = middle, shorter
+            else:
+                least = middle + 1
+        return most, order
 
     def _credits(self, slots: int) -> dict[int, list[int]]:
         """For each receive the sends that need the slot it frees."""
