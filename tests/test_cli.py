@@ -376,7 +376,7 @@ def test_newcomers_mistakes(workplace: Path, words: list[str], message: str, hin
     assert "Traceback" not in result.output
 
 
-def test_starting_is_fast_and_loads_neither_pictures_nor_native_code() -> None:
+def test_starting_loads_neither_pictures_nor_native_code() -> None:
     code = (
         "import sys, hocket.cli\n"
         "print([m for m in sys.modules if m.startswith(('matplotlib', 'hocket._native', 'hocket.runtime'))])"

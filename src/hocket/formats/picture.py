@@ -12,7 +12,7 @@ from pathlib import Path
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch, Rectangle
@@ -44,6 +44,13 @@ _MAX_ARROWS = 800
 _MAX_NODES = 100
 _MAX_PIXELS = 6000
 
+_BOX = (0.8, 0.82)
+"""A step's part of its unit of time and of its lane; what is left of the time is for arrows."""
+
+_GAP = 0.5
+"""Between the lanes of two ranks, in lanes."""
+
+_LEGIBLE = 4.5
 _LINE = 1.2
 """Height of a line of text over its font size; a character is about half as wide as that."""
 
@@ -102,12 +109,17 @@ def _close(figure: Figure, handles: Sequence[Patch | Line2D], notes: Iterable[st
 # Schedule
 
 
+Lane = tuple[int, int]
+"""A thread block: (rank, number)."""
+
+Point = tuple[float, float]
+
+
 @dataclass(frozen=True, slots=True)
 class _Box:
     """A step where it is drawn. ``start`` is its logical time; None if it is never ready."""
 
-    rank: int
-    lane: int
+    lane: Lane
     step: Step
     start: int | None
 
@@ -136,9 +148,9 @@ class _Timeline:
             pair for end, sends in sent.items() for pair in zip(sends, received.get(end, ()), strict=False)
         ]
         start = _longest_paths(len(steps), [*chains, *self.waits, *self.transfers])
-        lanes = {(r, b): i for i, (r, b) in enumerate(dict.fromkeys((r, b) for r, b, _, _ in steps))}
-        self.boxes = [_Box(r, lanes[r, b], step, start[i]) for i, (r, b, _, step) in enumerate(steps)]
-        self.lanes = list(lanes)
+        self.boxes = [_Box((r, b), step, start[i]) for i, (r, b, _, step) in enumerate(steps)]
+        self.lanes = [(r, b) for r, rank in enumerate(schedule.ranks) for b in range(len(rank.thread_blocks))]
+        self.ticks = 1 + max((tick for tick in start if tick is not None), default=0)
 
 
 def _longest_paths(count: int, edges: Sequence[tuple[int, int]]) -> list[int | None]:
@@ -161,76 +173,99 @@ def _longest_paths(count: int, edges: Sequence[tuple[int, int]]) -> list[int | N
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Which lanes and times are drawn, and where. ``wide`` is a unit of time and ``tall`` a lane, in inches."""
+
+    middle: dict[Lane, float]
+    labels: dict[Lane, str]
+    ticks: int
+    wide: float
+    tall: float
+    left: float
+    across: float
+
+    @classmethod
+    def of(cls, schedule: Schedule, timeline: _Timeline, facts: str, with_channel: bool) -> _Layout:
+        lanes = timeline.lanes
+        if len(lanes) > _MAX_LANES:  # whole ranks, or a part of the first
+            head = lanes[: _MAX_LANES + 1]
+            lanes = [lane for lane in head if lane[0] < head[-1][0]] or head[:_MAX_LANES]
+        ticks = min(timeline.ticks, _MAX_TICKS)
+        wide = min(1.0, max(0.14, 15.0 / ticks))
+        labels = {lane: _lane_label(schedule, lane, with_channel) for lane in lanes}
+        name = len(f"rank {len(schedule.ranks) - 1}")
+        left = 0.3 + 0.09 * name + 0.068 * max(map(len, labels.values()), default=0)
+        across = max(ticks * wide, 0.075 * len(facts) - left)
+        return cls(
+            middle={lane: -(i + 0.5 + _GAP * lane[0]) for i, lane in enumerate(lanes)},
+            labels=labels,
+            ticks=ticks,
+            wide=min(1.6, across / ticks),
+            tall=min(0.42, max(0.17, 14.0 / max(1, len(lanes)))),
+            left=left,
+            across=across,
+        )
+
+
 def _draw_schedule(schedule: Schedule) -> Figure:
     timeline = _Timeline(schedule)
-    ranks = len(schedule.ranks)
-    blocks = [len(rank.thread_blocks) for rank in schedule.ranks]
-    drawn_ranks = max(1, sum(sum(blocks[: r + 1]) <= _MAX_LANES for r in range(ranks)))
-    lanes = [lane for lane in timeline.lanes if lane[0] < drawn_ranks][:_MAX_LANES]
-    ticks = 1 + max((box.start for box in timeline.boxes if box.start is not None), default=0)
-    drawn_ticks = min(ticks, _MAX_TICKS)
-    wide = min(1.0, max(0.14, 15.0 / drawn_ticks))
-    tall = min(0.42, max(0.17, 14.0 / max(1, len(lanes))))
-
     channels = {end.channel for rank in schedule.ranks for block in rank.thread_blocks for end in block.sends}
     facts = " · ".join(
         [
             str(schedule.collective),
             f"protocol {schedule.protocol}",
             f"{schedule.slots} or more slots" if schedule.slots > 1 else "any number of slots",
-            f"{_many(sum(blocks), 'thread block')} on {_many(ranks, 'rank')}",
+            f"{_many(len(timeline.lanes), 'thread block')} on {_many(len(schedule.ranks), 'rank')}",
             _many(len(channels), "channel"),
             _many(len(timeline.boxes), "step"),
         ]
     )
-    labels = {lane: _lane_label(schedule, lane, with_channel=len(channels) > 1) for lane in lanes}
-    left = 0.85 + 0.068 * max(map(len, labels.values()), default=0)
-    gap = 0.5
-    middle = {lane: -(i + 0.5 + gap * lane[0]) for i, lane in enumerate(lanes)}
-    depth = len(lanes) + gap * max(0, drawn_ranks - 1)
-    across = max(drawn_ticks * wide, 0.075 * len(facts) - left)
-    wide = min(1.6, across / drawn_ticks)
-    figure, axes = _canvas((across, depth * tall), (left, 0.2, 0.8, 0.95), schedule.name, facts)
-    axes.set_xlim(0, across / wide)
-    axes.set_ylim(-depth, 0)
+    layout = _Layout.of(schedule, timeline, facts, with_channel=len(channels) > 1)
+    down = 0.5 - min(layout.middle.values(), default=-0.5)
+    size = layout.across, down * layout.tall
+    figure, axes = _canvas(size, (layout.left, 0.2, 0.8, 0.95), schedule.name, facts)
+    axes.set_xlim(0, layout.across / layout.wide)
+    axes.set_ylim(-down, 0)
     axes.set_xlabel("logical time", size=8, color=_FAINT)
     axes.tick_params(axis="x", labelsize=8, colors=_FAINT, length=2)
-    every = next(n for n in (1, 2, 5, 10, 20, 50) if n * wide >= 0.3)
-    axes.set_xticks([t + 0.4 for t in range(0, drawn_ticks, every)], [str(t) for t in range(0, drawn_ticks, every)])
-    _draw_lanes(axes, labels, middle, left, tall, wide)
-
+    every = next(n for n in (1, 2, 5, 10) if n * layout.wide >= 0.3)
+    marked = range(0, layout.ticks, every)
+    axes.set_xticks([t + _BOX[0] / 2 for t in marked], [str(t) for t in marked])
+    _draw_lanes(axes, layout)
     shown = {
-        i: (box.start, middle[timeline.lanes[box.lane]])
+        i: (float(box.start), layout.middle[box.lane])
         for i, box in enumerate(timeline.boxes)
-        if box.start is not None and box.start < drawn_ticks and timeline.lanes[box.lane] in middle
+        if box.start is not None and box.start < layout.ticks and box.lane in layout.middle
     }
-    labelled = _draw_boxes(axes, timeline, shown, tall, wide)
-    arrows = [
-        *(_Arrow(_ends(shown, pair), False) for pair in timeline.transfers if pair[0] in shown and pair[1] in shown),
-        *(_Arrow(_ends(shown, pair), True) for pair in timeline.waits if pair[0] in shown and pair[1] in shown),
-    ]
-    _draw_arrows(axes, arrows)
-
-    notes = []
-    if len(lanes) < len(timeline.lanes):
-        rest = f"{len(lanes)} of {sum(blocks)} thread blocks are drawn"
-        notes.append(rest if drawn_ranks == ranks else f"ranks {drawn_ranks} to {ranks - 1} ({rest})")
-    if drawn_ticks < ticks:
-        notes.append(f"logical times from {drawn_ticks} to {ticks - 1}")
-    stuck = sum(box.start is None for box in timeline.boxes)
-    notes += [f"{_many(stuck, 'step')} that can never run"] if stuck else []
-    notes += [] if labelled else ["what the steps work on, for lack of room"]
-    names = dict.fromkeys(timeline.boxes[i].step.opcode for i in shown)
-    known = [name for name in OPCODES.values() if name in names] + [n for n in names if n not in _COLOURS]
+    labelled = _draw_boxes(axes, layout, {i: timeline.boxes[i].step for i in shown}, shown)
+    transfers = _arrows(shown, timeline.transfers)
+    waits = _arrows(shown, timeline.waits)
+    _draw_arrows(axes, transfers, waits)
+    names = {timeline.boxes[i].step.opcode for i in shown}
+    known = [name for name in OPCODES.values() if name in names] + sorted(names - set(OPCODES.values()))
     handles: list[Patch | Line2D] = [Patch(color=_COLOURS.get(name, _GENERAL), label=name) for name in known]
-    handles.append(Line2D([], [], color=_INK, lw=0.9, label="transfer"))
-    if any(arrow.wait for arrow in arrows):
-        handles.append(Line2D([], [], color=_FAINT, lw=0.9, ls=":", label="wait"))
-    _close(figure, handles, notes)
+    handles += [Line2D([], [], color=_INK, lw=0.9, label="transfer")] if transfers else []
+    handles += [Line2D([], [], color=_FAINT, lw=0.9, ls=":", label="wait")] if waits else []
+    notes = _left_out(timeline, layout, len(schedule.ranks))
+    _close(figure, handles, notes if labelled else [*notes, "what the steps work on, for lack of room"])
     return figure
 
 
-def _lane_label(schedule: Schedule, lane: tuple[int, int], *, with_channel: bool) -> str:
+def _left_out(timeline: _Timeline, layout: _Layout, ranks: int) -> list[str]:
+    """What the picture does not show, one phrase each."""
+    notes = []
+    if len(layout.middle) < len(timeline.lanes):
+        drawn = max(rank for rank, _ in layout.middle) + 1
+        rest = f"{len(layout.middle)} of {len(timeline.lanes)} thread blocks are drawn"
+        notes.append(rest if drawn == ranks else f"ranks {drawn} to {ranks - 1} ({rest})")
+    if layout.ticks < timeline.ticks:
+        notes.append(f"logical times from {layout.ticks} to {timeline.ticks - 1}")
+    stuck = sum(box.start is None for box in timeline.boxes)
+    return notes + ([f"{_many(stuck, 'step')} that can never run"] if stuck else [])
+
+
+def _lane_label(schedule: Schedule, lane: Lane, with_channel: bool) -> str:
     """A thread block and the peers of its connections."""
     block = schedule.ranks[lane[0]].thread_blocks[lane[1]]
     words = [f"tb {lane[1]}", *(f"\u2190{e.peer}" for e in block.receives), *(f"\u2192{e.peer}" for e in block.sends)]
@@ -238,57 +273,51 @@ def _lane_label(schedule: Schedule, lane: tuple[int, int], *, with_channel: bool
     return "  ".join(words + [f"ch {','.join(map(str, ends))}"] * (with_channel and bool(ends)))
 
 
-def _draw_lanes(
-    axes: Axes,
-    labels: dict[tuple[int, int], str],
-    middle: dict[tuple[int, int], float],
-    left: float,
-    tall: float,
-    wide: float,
-) -> None:
-    """A band for each rank, and the name of each thread block. ``left`` is the margin in inches."""
-    size = min(8.0, 72 * tall / _LINE)
+def _draw_lanes(axes: Axes, layout: _Layout) -> None:
+    """A band for each rank, and the name of each thread block in the left margin."""
+    size = min(8.0, 72 * layout.tall / _LINE)
     right = axes.get_xlim()[1]
-    for rank in dict.fromkeys(r for r, _ in labels):
-        ys = [y for lane, y in middle.items() if lane[0] == rank]
-        start = -(left - 0.15) / wide
+    start = -(layout.left - 0.15) / layout.wide
+    inch = 1 / layout.wide
+    for rank in dict.fromkeys(r for r, _ in layout.labels):
+        ys = [y for lane, y in layout.middle.items() if lane[0] == rank]
         band = Rectangle((start, min(ys) - 0.6), right - start, max(ys) - min(ys) + 1.2, color="#F4F4F4", lw=0)
         band.set_clip_on(False)
         band.set_zorder(0)
         axes.add_patch(band)
         name = f"rank {rank}"
-        axes.text(start + 0.08 / wide, max(ys), name, size=min(9.5, size + 1.5), weight="bold", va="center", color=_INK)
-    for lane, label in labels.items():
-        axes.text(-0.08 / wide, middle[lane], label, size=size, ha="right", va="center", color=_FAINT)
+        axes.text(start + 0.08 * inch, max(ys), name, size=min(9.5, size + 1.5), weight="bold", va="center", color=_INK)
+    for lane, label in layout.labels.items():
+        axes.text(-0.08 * inch, layout.middle[lane], label, size=size, ha="right", va="center", color=_FAINT)
 
 
-def _draw_boxes(axes: Axes, timeline: _Timeline, shown: dict[int, tuple[int, float]], tall: float, wide: float) -> bool:
-    """Boxes and, where there is room for legible ones, labels. Returns whether there was."""
-    texts = {i: _label(timeline.boxes[i].step) for i in shown}
-    longest = max((len(line) for lines in texts.values() for line in lines), default=1)
-    names = max((len(lines[0]) for lines in texts.values()), default=1)
-    room = wide * 0.8 * 72
-    size_two = min(8.0, room / (0.62 * longest), tall * 0.82 * 72 / (2 * _LINE))
-    size_one = min(8.0, room / (0.62 * names), tall * 0.82 * 72 / _LINE)
-    for i, (start, y) in shown.items():
-        colour = _COLOURS.get(timeline.boxes[i].step.opcode, _GENERAL)
-        axes.add_patch(Rectangle((start, y - 0.41), 0.8, 0.82, facecolor=colour, edgecolor="white", lw=0.4, zorder=3))
-        ink = _INK if colour in _LIGHT else "white"
-        if size_two >= 4.5:
-            axes.text(
-                start + 0.4,
-                y,
-                "\n".join(texts[i]),
-                size=size_two,
-                color=ink,
-                ha="center",
-                va="center",
-                linespacing=1.0,
-                zorder=4,
-            )
-        elif size_one >= 4.5:
-            axes.text(start + 0.4, y, texts[i][0], size=size_one, color=ink, ha="center", va="center", zorder=4)
-    return size_two >= 4.5
+def _draw_boxes(axes: Axes, layout: _Layout, steps: dict[int, Step], places: dict[int, Point]) -> bool:
+    """Boxes, each labelled as far as there is room for legible text. Returns whether there was for all of it."""
+    wide, tall = _BOX
+    labels = {i: _label(step) for i, step in steps.items()}
+    full = _fitting(layout, [line for lines in labels.values() for line in lines], rows=2)
+    short = _fitting(layout, [name for name, _ in labels.values()], rows=1)
+    colours = [_COLOURS.get(steps[i].opcode, _GENERAL) for i in places]
+    corners = [
+        ((x, y - tall / 2), (x + wide, y - tall / 2), (x + wide, y + tall / 2), (x, y + tall / 2))
+        for x, y in places.values()
+    ]
+    axes.add_collection(PolyCollection(corners, facecolors=colours, edgecolors="white", lw=0.4, zorder=3))
+    size = full if full is not None else short
+    if size is not None:
+        for (i, (x, y)), colour in zip(places.items(), colours, strict=True):
+            text = "\n".join(labels[i]) if full is not None else labels[i][0]
+            ink = _INK if colour in _LIGHT else "white"
+            axes.text(x + wide / 2, y, text, size=size, color=ink, ha="center", va="center", linespacing=1, zorder=4)
+    return full is not None
+
+
+def _fitting(layout: _Layout, lines: Sequence[str], rows: int) -> float | None:
+    """The size in which every line fits into a box of so many rows; None if none could read it."""
+    longest = max(map(len, lines), default=1)
+    points = 72 * _BOX[0] * layout.wide, 72 * _BOX[1] * layout.tall
+    size = min(8.0, points[0] / (_LINE / 2 * longest), points[1] / (rows * _LINE))
+    return size if size >= _LEGIBLE else None
 
 
 def _label(step: Step) -> tuple[str, str]:
@@ -297,41 +326,33 @@ def _label(step: Step) -> tuple[str, str]:
     return step.opcode, str(local)
 
 
-@dataclass(frozen=True, slots=True)
-class _Arrow:
-    ends: tuple[tuple[float, float], tuple[float, float]]
-    wait: bool
+def _arrows(places: dict[int, Point], pairs: Iterable[tuple[int, int]]) -> list[tuple[Point, Point]]:
+    """From the end of one box to the beginning of another, for pairs of which both are drawn."""
+    return [((places[i][0] + _BOX[0], places[i][1]), places[j]) for i, j in pairs if i in places and j in places]
 
 
-def _ends(
-    shown: dict[int, tuple[int, float]], pair: tuple[int, int]
-) -> tuple[tuple[float, float], tuple[float, float]]:
-    (start, y), (later, below) = shown[pair[0]], shown[pair[1]]
-    return (start + 0.8, y), (later, below)
-
-
-def _draw_arrows(axes: Axes, arrows: Sequence[_Arrow]) -> None:
+def _draw_arrows(axes: Axes, transfers: Sequence[tuple[Point, Point]], waits: Sequence[tuple[Point, Point]]) -> None:
     """Arrows while they can be told apart, plain lines beyond."""
-    faint = 0.85 if len(arrows) < 150 else 0.5
-    if len(arrows) > _MAX_ARROWS:
-        for wait, colour in ((False, _INK), (True, _FAINT)):
-            segments = [arrow.ends for arrow in arrows if arrow.wait is wait]
-            axes.add_collection(LineCollection(segments, colors=colour, lw=0.4, alpha=0.35, zorder=2))
-        return
-    for arrow in arrows:
-        patch = FancyArrowPatch(
-            *arrow.ends,
-            arrowstyle="-|>",
-            mutation_scale=5,
-            shrinkA=0,
-            shrinkB=0,
-            color=_FAINT if arrow.wait else _INK,
-            lw=0.6,
-            ls=":" if arrow.wait else "-",
-            alpha=faint,
-            zorder=1 if arrow.wait else 5,
-        )
-        axes.add_patch(patch)
+    count = len(transfers) + len(waits)
+    for pairs, colour, style, height in ((waits, _FAINT, ":", 1), (transfers, _INK, "-", 5)):
+        if count > _MAX_ARROWS:
+            axes.add_collection(LineCollection(pairs, colors=colour, lw=0.4, alpha=0.35, zorder=2))
+            continue
+        for start, end in pairs:
+            patch = FancyArrowPatch(
+                start,
+                end,
+                arrowstyle="-|>",
+                mutation_scale=5,
+                shrinkA=0,
+                shrinkB=0,
+                color=colour,
+                lw=0.6,
+                ls=style,
+                alpha=0.85 if count < 150 else 0.5,
+                zorder=height,
+            )
+            axes.add_patch(patch)
 
 
 # ---------------------------------------------------------------------------------------------------------------
