@@ -29,8 +29,18 @@ from hocket.errors import InvalidArgument, PostconditionFailed
 from hocket.semantics import reference
 from tests.reference import check
 
-UNIFORM = [AllReduce, AllGather, ReduceScatter, Broadcast, Reduce, AllToAll, Gather, Scatter, AllToNext]
-ROOTED = [Broadcast, Reduce, Gather, Scatter]
+UNIFORM: list[type[Collective]] = [
+    AllReduce,
+    AllGather,
+    ReduceScatter,
+    Broadcast,
+    Reduce,
+    AllToAll,
+    Gather,
+    Scatter,
+    AllToNext,
+]
+ROOTED: list[Callable[..., Collective]] = [Broadcast, Reduce, Gather, Scatter]
 
 
 def custom(ranks: int | tuple[int, ...] = 3, inplace: bool = False) -> Custom:
@@ -41,7 +51,7 @@ def custom(ranks: int | tuple[int, ...] = 3, inplace: bool = False) -> Custom:
 
 
 ALL: list[Collective] = [
-    *(cls(*sizes, inplace) for cls, *sizes, inplace in product(UNIFORM, (1, 3, (2, 3)), (1, 2), (False, True))),
+    *(cls(n, chunks, inplace) for cls, n, chunks, inplace in product(UNIFORM, (1, 3, (2, 3)), (1, 2), (False, True))),
     *(cls(4, 2, root=root) for cls in ROOTED for root in (1, 3)),
     custom(),
     custom(inplace=True),

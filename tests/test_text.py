@@ -74,7 +74,8 @@ def test_any_name_survives(name: str) -> None:
 
 @pytest.mark.parametrize("file", ["plain.py", "with  # hash.py", "a, b.py", "new\nline.py", "<stdin>", "<cell 1>"])
 def test_any_file_name_survives(file: str) -> None:
-    source = "from hocket import *\nwith Program(AllReduce(1)) as p:\n    chunk(0, 'in', 0).copy(0, 'out', 0)\n"
+    body = "with Program(AllReduce(1)) as p:\n    chunk(0, 'in', 0).copy(0, 'out', 0)\n"
+    source = f"from hocket import AllReduce, Program, chunk\n{body}"
     scope: dict[str, Program] = {}
     exec(compile(source, file, "exec"), scope)
     schedule = scope["p"].compile()

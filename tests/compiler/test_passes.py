@@ -313,8 +313,8 @@ def test_local_operations_are_spread() -> None:
         for rank in range(2):
             for i in range(16):
                 chunk(rank, "in", i).copy(rank, "out", i)
-    for rank in p.compile().ranks:
-        assert [len(block.steps) for block in rank.thread_blocks] == [9, 9]
+    for part in p.compile().ranks:
+        assert [len(block.steps) for block in part.thread_blocks] == [9, 9]
 
 
 @every_program

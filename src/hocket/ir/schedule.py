@@ -160,6 +160,8 @@ def verify(schedule: Schedule) -> None:
         for b, block in enumerate(rank.thread_blocks):
             ends: tuple[Receive | Send, ...] = (*block.receives, *block.sends)
             for end in ends:
+                if owners.get(end) == b:
+                    raise InvalidSchedule(f"rank {r}, thread block {b}: connection {end} is named twice")
                 if end in owners:
                     _conflict(schedule, r, end, owners[end], b)
                 owners[end] = b
