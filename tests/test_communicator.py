@@ -242,7 +242,7 @@ def uneven(comm: Communicator) -> None:
     whole = ring.all_reduce(comm.size).compile()
     narrow = Schedule("narrow", whole.collective, "simple", whole.slots, whole.ranks, (Narrowing(0, comm.size - 1),))
     expect(UnevenSize, "chunk 0 and chunk 1 differ", lambda: comm.run(narrow, np.ones(3)))
-    assert (comm.run(narrow, np.ones(16 * comm.size)) == comm.size).all()
+    np.testing.assert_array_equal(comm.run(narrow, np.ones(16 * comm.size)), comm.size)
 
 
 def test_sizes_a_program_cannot_run_on() -> None:

@@ -194,71 +194,61 @@ Outcome Communicator::agree() const {
     return {};
 }
 
-// Steps until done: spins, then yields, then sleeps; looks for faults before each sleep and now and then.
+// Steps until done: spins, then yields, then sleeps; looks for faults after each sleep and now and then.
 // `waits_for(peer, outcome)` says whether this rank waits for that rank (null: for any) and notes where.
 template <class Step, class Blame> Outcome Communicator::drive(Step step, Blame waits_for) {
     u32* bell = &control_[rank_].bell;
     const Patience patience = settings_.patience;
-    double since = 0;
-    for (u32 idle = 0, visits = 0;; ++visits) {
+    double since = 0;  // when this rank was first found waiting; 0: it is not
+    u32 idle = 0;
+    for (u32 visits = 1;; ++visits) {
         Progress progress = step();
-        if (progress == Progress::kDone) return {};
-        if (progress == Progress::kMoved) {
-            idle = 0;
-            since = 0;
-            if (visits < kGlances) continue;
-        }
-        bool slept = false;
-        if (visits < kGlances) {
-            if (idle < patience.spins) {
-                ++idle;
-                relax();
-                continue;
-            }
+        if (progress == Progress::kStalled && visits < kGlances) {
             if (idle < patience.spins + patience.yields) {
-                ++idle;
-                ::sched_yield();
+                if (idle++ < patience.spins) relax();
+                else ::sched_yield();
                 continue;
             }
             lie_down(bell);
             progress = step();  // the second look, after the store to the bell (waiting.h)
             if (progress == Progress::kStalled) nap(bell);
             get_up(bell);
-            if (progress == Progress::kDone) return {};
-            if (progress == Progress::kMoved) {
-                idle = 0;
-                since = 0;
-                continue;
-            }
-            slept = true;
+            if (progress == Progress::kStalled) visits = kGlances;
         }
+        if (progress == Progress::kDone) return {};
+        if (progress == Progress::kMoved) {
+            idle = 0;
+            since = 0;
+        }
+        if (visits < kGlances) continue;
         visits = 0;
         Outcome outcome = inspect();
         if (outcome.fault != Fault::kNone) {
             const u32 culprit = outcome.rank;
             if (!waits_for(&culprit, outcome)) waits_for(nullptr, outcome);
             outcome.rank = culprit;
-        } else if (!gone_.empty()) {
-            // They may have done their part before they went: what counts is whether this rank still needs one.
-            progress = step();
-            if (progress == Progress::kDone) return {};
-            for (const u32 gone : gone_) {
-                if (progress == Progress::kMoved || !waits_for(&gone, outcome)) continue;
-                const u64 state = Cpu::observe_state(&control_[gone].state);  // pairs with publish_state in `mark`
-                outcome.fault = Fault::kPeer;
-                outcome.rank = gone;
-                outcome.text = state == kLeft ? "closed its communicator" : "has ended";
-                break;
-            }
+            return given_up(outcome);
+        }
+        // Those that are gone may have done their part before: what counts is whether this rank still needs one.
+        if (!gone_.empty()) progress = step();
+        if (progress == Progress::kDone) return {};
+        if (progress == Progress::kMoved) continue;
+        for (const u32 gone : gone_) {
+            if (!waits_for(&gone, outcome)) continue;
+            const u64 state = Cpu::observe_state(&control_[gone].state);  // pairs with publish_state in `mark`
+            outcome.fault = Fault::kPeer;
+            outcome.rank = gone;
+            outcome.text = state == kLeft ? "closed its communicator" : "has ended";
+            return given_up(outcome);
         }
         const double now = seconds();
         if (since == 0) since = now;
-        if (outcome.fault == Fault::kNone && slept && now - since > settings_.timeout) {
-            outcome.fault = Fault::kTimeout;
-            outcome.waited = now - since;
-            if (waits_for(nullptr, outcome) && outcome.stalled) outcome.rank = outcome.stall.peer;
-        }
-        if (outcome.fault != Fault::kNone) return given_up(outcome);
+        if (now - since <= settings_.timeout) continue;
+        waits_for(nullptr, outcome);
+        outcome.fault = Fault::kTimeout;
+        outcome.waited = now - since;
+        if (outcome.stalled) outcome.rank = outcome.stall.peer;
+        return given_up(outcome);
     }
 }
 

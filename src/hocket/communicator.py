@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from hocket.runtime import launch
 from hocket.runtime.bootstrap import meet
 from hocket.runtime.execution import Endpoint
 
-Array = NDArray[np.generic]
+Scalar = TypeVar("Scalar", bound=np.generic)
 Result = TypeVar("Result")
 
 
@@ -44,12 +44,12 @@ class Communicator:
     def run(
         self,
         schedule: Schedule,
-        x: Array | None,
-        out: Array | None = None,
+        x: NDArray[Scalar] | None,
+        out: NDArray[Scalar] | None = None,
         *,
         op: str = "sum",
         tile: int | None = None,
-    ) -> Array | None:
+    ) -> NDArray[Scalar] | None:
         """Run a schedule. Returns the result, or None on a rank that has no output.
 
         A collective has units of n elements: ``x`` has ``schedule.collective.input_blocks(rank) * n`` elements, ``out``
@@ -61,9 +61,9 @@ class Communicator:
         Raises WrongType or InvalidArgument on a rank with wrong arguments and PeerRefused on the others, CallMismatch,
         UnevenSize, PeerFailed, CallTimeout, CommunicatorDead.
         """
-        return self._endpoint.run(schedule, x, out, op, tile)
+        return cast("NDArray[Scalar] | None", self._endpoint.run(schedule, x, out, op, tile))
 
-    def all_reduce(self, x: Array, out: Array | None = None, *, op: str = "sum") -> Array:
+    def all_reduce(self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, op: str = "sum") -> NDArray[Scalar]:
         """Combine ``x`` of all ranks element by element; every rank gets the same bits. Works in ``x`` without ``out``.
 
         Errors are those of ``run``.
@@ -72,9 +72,7 @@ class Communicator:
             from hocket.algorithms import ring
 
             self._all_reduce = ring.all_reduce(self.size).compile()
-        result = self._endpoint.run(self._all_reduce, x, out, op)
-        assert result is not None
-        return result
+        return cast("NDArray[Scalar]", self._endpoint.run(self._all_reduce, x, out, op))
 
     def barrier(self) -> None:
         """Return once every rank has called it. Raises CallMismatch, PeerFailed, CallTimeout, CommunicatorDead."""
