@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from hocket.collectives import Collective
 from hocket.errors import ChannelConflict, InvalidSchedule, StepName, UnmatchedTransfer, Where
-from hocket.ir.chunk_dag import Span, buffer_sizes, misplaced, shares_chunk
+from hocket.ir.chunk_dag import Span, aliases, buffer_sizes, misplaced, shares_chunk
 from hocket.ir.instr_dag import Shape, opcode
 
 
@@ -155,6 +155,7 @@ def verify(schedule: Schedule) -> None:
         raise InvalidSchedule("a connection has at least one slot")
     sizes = buffer_sizes(collective, [rank.scratch for rank in schedule.ranks])
     traffic: dict[tuple[int, int, int], list[int]] = {}
+    aliased = aliases(collective)
     for r, rank in enumerate(schedule.ranks):
         owners: dict[Receive | Send, int] = {}
         for b, block in enumerate(rank.thread_blocks):
@@ -179,6 +180,12 @@ def verify(schedule: Schedule) -> None:
                         counts.add(operand.count)
                         if operand.rank != r:
                             raise InvalidSchedule("memory of another rank", schedule.step_name(r, b, s))
+                        if operand.buffer == aliased[r]:
+                            name = "in" if operand.buffer == "out" else "out"
+                            raise InvalidSchedule(
+                                f"a step names {operand}, which in-place is memory of {name!r}",
+                                schedule.step_name(r, b, s),
+                            )
                     elif operand not in (block.receives if type(operand) is Receive else block.sends):
                         raise InvalidSchedule(
                             f"{operand} is not a connection of its thread block", schedule.step_name(r, b, s)
@@ -210,20 +217,26 @@ def verify(schedule: Schedule) -> None:
 
 def _check_operands(schedule: Schedule, rank: int, block: int, number: int, step: Step) -> None:
     """A step does one slot operation for each end, and is the same whichever of its chunks it does first."""
-    ends = [operand for operand in (*step.srcs, *step.dsts) if type(operand) is not Span]
-    if len(ends) > 1 and len(set(ends)) < len(ends):
-        raise InvalidSchedule("a step uses one end of a connection twice", schedule.step_name(rank, block, number))
-    targets = [target for target in step.dsts if type(target) is Span]
-    for i, target in enumerate(targets):
-        for other in targets[:i]:
-            if shares_chunk(target, other):
+    for operands in (step.srcs, step.dsts):
+        if len(operands) > 1:
+            ends = [operand for operand in operands if type(operand) is not Span]
+            if len(ends) > 1 and len(set(ends)) < len(ends):
                 raise InvalidSchedule(
-                    f"a step writes {target} and {other}, which overlap", schedule.step_name(rank, block, number)
+                    "a step uses one end of a connection twice", schedule.step_name(rank, block, number)
                 )
+    for i, target in enumerate(step.dsts):
+        if type(target) is not Span:
+            continue
         for source in step.srcs:
-            if type(source) is Span and source != target and shares_chunk(source, target):
+            # Equal is fine, as in a reduce; and mostly they are one object.
+            if source is not target and type(source) is Span and source != target and shares_chunk(source, target):
                 raise InvalidSchedule(
                     f"a step reads {source} and writes {target}, which overlap", schedule.step_name(rank, block, number)
+                )
+        for other in step.dsts[:i]:
+            if type(other) is Span and shares_chunk(target, other):
+                raise InvalidSchedule(
+                    f"a step writes {target} and {other}, which overlap", schedule.step_name(rank, block, number)
                 )
 
 
