@@ -406,10 +406,15 @@ def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
     assert bus_factor(hocket.Custom(2, inputs=1, outputs=1, post=lambda rank, index: None)) is None
 
 
-def test_inputs_are_the_same_wherever_they_are_made() -> None:
-    job = Job(ring.all_reduce(2).compile(), 100, "float32", "sum", 1, 0)
-    assert np.array_equal(job.input(1), job.input(1))
-    assert not np.array_equal(job.input(0), job.input(1))
+def test_any_part_of_an_input_can_be_made_anywhere() -> None:
+    job = Job(ring.all_reduce(2).compile(), 1_000_000, "float32", "sum", 1, 0)
+    whole = job.input(1)
+    assert np.array_equal(whole[300_000:300_100], job.values(1, 300_000, 300_100))
+    assert np.array_equal(whole, job.input(1))
+    assert not np.array_equal(whole, job.input(0))
+    assert abs(float(whole.mean())) < 0.01
+    assert -1 <= whole.min() < -0.99
+    assert 0.99 < whole.max() <= 1
 
 
 @pytest.mark.parametrize(("dtype", "op"), [("float32", "sum"), ("int64", "sum"), ("float64", "min")])

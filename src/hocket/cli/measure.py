@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -27,6 +29,9 @@ DTYPES = ("float32", "float64", "int32", "int64")
 
 _BITWISE = 1 << 20
 """Up to so many bytes a rank the result is also compared with the reference, bit for bit."""
+
+_BLOCK = 1 << 18
+"""Elements that are made and compared at a time."""
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
 
@@ -87,28 +92,43 @@ class Job:
         """Bytes of a rank's larger buffer."""
         return larger_buffer(self.schedule.collective) * self.n * np.dtype(self.dtype).itemsize
 
-    def input(self, rank: int) -> Array:
-        """What ``rank`` begins with; any process can make it."""
-        rng = np.random.default_rng([2023, rank])
-        length = self.schedule.collective.input_blocks(rank) * self.n
+    def values(self, rank: int, begin: int, end: int) -> Array:
+        """Elements [begin, end) of what ``rank`` begins with; any process can make any part."""
+        mixed = np.arange(begin, end, dtype=np.uint64) + np.uint64(rank << 40)
+        # The last part of splitmix64, enough for values that look random.
+        mixed *= np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(30)
+        mixed *= np.uint64(0xBF58476D1CE4E5B9)
+        mixed >>= np.uint64(40)
         if self.dtype.startswith("float"):
-            return (rng.random(length, np.float32) * 2 - 1).astype(self.dtype, copy=False)
-        return rng.integers(-1000, 1000, length, dtype=self.dtype)
+            return (mixed.astype(np.float32) / np.float32(1 << 23) - 1).astype(self.dtype, copy=False)
+        whole: Array = (mixed % np.uint64(2001)).astype(np.int64) - 1000
+        return whole.astype(self.dtype, copy=False)
 
-    def bounds(self, index: int) -> slice:
+    def input(self, rank: int) -> Array:
+        """All that ``rank`` begins with."""
+        found: Array = np.empty(self.schedule.collective.input_blocks(rank) * self.n, self.dtype)
+        for begin in range(0, len(found), _BLOCK):
+            end = min(begin + _BLOCK, len(found))
+            found[begin:end] = self.values(rank, begin, end)
+        return found
+
+    def promises(self, rank: int) -> Iterator[tuple[slice, list[tuple[int, int]]]]:
+        """For each chunk of the output that the collective says something about: where it lies, and the ranks and first
+        elements of the inputs that must be summed there."""
+        collective = self.schedule.collective
+        for index in range(collective.outputs(rank)):
+            total = collective.required(rank, index)
+            if total is not None:
+                terms = collectives.members(total)
+                yield self._bounds(index), [(source, self._bounds(chunk).start) for source, chunk in terms]
+
+    def _bounds(self, index: int) -> slice:
         """Elements of a chunk (design: uneven sizes)."""
         chunks = self.schedule.collective.chunks
         q = chunk_length(chunks, self.n, np.dtype(self.dtype).itemsize)
         unit, position = divmod(index, chunks)
         return slice(unit * self.n + min(position * q, self.n), unit * self.n + min((position + 1) * q, self.n))
-
-    def promised(self, rank: int) -> NDArray[np.bool_]:
-        """Which elements of the output the collective says anything about."""
-        collective = self.schedule.collective
-        found = np.zeros(collective.output_blocks(rank) * self.n, bool)
-        for index in range(collective.outputs(rank)):
-            found[self.bounds(index)] = collective.required(rank, index) is not None
-        return found
 
 
 def larger_buffer(collective: Collective) -> int:
@@ -128,8 +148,8 @@ def measure(schedule: Schedule, size: int, dtype: str, op: str, iterations: int,
         expected = reference(schedule, [job.input(rank) for rank in range(collective.size)], op)
         for rank, (_, _, out) in enumerate(results):
             assert out is not None
-            different = _bits(out) != _bits(expected[rank])
-            wrong += int(np.sum(job.promised(rank) & different))
+            for at, _ in job.promises(rank):
+                wrong += int(np.sum(_bits(out[at]) != _bits(expected[rank][at])))
     median = float(np.median(slowest))
     factor = bus_factor(collective)
     algbw = job.bytes / median / 1e9
@@ -200,32 +220,28 @@ def _buffers(job: Job, rank: int) -> tuple[Array, Array]:
 def count_wrong(job: Job, rank: int, out: Array) -> int:
     """Elements that differ from NumPy: in any bit for integers, by more than p * eps * sum|x| for floats.
 
-    One rank's input is made at a time, so that memory does not grow with the number of ranks.
+    A block is made and compared at a time, so that memory grows neither with the size nor with the number of ranks.
     """
-    collective = job.schedule.collective
-    exact = np.float64 if job.dtype.startswith("float") else np.dtype(job.dtype)
+    floats = job.dtype.startswith("float")
     combine = OPERATORS[job.op]
-    expected = np.zeros(len(out), exact)
-    magnitude = np.zeros(len(out), np.float64)
-    begun = [False] * collective.outputs(rank)
-    wanted: dict[int, list[tuple[int, int]]] = {}
-    for index in range(collective.outputs(rank)):
-        for source, chunk in collectives.members(collective.required(rank, index) or ()):
-            wanted.setdefault(source, []).append((chunk, index))
-    for source, moves in wanted.items():
-        values = job.input(source).astype(exact, copy=False)
-        for chunk, index in moves:
-            here = job.bounds(index)
-            there = job.bounds(chunk)
-            expected[here] = combine(expected[here], values[there]) if begun[index] else values[there]
-            magnitude[here] += np.abs(values[there])
-            begun[index] = True
-    if exact is np.float64:
-        allowed = magnitude * (collective.size * float(np.finfo(job.dtype).eps) if job.op == "sum" else 0)
-        good = np.abs(out.astype(np.float64) - expected) <= allowed
-    else:
-        good = out == expected
-    return int(np.sum(job.promised(rank) & ~good))
+    tolerance = job.schedule.collective.size * float(np.finfo(job.dtype).eps) if floats and job.op == "sum" else 0.0
+    wrong = 0
+    for at, terms in job.promises(rank):
+        for begin in range(at.start, at.stop, _BLOCK):
+            end = min(begin + _BLOCK, at.stop)
+            parts = [
+                job.values(source, first + begin - at.start, first + end - at.start).astype(
+                    np.float64 if floats else job.dtype, copy=False
+                )
+                for source, first in terms
+            ]
+            expected = functools.reduce(combine, parts)
+            if floats:
+                allowed = tolerance * functools.reduce(np.add, map(np.abs, parts))
+                wrong += int(np.sum(~(np.abs(out[begin:end] - expected) <= allowed)))
+            else:
+                wrong += int(np.sum(out[begin:end] != expected))
+    return wrong
 
 
 def show_size(count: int) -> str:
