@@ -259,7 +259,7 @@ def damaged(draw: st.DrawFn, text: str) -> str:
             case _:
                 at = draw(st.integers(0, len(lines[i])))
                 width = draw(st.integers(0, 3))
-                new = draw(st.text("0123456789 <>[]:+-x.@#\"(),=;abcinoutscrafe\t²٣é\\", max_size=3))
+                new = draw(st.text('0123456789 <>[]:+-x.@#"(),=;abcinoutscrafe\t²٣é\\', max_size=3))
                 lines[i] = lines[i][:at] + new + lines[i][at + width :]
         if not lines:
             break

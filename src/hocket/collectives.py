@@ -36,9 +36,7 @@ def as_sum(chunks: Iterable[Contribution]) -> Sum:
 
 def members(total: Sum) -> list[Contribution]:
     """The input chunks in a set, by index, then rank."""
-    return [
-        (rank, index) for index, mask in total for rank in range(mask.bit_length()) if mask >> rank & 1
-    ]
+    return [(rank, index) for index, mask in total for rank in range(mask.bit_length()) if mask >> rank & 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +65,7 @@ class Collective:
     def __post_init__(self) -> None:
         shape = [whole(n) for n in (self.ranks if isinstance(self.ranks, tuple) else (self.ranks,))]
         if not shape or any(n is None or n < 1 for n in shape):
-            raise InvalidArgument(
-                f"ranks must be a positive number or a tuple of them, not {self.ranks!r}", caller()
-            )
+            raise InvalidArgument(f"ranks must be a positive number or a tuple of them, not {self.ranks!r}", caller())
         self._normalize("ranks", tuple(shape) if len(shape) > 1 else shape[0])
         chunks = whole(self.chunks)
         if chunks is None or chunks < 1:

@@ -425,9 +425,7 @@ class PostconditionFailed(HocketError, ValueError):
         notes += [f"does not belong there: {_some(self.foreign)}"] if self.foreign else []
         verb = "is" if self.others == 1 else "are"
         notes += [f"{_number(self.others, 'more chunk')} {verb} wrong"] if self.others else []
-        labels = tuple(
-            Label(flow.where, flow.text, flow is self.history[-1]) for flow in self.history
-        )
+        labels = tuple(Label(flow.where, flow.text, flow is self.history[-1]) for flow in self.history)
         return Diagnostic(
             self.code,
             f"{show_span(self.rank, self.buffer, self.index)} does not hold what {self.collective} promises",
@@ -618,7 +616,7 @@ class UnevenSize(HocketError, ValueError):
         return Diagnostic(
             self.code,
             f"{self.schedule} cannot run on units of {self.n} elements: cut into {self.chunks} chunks, "
-            f"chunk {self.value} and chunk {self.location} differ in length, and one goes through the place of the other",
+            f"chunk {self.value} and chunk {self.location} differ in length, and one goes where the other lies",
             (Label(self.where, "moved here", True),) if self.where else (),
             help="use a size that divides evenly, or move the value through scratch",
         )

@@ -162,9 +162,7 @@ class Tracer:
                 index = source.span.index + first - src.index
                 other = f"{span.buffer}[{span.index + first - dst.index}]"
                 alias = other if span.buffer != source.span.buffer else None
-                raise Overlap(
-                    operation, src.rank, source.span.buffer, index, site, source.taken, src == dst, alias
-                )
+                raise Overlap(operation, src.rank, source.span.buffer, index, site, source.taken, src == dst, alias)
 
 
 _active: ContextVar[Tracer | None] = ContextVar("hocket_tracer", default=None)

@@ -10,11 +10,9 @@ from hocket.collectives import Collective, whole
 from hocket.compiler.pipeline import Observer, run_passes
 from hocket.errors import InvalidArgument, OutsideProgram, caller
 from hocket.ir.chunk_dag import ChunkDag
-from hocket.ir.schedule import Schedule
+from hocket.ir.schedule import PROTOCOLS, Schedule
 from hocket.language import MAX_INSTANCES, Tracer
 from hocket.verify import check_program, prove
-
-PROTOCOLS = ("auto", "simple")
 
 
 class Program:

@@ -118,16 +118,15 @@ class Machine(Generic[V]):
             if type(source) is Receive and not self._queues.get((source.peer, place[0], source.channel)):
                 return False
         if self._slots is not None:
-            for target in step.dsts:
-                if type(target) is Send:
-                    if len(self._queues.get((place[0], target.peer, target.channel), ())) >= self._slots:
-                        return False
+            sends = [target for target in step.dsts if isinstance(target, Send)]
+            return all(len(self._queues.get((place[0], s.peer, s.channel), ())) < self._slots for s in sends)
         return True
 
     def event(self, place: Place) -> None:
         """Do the next event of a thread block: read the sources of its step, or write the destinations."""
         at = self.cursor(place)
-        assert at is not None and self.ready(place)
+        assert at is not None
+        assert self.ready(place)
         tile, number = at
         step = self.schedule.ranks[place[0]].thread_blocks[place[1]].steps[number]
         if place not in self._held:

@@ -281,8 +281,7 @@ def test_no_wait_is_implied_by_the_others(name: str) -> None:
     for rank in schedule.ranks:
         steps = [(b, s) for b, block in enumerate(rank.thread_blocks) for s in range(len(block.steps))]
         before: dict[tuple[int, int], list[tuple[int, int]]] = {
-            (b, s): [(b, s - 1)] * (s > 0)
-            + [(w.thread_block, w.step) for w in rank.thread_blocks[b].steps[s].waits]
+            (b, s): [(b, s - 1)] * (s > 0) + [(w.thread_block, w.step) for w in rank.thread_blocks[b].steps[s].waits]
             for b, s in steps
         }
 

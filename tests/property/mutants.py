@@ -1,6 +1,6 @@
 """Mutation test of the proof: ``python -m tests.property.mutants 300``.
 
-Schedules are damaged in one place: a wait removed, two steps swapped, a receive dropped, a slot taken away. Whatever the
+Schedules are damaged in one place: a wait removed, two steps swapped, a receive dropped, a slot less. Whatever the
 reference can break by choosing the order of reads and writes, the proof must reject; whatever the proof rejects must
 have a witness that the reference replays. Prints mutants tried, killed and accepted.
 """
@@ -18,7 +18,6 @@ from hocket.algorithms import all_pairs, all_to_next, hierarchical, ring, sccl, 
 from hocket.collectives import members
 from hocket.errors import (
     Deadlock,
-    HocketError,
     InvalidSchedule,
     PostconditionFailed,
     Race,
@@ -74,18 +73,15 @@ def _without_receive(schedule: Schedule, r: int, b: int, s: int) -> Schedule:
 
     rank = shorter.ranks[r]
     blocks = tuple(ThreadBlock(x.receives, x.sends, tuple(map(moved, x.steps))) for x in rank.thread_blocks)
-    return replace(
-        shorter, ranks=(*shorter.ranks[:r], Rank(rank.scratch, blocks), *shorter.ranks[r + 1 :])
-    )
+    return replace(shorter, ranks=(*shorter.ranks[:r], Rank(rank.scratch, blocks), *shorter.ranks[r + 1 :]))
 
 
 def broken_by(schedule: Schedule, seed: int, slots: int | None) -> str | None:
     """What goes wrong in one execution, in an order drawn from ``seed``: None if nothing does."""
     collective = schedule.collective
     rng = random.Random(seed)
-    values = {
-        (rank, index): rng.getrandbits(60) for rank in range(collective.size) for index in range(collective.inputs(rank))
-    }
+    ranks = range(collective.size)
+    values = {(rank, index): rng.getrandbits(60) for rank in ranks for index in range(collective.inputs(rank))}
     machine = Machine[int](schedule, lambda r, i, _: values[r, i], lambda a, b: a + b, slots=slots)
     try:
         machine.run(rng)
@@ -93,7 +89,7 @@ def broken_by(schedule: Schedule, seed: int, slots: int | None) -> str | None:
         return "stuck"
     except (UninitializedChunk, ValueError) as error:
         return type(error).__name__
-    for rank in range(collective.size):
+    for rank in ranks:
         for index, value in enumerate(machine.output(rank)):
             wanted = collective.required(rank, index)
             if wanted is not None and value != sum(values[chunk] for chunk in members(wanted)):

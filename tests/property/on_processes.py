@@ -49,8 +49,10 @@ class Run:
     def output(self, rank: int) -> Array | None:
         collective = self.schedule.collective
         blocks = collective.output_blocks(rank)
-        # Chunks that the collective leaves free are zero in the reference; an array that hocket allocates is not filled.
-        return np.zeros(blocks * self.units, self.dtype) if blocks and (self.separate or not collective.inplace) else None
+        if not blocks or (collective.inplace and not self.separate):
+            return None
+        # Chunks that the collective leaves free are zero in the reference; what hocket allocates is not filled.
+        return np.zeros(blocks * self.units, self.dtype)
 
 
 def worker(comm: Communicator, runs: list[Run]) -> list[str | None]:
@@ -158,8 +160,9 @@ def main(random_programs: int, sizes: tuple[int, ...]) -> None:
         for group in by_ranks(runs):
             start = time.perf_counter()
             check(group)
+            seconds = time.perf_counter() - start
             ranks = group[0].schedule.collective.size
-            print(f"{title:8} {ranks} ranks  {len(group):5} calls bit-equal  {time.perf_counter() - start:6.1f} s", flush=True)
+            print(f"{title:8} {ranks} ranks  {len(group):5} calls bit-equal  {seconds:6.1f} s", flush=True)
 
 
 if __name__ == "__main__":

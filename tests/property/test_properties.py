@@ -43,9 +43,8 @@ def run_instructions(dag: InstrDag, rng: random.Random) -> list[list[Counter[tup
     sent: dict[int, list[Counter[tuple[int, int]]]] = {}
     waiting = set(range(len(dag.instrs)))
     while waiting:
-        ready = sorted(
-            i for i in waiting if not waiting & set(dag.instrs[i].after) and all(e in sent for e in dag.instrs[i].arrivals)
-        )
+        free = (i for i in sorted(waiting) if not waiting & set(dag.instrs[i].after))
+        ready = [i for i in free if all(edge in sent for edge in dag.instrs[i].arrivals)]
         instr = dag.instrs[chosen := rng.choice(ready)]
         waiting.remove(chosen)
         columns = [
@@ -57,7 +56,8 @@ def run_instructions(dag: InstrDag, rng: random.Random) -> list[list[Counter[tup
             if isinstance(target, Departure):
                 sent[target.edge] = values
             else:
-                memory.update({(target.rank, target.buffer, i): v for i, v in zip(target.indices(), values, strict=True)})
+                for i, value in zip(target.indices(), values, strict=True):
+                    memory[target.rank, target.buffer, i] = value
     outputs = []
     for rank in range(collective.size):
         alias = collective.alias(rank)
@@ -131,7 +131,8 @@ def test_one_tile_decides_about_deadlock(seed: int) -> None:
         except HocketError:
             continue
         for tiles in (1, 2, candidate.slots + 1, 2 * candidate.slots + 3):
-            machine = Machine[int](candidate, lambda r, i, t: r + i + t, int.__add__, slots=candidate.slots, tiles=tiles)
+            slots = candidate.slots
+            machine = Machine[int](candidate, lambda r, i, t: r + i + t, int.__add__, slots=slots, tiles=tiles)
             try:
                 machine.run(rng)
                 stuck = False

@@ -7,22 +7,18 @@ from hocket import AllReduce, Program, chunk, parallelize
 
 def reduce_scatter(ranks: list[int], offset: int, count: int, ch: int) -> None:
     """Figure 3b, lines 4 to 11: ring ReduceScatter among some ranks."""
-    size = len(ranks)
-    for r in range(size):
-        index = offset + r * count
-        c = chunk(ranks[(r + 1) % size], "in", index, count)
-        for step in range(1, size):
-            c = chunk(ranks[(step + r + 1) % size], "in", index, count).reduce(c, ch=ch)
+    for r in range(len(ranks)):
+        c = chunk(ranks[(r + 1) % len(ranks)], "in", offset + r * count, count)
+        for step in range(1, len(ranks)):
+            c = chunk(ranks[(step + r + 1) % len(ranks)], "in", offset + r * count, count).reduce(c, ch=ch)
 
 
 def all_gather(ranks: list[int], offset: int, count: int, ch: int) -> None:
     """Figure 3b, lines 13 to 20: ring AllGather among some ranks."""
-    size = len(ranks)
-    for r in range(size):
-        index = offset + r * count
-        c = chunk(ranks[r], "in", index, count)
-        for step in range(1, size):
-            c = c.copy(ranks[(step + r) % size], "in", index, count, ch=ch)
+    for r in range(len(ranks)):
+        c = chunk(ranks[r], "in", offset + r * count, count)
+        for step in range(1, len(ranks)):
+            c = c.copy(ranks[(step + r) % len(ranks)], "in", offset + r * count, count, ch=ch)
 
 
 def all_reduce(nodes: int, gpus: int, parallel: int = 1, instances: int = 1) -> Program:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from hocket.cli.target import UsageError
 from hocket.ir.chunk_dag import ChunkDag
 from hocket.ir.instr_dag import InstrDag
-from hocket.ir.schedule import Schedule
+from hocket.ir.schedule import PROTOCOLS, Schedule
 from hocket.ir.text import Stage
-from hocket.program import PROTOCOLS, Program
+from hocket.program import Program
 from hocket.verify import prove
 
 

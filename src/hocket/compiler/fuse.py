@@ -120,7 +120,7 @@ def _choose(dag: InstrDag, sends: Sequence[Sequence[int]]) -> dict[int, int]:
             departure = dag.instrs[send].dsts[0]
             assert isinstance(departure, Departure)
             out = dag.edges[departure.edge]
-            if None not in (chain.base, out.base) and chain.base != out.base or chain.instance != out.instance:
+            if (None not in (chain.base, out.base) and chain.base != out.base) or chain.instance != out.instance:
                 continue
             # A thread block has one receive peer and one send peer, so a chain that passes a rank twice must
             # do so in the same way.

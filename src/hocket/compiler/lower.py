@@ -45,6 +45,4 @@ def lower(dag: ChunkDag, refinement: int) -> InstrDag:
         received = (Arrival(edge),) if node.kind is Kind.COPY else (Arrival(edge), dst)
         instrs.append(Instr(dst.rank, received, (dst,), tuple(sorted(before)), None, where))
         reader[number], writer[number] = here, here + 1
-    return InstrDag(
-        dag.name, dag.collective, dag.protocol, refinement, tuple(instrs), tuple(edges), dag.scratch
-    )
+    return InstrDag(dag.name, dag.collective, dag.protocol, refinement, tuple(instrs), tuple(edges), dag.scratch)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import replace
 
 from hocket.compiler.fuse import depths_to_leaf, is_fused, receivers, unfuse
@@ -89,9 +88,7 @@ def assign_channels(dag: InstrDag) -> InstrDag:
 
     def fits(fused: int, channel: int) -> bool:
         src, rank, dst = ends(fused)
-        return (
-            onward.get((rank, channel, src), dst) == dst and backward.get((rank, channel, dst), src) == src
-        )
+        return onward.get((rank, channel, src), dst) == dst and backward.get((rank, channel, dst), src) == src
 
     def claim(fused: int, channel: int, directed: int) -> None:
         src, rank, dst = ends(fused)
@@ -105,9 +102,7 @@ def assign_channels(dag: InstrDag) -> InstrDag:
     for chain, wanted in sorted(zip(chains, directed, strict=True), key=lambda pair: pair[1] is None):
         instance = dag.edges[dag.instrs[chain[0]].arrivals[0]].instance
         choices = range(MAX_BASES) if wanted is None else (wanted,)
-        chosen = next(
-            (b for b in choices if all(fits(i, b * dag.refinement + instance) for i in chain)), choices[0]
-        )
+        chosen = next((b for b in choices if all(fits(i, b * dag.refinement + instance) for i in chain)), choices[0])
         for i in chain:
             channel = chosen * dag.refinement + instance
             if fits(i, channel):
@@ -284,9 +279,12 @@ class _Ordering:
         self._consider(receiver)
 
 
+End = tuple[int, bool, int, int | None]
+"""One end of a connection: rank, whether it receives, peer, channel."""
+
+
 def assign_thread_blocks(dag: InstrDag) -> InstrDag:
-    """One thread block for each (send peer, receive peer, channel); local instructions where the last one is oldest."""
-    End = tuple[int, bool, int, int | None]  # rank, whether it receives, peer, channel
+    """One thread block for each (send peer, receive peer, channel); local ones go where the last is oldest."""
 
     def ends(instr: Instr) -> list[End]:
         receiving: list[End] = [(instr.rank, True, dag.edges[e].src, dag.channel(e)) for e in instr.arrivals]

@@ -88,8 +88,6 @@ def synchronize(dag: InstrDag, slots: int) -> Schedule:
     return Schedule(dag.name, dag.collective, dag.protocol, slots, tuple(ranks))
 
 
-
-
 def _waits(
     instr: Instr, block: int, place: list[tuple[int, int]], clock: Clock, finished: dict[int, Clock]
 ) -> tuple[Wait, ...]:

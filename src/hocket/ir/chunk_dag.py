@@ -190,12 +190,20 @@ Sizes = tuple[dict[BufferName, int], ...]
 """For each rank the number of chunks of each physical buffer."""
 
 
+MAX_CHUNKS = 1 << 26
+"""Chunks of all buffers of all ranks: a text that claims more is refused before memory is taken for them."""
+
+
 def buffer_sizes(collective: Collective, scratch: Sequence[int]) -> Sizes:
-    """The sizes of all buffers; ``scratch`` has one entry a rank."""
-    return tuple(
+    """The sizes of all buffers; ``scratch`` has one entry a rank. Raises InvalidSchedule if they are absurd."""
+    sizes: Sizes = tuple(
         {"in": collective.inputs(rank), "out": collective.outputs(rank), "sc": scratch[rank]}
         for rank in range(collective.size)
     )
+    total = sum(sum(buffers.values()) for buffers in sizes)
+    if total > MAX_CHUNKS:
+        raise InvalidSchedule(f"its buffers have {total} chunks in all; at most {MAX_CHUNKS} are possible")
+    return sizes
 
 
 def misplaced(span: Span, sizes: Sizes) -> str | None:
@@ -223,4 +231,3 @@ def shares_chunk(a: Span, b: Span) -> bool:
         return False
     shorter, longer = (one, other) if len(one) <= len(other) else (other, one)
     return any(index in longer for index in shorter)
-

@@ -38,6 +38,9 @@ class Send:
         return f">{self.peer}.{self.channel}"
 
 
+PROTOCOLS = ("auto", "simple")
+"""How arrival is signalled; "auto" leaves it to whatever runs the schedule."""
+
 Source = Span | Receive
 Destination = Span | Send
 
@@ -151,6 +154,8 @@ def verify(schedule: Schedule) -> None:
     collective = schedule.collective
     if len(schedule.ranks) != collective.size:
         raise InvalidSchedule(f"{len(schedule.ranks)} ranks for a collective of {collective.size}")
+    if schedule.protocol not in PROTOCOLS:
+        raise InvalidSchedule(f"there is no protocol {schedule.protocol!r}")
     if schedule.slots < 1:
         raise InvalidSchedule("a connection has at least one slot")
     sizes = buffer_sizes(collective, [rank.scratch for rank in schedule.ranks])
@@ -190,6 +195,10 @@ def verify(schedule: Schedule) -> None:
                         raise InvalidSchedule(
                             f"{operand} is not a connection of its thread block", schedule.step_name(r, b, s)
                         )
+                if not counts:
+                    raise InvalidSchedule(
+                        "a step has no local operand to say how many chunks it works on", schedule.step_name(r, b, s)
+                    )
                 if len(counts) != 1:
                     raise InvalidSchedule("the spans of a step must be of one length", schedule.step_name(r, b, s))
                 _check_operands(schedule, r, b, s, step)
