@@ -48,7 +48,8 @@ class _Rebuild:
                 self._sent[old] for old in instr.after if old in self._sent and overwrites(instr, self._dag.instrs[old])
             ]
         self._number[number] = len(self._instrs)
-        self._instrs.append(replace(instr, after=tuple(sorted(after))))
+        after.sort()
+        self._instrs.append(Instr(instr.rank, instr.srcs, instr.dsts, tuple(after), None, instr.where))
 
     def build(self) -> InstrDag:
         return replace(self._dag, instrs=tuple(self._instrs))
@@ -290,15 +291,16 @@ def assign_thread_blocks(dag: InstrDag) -> InstrDag:
         receiving: list[End] = [(instr.rank, True, dag.edges[e].src, dag.channel(e)) for e in instr.arrivals]
         return receiving + [(instr.rank, False, dag.edges[e].dst, dag.channel(e)) for e in instr.departures]
 
+    used = [ends(instr) for instr in dag.instrs]
     partner: dict[End, End] = {}
-    for instr in dag.instrs:
+    for instr, its in zip(dag.instrs, used, strict=True):
         if is_fused(instr):
-            first, second = ends(instr)
+            first, second = its
             partner[first], partner[second] = second, first
     block_of: dict[End, int] = {}
     blocks = [0] * dag.collective.size
-    for instr in dag.instrs:
-        for end in ends(instr):
+    for instr, its in zip(dag.instrs, used, strict=True):
+        for end in its:
             if end not in block_of:
                 together = partner.get(end)
                 if together is None or together not in block_of:
@@ -312,9 +314,8 @@ def assign_thread_blocks(dag: InstrDag) -> InstrDag:
     instrs: list[Instr] = []
     for i, instr in enumerate(dag.instrs):
         rank = instr.rank
-        used = ends(instr)
-        if used:
-            block = block_of[used[0]]
+        if used[i]:
+            block = block_of[used[i][0]]
         else:
             heap = oldest[rank]
             while heap[0][0] != latest[rank][heap[0][1]]:
@@ -322,5 +323,5 @@ def assign_thread_blocks(dag: InstrDag) -> InstrDag:
                 heapq.heappush(heap, (latest[rank][stale], stale))
             block = heap[0][1]
         latest[rank][block] = i
-        instrs.append(replace(instr, thread_block=block))
+        instrs.append(Instr(rank, instr.srcs, instr.dsts, instr.after, block, instr.where))
     return replace(dag, instrs=tuple(instrs))
