@@ -40,7 +40,7 @@ struct End {
 
     template <class H> bool can_send() {
         if (next - seen < capacity) return true;
-        seen = H::observe_freed(&shared->freed);  // pairs with H::publish_freed in `receive`
+        seen = H::observe_freed(&shared->freed);  // pairs with H::publish_freed in `received`
         return next - seen < capacity;
     }
 

@@ -20,15 +20,19 @@ from hocket.collectives import (
 )
 from hocket.errors import HocketError
 from hocket.ir.schedule import Schedule
+from hocket.ir.text import parse_schedule
 from hocket.language import Ref, chunk, parallelize
 from hocket.program import Program
 from hocket.verify import Proof, prove
 
 if TYPE_CHECKING:
-    from hocket.communicator import Communicator, init, spawn
+    from hocket.communicator import Communicator as Communicator
+    from hocket.communicator import init as init
+    from hocket.communicator import spawn as spawn
 
 __version__ = "0.1.0"
 
+# Communicator, init and spawn are public too, but `from hocket import *` has to work where no native code was built.
 __all__ = [
     "AllGather",
     "AllReduce",
@@ -36,7 +40,6 @@ __all__ = [
     "AllToNext",
     "Broadcast",
     "Collective",
-    "Communicator",
     "Custom",
     "Gather",
     "HocketError",
@@ -48,10 +51,9 @@ __all__ = [
     "Scatter",
     "Schedule",
     "chunk",
-    "init",
     "parallelize",
+    "parse_schedule",
     "prove",
-    "spawn",
 ]
 
 

@@ -109,6 +109,11 @@ class Collective:
             return None
         return Alias("out", "in", 0)
 
+    def place(self, rank: int, buffer: BufferName) -> tuple[BufferName, int]:
+        """The physical buffer that ``buffer`` of ``rank`` lies in, and from which chunk on: in place, two are one."""
+        alias = self.alias(rank)
+        return (alias.target, alias.offset) if alias is not None and alias.buffer == buffer else (buffer, 0)
+
     def required(self, rank: int, index: int) -> Sum | None:
         """The input chunks whose sum ``out[index]`` of ``rank`` must hold; None for "anything"."""
         raise NotImplementedError

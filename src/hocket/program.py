@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -12,7 +15,7 @@ from hocket.errors import InvalidArgument, OutsideProgram, caller
 from hocket.ir.chunk_dag import ChunkDag
 from hocket.ir.schedule import PROTOCOLS, Schedule
 from hocket.language import MAX_INSTANCES, Tracer
-from hocket.verify import check_program, prove
+from hocket.verify import check_program, proven
 
 
 class Program:
@@ -77,11 +80,23 @@ class Program:
                 "compile()", "was called inside of the program it compiles", caller(), "call it after the `with` block"
             )
         dag = replace(self.chunk_dag, protocol=_protocol(protocol) if protocol is not None else self.protocol)
-        check_program(dag)
         factor = self.instances if instances is None else _positive("instances", instances, MAX_INSTANCES)
-        schedule = run_passes(dag, factor, _positive("slots", slots), observer)
-        proof = prove(schedule)
-        return replace(schedule, slots=proof.slots, narrowings=proof.narrowings)
+        with _collector_paused():
+            check_program(dag)
+            schedule, _ = proven(run_passes(dag, factor, _positive("slots", slots), observer))
+        return schedule
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """No garbage collection meanwhile: the stages are millions of values without cycles, which it would only walk."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _protocol(name: str) -> str:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket.collectives import BufferName
+from hocket.collectives import BufferName, Collective
 from hocket.errors import UninitializedChunk
+from hocket.ir.geometry import bounds, check_size
 from hocket.ir.schedule import Receive, Schedule, Send, Source, Step
 
 V = TypeVar("V")
@@ -31,6 +33,30 @@ def evaluate(sources: Sequence[Source], fetch: Callable[[Source], list[V]], comb
     for source in sources[1:]:
         values = list(map(combine, values, fetch(source)))
     return values
+
+
+Memory = list[dict[BufferName, list[V | None]]]
+"""The physical buffers of each rank, chunk by chunk; None is uninitialised."""
+
+
+def initial_memory(collective: Collective, scratch: Sequence[int], load: Callable[[int, int], V]) -> Memory[V]:
+    """Memory before the first step: input chunk ``index`` of ``rank`` is ``load(rank, index)``, all else is empty."""
+    memory: Memory[V] = []
+    for rank in range(collective.size):
+        inputs = collective.inputs(rank)
+        buffers: dict[BufferName, list[V | None]] = {
+            "in": [None] * inputs,
+            "out": [None] * collective.outputs(rank),
+            "sc": [None] * scratch[rank],
+        }
+        buffer, offset = collective.place(rank, "in")
+        buffers[buffer][offset : offset + inputs] = [load(rank, index) for index in range(inputs)]
+        memory.append(buffers)
+    return memory
+
+
+def _at_tile(load: Callable[[int, int, int], V], tile: int, rank: int, index: int) -> V:
+    return load(rank, index, tile)
 
 
 class Stuck(Exception):
@@ -58,7 +84,6 @@ class Machine(Generic[V]):
         tiles: int = 1,
     ) -> None:
         self.schedule = schedule
-        self.memory: list[list[dict[BufferName, list[V | None]]]] = []
         self._combine = combine
         self._slots = slots
         self._tiles = tiles
@@ -66,29 +91,16 @@ class Machine(Generic[V]):
         self._blocks = [(r, b) for r, rank in enumerate(schedule.ranks) for b in range(len(rank.thread_blocks))]
         self._done: dict[Place, int] = dict.fromkeys(self._blocks, 0)
         self._held: dict[Place, list[V]] = {}
-        for tile in range(tiles):
-            self.memory.append([self._fresh(rank, tile, load) for rank in range(len(schedule.ranks))])
-
-    def _fresh(self, rank: int, tile: int, load: Callable[[int, int, int], V]) -> dict[BufferName, list[V | None]]:
-        collective = self.schedule.collective
-        inputs, alias = collective.inputs(rank), collective.alias(rank)
-        buffers: dict[BufferName, list[V | None]] = {
-            "in": [None] * inputs,
-            "out": [None] * collective.outputs(rank),
-            "sc": [None] * self.schedule.ranks[rank].scratch,
-        }
-        moved = alias is not None and alias.buffer == "in"
-        target, offset = (alias.target, alias.offset) if alias is not None and moved else ("in", 0)
-        for i in range(inputs):
-            buffers[target][offset + i] = load(rank, i, tile)
-        return buffers
+        scratch = [rank.scratch for rank in schedule.ranks]
+        self.memory = [
+            initial_memory(schedule.collective, scratch, partial(_at_tile, load, tile)) for tile in range(tiles)
+        ]
 
     def output(self, rank: int, tile: int = 0) -> list[V | None]:
         """The chunks of the output buffer."""
-        count, alias = self.schedule.collective.outputs(rank), self.schedule.collective.alias(rank)
-        if alias is not None and alias.buffer == "out":
-            return self.memory[tile][rank][alias.target][alias.offset : alias.offset + count]
-        return self.memory[tile][rank]["out"]
+        collective = self.schedule.collective
+        buffer, offset = collective.place(rank, "out")
+        return self.memory[tile][rank][buffer][offset : offset + collective.outputs(rank)]
 
     def cursor(self, place: Place) -> tuple[int, int] | None:
         """(tile, step) of the step that a thread block is at; None when it has finished."""
@@ -196,11 +208,16 @@ class Machine(Generic[V]):
                 by_end.update({("send", r, e.peer, e.channel): (r, b) for e in block.sends})
         found: dict[Place, list[Place]] = {}
         for r, rank in enumerate(self.schedule.ranks):
-            local = [(r, b) for b in range(len(rank.thread_blocks))]
+            waiting: dict[int, set[int]] = {}
             for b, block in enumerate(rank.thread_blocks):
+                for step in block.steps:
+                    for wait in step.waits:
+                        waiting.setdefault(wait.thread_block, set()).add(b)
+            for b, block in enumerate(rank.thread_blocks):
+                local = [(r, other) for other in sorted(waiting.get(b, ()))]
                 receivers = [by_end.get(("recv", r, e.peer, e.channel)) for e in block.sends]
                 senders = [by_end.get(("send", e.peer, r, e.channel)) for e in block.receives]
-                found[r, b] = local + [place for place in (*receivers, *senders) if place is not None]
+                found[r, b] = [(r, b), *local, *(place for place in (*receivers, *senders) if place is not None)]
         return found
 
 
@@ -211,13 +228,6 @@ Array = NDArray[np.generic]
 OPERATORS: dict[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 
 
-def chunk_length(collective_chunks: int, n: int, itemsize: int) -> int:
-    """Elements of a full chunk of a unit of ``n`` elements, rounded up to 64 bytes (design section 3)."""
-    line = max(1, 64 // itemsize)
-    q = -(-n // collective_chunks)
-    return -(-q // line) * line
-
-
 def reference(
     schedule: Schedule, inputs: Sequence[Array], op: str = "sum", *, seed: int | None = None, slots: int | None = None
 ) -> list[Array]:
@@ -225,17 +235,14 @@ def reference(
 
     ``inputs[r]`` is flat, with as many units of n elements as the collective says. The order of events is drawn from
     ``seed``. Output chunks that the collective leaves free, and no step writes, are zero.
+    Raises UnevenSize as a communicator does.
     """
     collective = schedule.collective
     ranks = range(collective.size)
     n = next(len(inputs[r]) // collective.input_blocks(r) for r in ranks if collective.input_blocks(r))
     dtype = inputs[0].dtype
-    q = chunk_length(collective.chunks, n, dtype.itemsize)
+    check_size(schedule, n, dtype.itemsize)
     ufunc = OPERATORS[op]
-
-    def bounds(index: int) -> slice:
-        unit, position = divmod(index, collective.chunks)
-        return slice(unit * n + min(position * q, n), unit * n + min((position + 1) * q, n))
 
     def combine(a: Array, b: Array) -> Array:
         length = min(len(a), len(b))
@@ -244,7 +251,7 @@ def reference(
 
     machine = Machine[Array](
         schedule,
-        lambda rank, index, tile: inputs[rank][bounds(index)].copy(),
+        lambda rank, index, tile: inputs[rank][bounds(collective, n, dtype.itemsize, index)].copy(),
         combine,
         slots=schedule.slots if slots is None else slots,
     )
@@ -254,7 +261,7 @@ def reference(
         out = np.zeros(collective.output_blocks(rank) * n, dtype)
         for index, value in enumerate(machine.output(rank)):
             if value is not None:
-                at = bounds(index)
+                at = bounds(collective, n, dtype.itemsize, index)
                 length = min(at.stop - at.start, len(value))
                 out[at.start : at.start + length] = value[:length]
         outputs.append(out)

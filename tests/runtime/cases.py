@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket import Communicator, Schedule
-from hocket.semantics import chunk_length, reference
+from hocket.ir.geometry import chunk_length
+from hocket.semantics import reference
 
 Array = NDArray[np.generic]
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hocket import AllReduce, _native
 from hocket.algorithms import all_pairs, hierarchical, ring, two_step
 from hocket.errors import Location, UnevenSize
+from hocket.ir.geometry import check_size, chunk_length
 from hocket.ir.schedule import Narrowing, Rank, Schedule
 from hocket.runtime.bootstrap import _memory
-from hocket.runtime.plan import check_size, lower
-from hocket.semantics import chunk_length
+from hocket.runtime.plan import lower
 
 SIZES = st.integers(0, 3000)
 ITEMSIZES = st.sampled_from((4, 8))

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from hocket import AllReduce, Broadcast, Custom, Program, Schedule, chunk, prove
@@ -15,12 +16,13 @@ from hocket.errors import (
     InvalidSchedule,
     PostconditionFailed,
     Race,
+    UnevenSize,
     UninitializedChunk,
     UnmatchedTransfer,
 )
 from hocket.ir.schedule import Rank, Step, ThreadBlock
 from hocket.ir.text import parse_schedule
-from hocket.semantics import Machine, Stuck
+from hocket.semantics import Machine, Stuck, reference
 from tests.reference import check
 
 
@@ -362,3 +364,30 @@ def test_chunks_of_a_custom_collective_have_one_size() -> None:
         chunk(0, "in", 1).copy(0, "out", 0)
     assert p.compile().narrowings == ()
     assert p.compile(instances=3).narrowings == ()
+
+
+def through_a_shorter_chunk() -> Program:
+    """in[0] is summed in out[1], which is shorter where two chunks do not divide a buffer evenly."""
+    with Program(AllReduce(2, chunks=2)) as p:
+        total = chunk(0, "in", 0).copy(0, "out", 1).reduce(chunk(1, "in", 0))
+        for rank in range(2):
+            total.copy(rank, "out", 0)
+        total = chunk(0, "in", 1).copy(0, "out", 1).reduce(chunk(1, "in", 1))
+        total.copy(1, "out", 1)
+    return p
+
+
+def test_a_schedule_owns_up_to_the_sizes_it_cannot_run() -> None:
+    schedule = through_a_shorter_chunk().compile()
+    assert [(n.value, n.location) for n in schedule.narrowings] == [(0, 1)]
+    assert prove(schedule).narrowings == schedule.narrowings
+    with pytest.raises(InvalidSchedule, match="narrow 0 -> 1"):
+        prove(replace(schedule, narrowings=()))
+
+
+def test_the_reference_refuses_the_sizes_that_a_communicator_refuses() -> None:
+    schedule = through_a_shorter_chunk().compile()
+    even, uneven = ([np.ones(n) for _ in range(2)] for n in (32, 20))
+    assert all((out == 2).all() for out in reference(schedule, even))
+    with pytest.raises(UnevenSize):
+        reference(schedule, uneven)

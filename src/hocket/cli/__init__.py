@@ -24,7 +24,7 @@ from hocket.cli.compiled import Facts, Options, Pass, counts, show_counts
 from hocket.cli.progress import working
 from hocket.cli.target import Case, UsageError, cases, one_case, show_value
 from hocket.compiler.pipeline import PASSES
-from hocket.errors import HocketError
+from hocket.errors import HocketError, InvalidArgument
 from hocket.ir.instr_dag import InstrDag
 from hocket.ir.schedule import Schedule
 from hocket.ir.text import Stage, print_stage
@@ -148,6 +148,8 @@ def _judge(case: Case, options: Options) -> Verdict:
         schedule = options.compile(case.load())
     except UsageError:
         raise
+    except InvalidArgument as error:  # no program came of it, so nothing is refuted
+        raise UsageError(error.message, error.help) from error
     except HocketError as error:
         return Verdict(case, perf_counter() - start, error=error)
     facts = Facts.of(schedule)
@@ -283,8 +285,6 @@ def show(
     diffs = [_pass_name(word) for word in diff or []]
     if output is not None:
         _check_picture(output)
-        if stage is StageName.instr:
-            raise UsageError("there are pictures of --stage chunk and of --stage schedule")
     passes: list[Pass] = []
     with working(f"compiling {target}") as update:
         made = one_case(target, parameters or []).load()
@@ -373,7 +373,6 @@ def _check_picture(path: Path) -> None:
 def _draw(stage: Stage, path: Path) -> None:
     from hocket.formats.picture import draw  # matplotlib takes longer to load than all of the rest
 
-    assert not isinstance(stage, InstrDag)
     try:
         draw(stage, path)
     except OSError as error:

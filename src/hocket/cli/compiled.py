@@ -40,9 +40,7 @@ class Options:
                 raise UsageError("a schedule is compiled already: --protocol and --instances are for programs")
             if self.slots is not None:
                 made = replace(made, slots=self.slots)
-            proof = prove(made)
-            return replace(made, slots=proof.slots, narrowings=proof.narrowings)
-
+            return replace(made, slots=prove(made).slots)
         return made.compile(
             protocol=self.protocol,
             instances=self.instances,

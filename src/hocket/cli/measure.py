@@ -17,8 +17,9 @@ import hocket
 from hocket import collectives
 from hocket.cli.target import UsageError
 from hocket.collectives import Collective
+from hocket.ir.geometry import bounds
 from hocket.ir.schedule import Schedule
-from hocket.semantics import OPERATORS, chunk_length, reference
+from hocket.semantics import OPERATORS, reference
 
 if TYPE_CHECKING:
     from hocket.communicator import Communicator
@@ -124,11 +125,7 @@ class Job:
                 yield self._bounds(index), [(source, self._bounds(chunk).start) for source, chunk in terms]
 
     def _bounds(self, index: int) -> slice:
-        """Elements of a chunk (design: uneven sizes)."""
-        chunks = self.schedule.collective.chunks
-        q = chunk_length(chunks, self.n, np.dtype(self.dtype).itemsize)
-        unit, position = divmod(index, chunks)
-        return slice(unit * self.n + min(position * q, self.n), unit * self.n + min((position + 1) * q, self.n))
+        return bounds(self.schedule.collective, self.n, np.dtype(self.dtype).itemsize, index)
 
 
 def larger_buffer(collective: Collective) -> int:
@@ -194,6 +191,7 @@ def _on_each_rank(comm: Communicator, job: Job) -> tuple[list[float], int, Array
     start = job.input(comm.rank)
     seconds = []
     for i in range(job.warmup + job.iterations):
+        out[:] = 0  # what the last call does not write is wrong
         x[:] = start  # in place, sums of sums would soon overflow
         comm.barrier()
         begin = perf_counter()

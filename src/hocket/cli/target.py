@@ -67,7 +67,8 @@ def cases(target: str, words: Sequence[str]) -> list[Case]:
         path = Path(target)
         if path.is_file():
             text = _read(path)
-            if text.startswith("schedule "):
+            meant = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+            if next(meant, "").startswith("schedule "):
                 if words:
                     raise UsageError(f"{target} is a schedule; it has no parameter {words[0]!r}")
                 return [Case({}, lambda: parse_schedule(text, path.name))]

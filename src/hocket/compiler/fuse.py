@@ -157,8 +157,7 @@ def _used_otherwise(dag: InstrDag, chosen: dict[int, int]) -> list[bool]:
                     written[index] = i
     collective = dag.collective
     for rank in range(collective.size):
-        alias = collective.alias(rank)
-        buffer, offset = (alias.target, alias.offset) if alias and alias.buffer == "out" else ("out", 0)
+        buffer, offset = collective.place(rank, "out")
         written = writers[rank][buffer]
         for index in range(collective.outputs(rank)):
             writer = written.get(offset + index)

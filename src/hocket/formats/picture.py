@@ -1,4 +1,4 @@
-"""Pictures: the timeline of a schedule, and a Chunk DAG as the paper draws it in Figure 4.
+"""Pictures: the timeline of a schedule, and the two DAGs as the paper draws them in Figure 4.
 
 Drawn with matplotlib, so whoever needs no picture should not import this module. The same stage gives the same bytes.
 What does not fit is left out, and the picture says so.
@@ -18,8 +18,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch, Rectangle
 
 from hocket.ir.chunk_dag import ChunkDag, ChunkNode, Kind, Span
-from hocket.ir.instr_dag import OPCODES
+from hocket.ir.instr_dag import OPCODES, InstrDag, opcode
 from hocket.ir.schedule import Receive, Schedule, Send, Step
+from hocket.ir.text import Stage
 
 FORMATS = ("svg", "png", "pdf")
 
@@ -55,10 +56,13 @@ _LINE = 1.2
 """Height of a line of text over its font size; a character is about half as wide as that."""
 
 
-def draw(stage: ChunkDag | Schedule, path: Path) -> None:
+def draw(stage: Stage, path: Path) -> None:
     """Write a picture of a stage; the name's ending, one of FORMATS, says in which format."""
     kind = path.suffix[1:].lower()
-    figure = _draw_schedule(stage) if isinstance(stage, Schedule) else _draw_chunk_dag(stage)
+    if isinstance(stage, Schedule):
+        figure = _draw_schedule(stage)
+    else:
+        figure = _draw_graph(_of_chunks(stage) if isinstance(stage, ChunkDag) else _of_instructions(stage))
     # Text stays text in an SVG; no date and no random identifiers, so that equal stages give equal files.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "hocket", "font.family": "sans-serif"}):
         undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {})
@@ -356,10 +360,26 @@ def _draw_arrows(axes: Axes, transfers: Sequence[tuple[Point, Point]], waits: Se
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Chunk DAG
+# Chunk DAG and Instruction DAG
 
 
-def _draw_chunk_dag(dag: ChunkDag) -> Figure:
+@dataclass(frozen=True)
+class _Graph:
+    """What a picture of a DAG shows: nodes in a topological order, in columns of ranks, and two kinds of edges."""
+
+    title: str
+    facts: str
+    ranks: list[int]
+    texts: list[str]
+    kinds: list[str]
+    colours: dict[str, str]
+    solid: list[tuple[int, int]]
+    dashed: list[tuple[int, int]]
+    names: tuple[str, str]
+    notes: list[str]
+
+
+def _of_chunks(dag: ChunkDag) -> _Graph:
     numbers: Sequence[int] = range(len(dag.nodes))
     notes = []
     if len(numbers) > _MAX_NODES // 5:
@@ -370,17 +390,53 @@ def _draw_chunk_dag(dag: ChunkDag) -> Figure:
         notes.append(f"{len(numbers) - _MAX_NODES} later ones that do")
         numbers = numbers[:_MAX_NODES]
     place = {number: i for i, number in enumerate(numbers)}
-    true = [(place[d], place[n]) for n in numbers for d in dag.nodes[n].true if d in place]
-    false = [(place[d], place[n]) for n in numbers for d in dag.nodes[n].false if d in place]
-    depth = [d or 0 for d in _longest_paths(len(numbers), [*true, *false])]
-    columns, position = _arrange([dag.nodes[number].dst.rank for number in numbers], depth)
-
-    box = (1.45, 0.78)  # inches from one column and one row to the next
-    across, down = sum(columns[-1][1:]) + 0.16, 1 + max(depth)
     operations = len(dag.nodes) - dag.collective.size
-    facts = f"{dag.collective} · Chunk DAG · {_many(operations, 'operation')} on {_many(dag.collective.size, 'rank')}"
-    size = max(across * box[0], 0.075 * len(facts), 4.4), down * box[1] + 0.3
-    figure, axes = _canvas(size, (0.25, 0.25, 0.8, 0.7), dag.name, facts)
+    nodes = [dag.nodes[number] for number in numbers]
+    return _Graph(
+        dag.name,
+        f"{dag.collective} · Chunk DAG · {_many(operations, 'operation')} on {_many(dag.collective.size, 'rank')}",
+        [node.dst.rank for node in nodes],
+        [_describe(node) for node in nodes],
+        [node.kind.value for node in nodes],
+        _NODE,
+        [(place[d], place[n]) for n in numbers for d in dag.nodes[n].true if d in place],
+        [(place[d], place[n]) for n in numbers for d in dag.nodes[n].false if d in place],
+        ("true dependency", "false dependency"),
+        notes,
+    )
+
+
+def _of_instructions(dag: InstrDag) -> _Graph:
+    instrs = dag.instrs[:_MAX_NODES]
+    rest = len(dag.instrs) - len(instrs)
+    sender = {edge: i for i, instr in enumerate(instrs) for edge in instr.departures}
+    names = [opcode(instr.shape) for instr in instrs]
+    texts = []
+    for name, instr in zip(names, instrs, strict=True):
+        places = [str(operand) for operand in (*instr.dsts, *instr.srcs) if isinstance(operand, Span)]
+        texts.append("\n".join([name, *dict.fromkeys(places)]))
+    return _Graph(
+        dag.name,
+        f"{dag.collective} · Instruction DAG · {_many(len(dag.instrs), 'instruction')} "
+        f"on {_many(dag.collective.size, 'rank')}",
+        [instr.rank for instr in instrs],
+        texts,
+        names,
+        {name: _COLOURS.get(name, _GENERAL) for name in (*_COLOURS, *names)},
+        [(sender[edge], i) for i, instr in enumerate(instrs) for edge in instr.arrivals if edge in sender],
+        [(before, i) for i, instr in enumerate(instrs) for before in instr.after],
+        ("communication edge", "processing edge"),
+        [f"{_many(rest, 'later instruction')}"] if rest else [],
+    )
+
+
+def _draw_graph(graph: _Graph) -> Figure:
+    depth = [d or 0 for d in _longest_paths(len(graph.texts), [*graph.solid, *graph.dashed])]
+    columns, position = _arrange(graph.ranks, depth)
+    box = (1.45, 0.78)  # inches from one column and one row to the next
+    across, down = sum(columns[-1][1:]) + 0.16 if columns else 1.0, 1 + max(depth, default=0)
+    size = max(across * box[0], 0.075 * len(graph.facts), 4.4), down * box[1] + 0.3
+    figure, axes = _canvas(size, (0.25, 0.25, 0.8, 0.7), graph.title, graph.facts)
     axes.set_xlim(-0.08, size[0] / box[0] - 0.08)
     axes.set_ylim(0.5 - down, 0.5 + 0.3 / box[1])
     axes.set_xticks([])
@@ -389,21 +445,22 @@ def _draw_chunk_dag(dag: ChunkDag) -> Figure:
         axes.add_patch(Rectangle((x - 0.08, 0.5 - down), wide + 0.16, down + above, color="#F4F4F4", lw=0))
         name = f"rank {rank}"
         axes.text(x + wide / 2, 0.5 + above / 2, name, weight="bold", size=9.5, ha="center", va="center", color=_INK)
-    texts = [_describe(dag.nodes[number]) for number in numbers]
-    letters = min(7.5, 130 / max(len(line) for text in texts for line in text.split("\n")))
-    for i, number in enumerate(numbers):
-        _draw_node(axes, dag.nodes[number].kind, texts[i], letters, position[i])
-    for pairs, dashed in ((true, False), (false, True)):
+    letters = min(7.5, 130 / max((len(line) for text in graph.texts for line in text.split("\n")), default=20))
+    for kind, text, at in zip(graph.kinds, graph.texts, position, strict=True):
+        _draw_node(axes, graph.colours[kind], text, letters, at)
+    for pairs, dashed in ((graph.solid, False), (graph.dashed, True)):
         for first, second in pairs:
             _draw_dependency(axes, position[first], position[second], dashed)
-    kinds = {dag.nodes[number].kind for number in numbers}
     handles: list[Patch | Line2D] = [
-        Patch(facecolor=_NODE[kind], edgecolor=_FAINT, label=kind.value) for kind in _NODE if kind in kinds
+        Patch(facecolor=colour, edgecolor=_FAINT, label=kind)
+        for kind, colour in graph.colours.items()
+        if kind in graph.kinds
     ]
-    handles.append(Line2D([], [], color=_INK, lw=1, label="true dependency"))
-    if false:
-        handles.append(Line2D([], [], color=_COLOURS["rrcs"], lw=1, ls="--", label="false dependency"))
-    _close(figure, handles, notes)
+    solid, dashed_name = graph.names
+    handles.append(Line2D([], [], color=_INK, lw=1, label=solid))
+    if graph.dashed:
+        handles.append(Line2D([], [], color=_COLOURS["rrcs"], lw=1, ls="--", label=dashed_name))
+    _close(figure, handles, graph.notes)
     return figure
 
 
@@ -430,7 +487,7 @@ def _arrange(
     return columns, place
 
 
-_NODE = {Kind.INPUT: "#FFFFFF", Kind.COPY: "#BBDDF5", Kind.REDUCE: "#F8D99B"}
+_NODE = {"input": "#FFFFFF", "copy": "#BBDDF5", "reduce": "#F8D99B"}
 _NODE_SIZE = (0.88, 0.5)
 
 
@@ -441,7 +498,7 @@ def _describe(node: ChunkNode) -> str:
     return f"{node.kind.value} {node.dst}\n{'with' if node.kind is Kind.REDUCE else 'from'} {here}{node.src}"
 
 
-def _draw_node(axes: Axes, kind: Kind, text: str, size: float, at: tuple[float, float]) -> None:
+def _draw_node(axes: Axes, colour: str, text: str, size: float, at: tuple[float, float]) -> None:
     wide, tall = _NODE_SIZE
     corner = (at[0] - wide / 2 + 0.05, at[1] - tall / 2 + 0.05)
     outline = FancyBboxPatch(
@@ -449,13 +506,14 @@ def _draw_node(axes: Axes, kind: Kind, text: str, size: float, at: tuple[float, 
         wide - 0.1,
         tall - 0.1,
         boxstyle="round,pad=0.05",
-        facecolor=_NODE[kind],
+        facecolor=colour,
         edgecolor=_FAINT,
         lw=0.8,
         zorder=3,
     )
     axes.add_patch(outline)
-    axes.text(*at, text, size=size, ha="center", va="center", color=_INK, zorder=4)
+    ink = _INK if colour in _LIGHT or colour in _NODE.values() else "white"
+    axes.text(*at, text, size=size, ha="center", va="center", color=ink, zorder=4)
 
 
 def _draw_dependency(axes: Axes, start: tuple[float, float], end: tuple[float, float], dashed: bool) -> None:

@@ -216,12 +216,6 @@ def misplaced(span: Span, sizes: Sizes) -> str | None:
     return None
 
 
-def aliases(collective: Collective) -> list[BufferName | None]:
-    """For each rank the buffer that is but another name of one; no physical span lies in it."""
-    found = [collective.alias(rank) for rank in range(collective.size)]
-    return [None if alias is None else alias.buffer for alias in found]
-
-
 def shares_chunk(a: Span, b: Span) -> bool:
     """Whether two spans have a chunk in common."""
     if a.rank != b.rank or a.buffer != b.buffer:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from hocket.collectives import Collective
 from hocket.errors import ChannelConflict, InvalidSchedule, StepName, UnmatchedTransfer, Where
-from hocket.ir.chunk_dag import Span, aliases, buffer_sizes, misplaced, shares_chunk
+from hocket.ir.chunk_dag import Span, buffer_sizes, misplaced, shares_chunk
 from hocket.ir.instr_dag import Shape, opcode
 
 
@@ -160,8 +160,9 @@ def verify(schedule: Schedule) -> None:
         raise InvalidSchedule("a connection has at least one slot")
     sizes = buffer_sizes(collective, [rank.scratch for rank in schedule.ranks])
     traffic: dict[tuple[int, int, int], list[int]] = {}
-    aliased = aliases(collective)
     for r, rank in enumerate(schedule.ranks):
+        alias = collective.alias(r)
+        aliased = alias.buffer if alias is not None else None
         owners: dict[Receive | Send, int] = {}
         for b, block in enumerate(rank.thread_blocks):
             ends: tuple[Receive | Send, ...] = (*block.receives, *block.sends)
@@ -185,7 +186,7 @@ def verify(schedule: Schedule) -> None:
                         counts.add(operand.count)
                         if operand.rank != r:
                             raise InvalidSchedule("memory of another rank", schedule.step_name(r, b, s))
-                        if operand.buffer == aliased[r]:
+                        if operand.buffer == aliased:
                             name = "in" if operand.buffer == "out" else "out"
                             raise InvalidSchedule(
                                 f"a step names {operand}, which in-place is memory of {name!r}",

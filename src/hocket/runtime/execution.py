@@ -29,9 +29,10 @@ from hocket.errors import (
     WrongType,
     caller,
 )
+from hocket.ir.geometry import check_size
 from hocket.ir.schedule import Schedule, verify
 from hocket.runtime.bootstrap import Meeting
-from hocket.runtime.plan import check_size, lower
+from hocket.runtime.plan import lower
 
 Array = NDArray[np.generic]
 

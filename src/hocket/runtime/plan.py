@@ -9,7 +9,6 @@ from itertools import chain
 import numpy as np
 
 from hocket import _native
-from hocket.errors import UnevenSize
 from hocket.ir.chunk_dag import Span
 from hocket.ir.schedule import Receive, Schedule, Send, Step
 
@@ -130,18 +129,3 @@ def _count(step: Step) -> int:
     count = step.count
     assert count is not None, "the verifier demands a local span in each step"
     return count
-
-
-def check_size(schedule: Schedule, n: int, itemsize: int) -> None:
-    """Raise UnevenSize if a unit of ``n`` elements cannot be cut so that every value fits where it goes."""
-    if not schedule.narrowings:
-        return
-    chunks = schedule.collective.chunks
-    chunk = _native.cut(n, itemsize, chunks, 1, 0, 0)[0]
-
-    def length(position: int) -> int:
-        return min((position + 1) * chunk, n * itemsize) - min(position * chunk, n * itemsize)
-
-    for narrowing in schedule.narrowings:
-        if length(narrowing.value) != length(narrowing.location):
-            raise UnevenSize(schedule.name, n, chunks, narrowing.value, narrowing.location, narrowing.where)

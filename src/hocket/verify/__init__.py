@@ -6,15 +6,16 @@ not depend on timing, and one abstract execution decides for all interleavings. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from hocket.errors import InvalidSchedule
 from hocket.ir import schedule as msccl_ir
 from hocket.ir.schedule import Narrowing, Schedule
 from hocket.verify.events import Events
 from hocket.verify.postcondition import check_program, check_values
 from hocket.verify.races import both_orders, check_races
 
-__all__ = ["Proof", "both_orders", "check_program", "prove"]
+__all__ = ["Proof", "both_orders", "check_program", "prove", "proven"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,29 @@ def prove(schedule: Schedule) -> Proof:
     """Prove a schedule, of whatever origin, or raise what refutes it.
 
     ``Proof.slots`` is the least number of slots, at most ``schedule.slots``, that the schedule needs. Raises
-    InvalidSchedule, ChannelConflict, UnmatchedTransfer, Deadlock, Race, UninitializedChunk, CountMismatch or
-    PostconditionFailed.
+    InvalidSchedule (also when the schedule does not own up to a narrowing), ChannelConflict, UnmatchedTransfer,
+    Deadlock, Race, UninitializedChunk or PostconditionFailed.
     """
+    proof = _prove(schedule)
+    hidden = set(proof.narrowings) - set(schedule.narrowings)
+    if hidden:
+        found = min(hidden, key=lambda narrowing: (narrowing.value, narrowing.location))
+        raise InvalidSchedule(
+            f"it moves a value of chunk {found.value} of a unit through chunk {found.location}, which is shorter for "
+            f"uneven sizes, and does not say so: 'narrow {found.value} -> {found.location}' is missing"
+        )
+    return proof
+
+
+def proven(schedule: Schedule) -> tuple[Schedule, Proof]:
+    """The schedule with what its proof finds: the least slots and the sizes to refuse. Raises what ``prove`` raises."""
+    proof = _prove(schedule)
+    return replace(schedule, slots=proof.slots, narrowings=proof.narrowings), proof
+
+
+def _prove(schedule: Schedule) -> Proof:
     msccl_ir.verify(schedule)
     events = Events(schedule)
     slots, order = events.least_slots(schedule.slots)
     check_races(events, order)
-    narrowings = check_values(events, order)
-    return Proof(len(schedule.ranks), len(order), slots, narrowings)
+    return Proof(len(schedule.ranks), len(order), slots, check_values(events, order))

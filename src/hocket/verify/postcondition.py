@@ -2,53 +2,36 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 from hocket.collectives import BufferName, Collective, Contribution, Sum, members
 from hocket.errors import Flow, PostconditionFailed, UninitializedChunk, Where, show_span
-from hocket.ir.chunk_dag import ChunkDag, Span
+from hocket.ir.chunk_dag import ChunkDag, Kind, Span
 from hocket.ir.schedule import Narrowing, Receive, Send, Source
-from hocket.semantics import evaluate
+from hocket.semantics import Memory, evaluate, initial_memory
 from hocket.verify.events import Events, Order
 
 Term = int
 """An expression, by number: an input chunk, or the sum of two terms, in that order."""
 
-Buffers = dict[BufferName, list[Term | None]]
-
 
 class Terms:
-    """Expressions over input chunks, each made once, and the set of input chunks that each adds up."""
+    """Expressions over input chunks, each made once. Leaves, the input chunks, come first."""
 
-    def __init__(self, collective: Collective) -> None:
+    def __init__(self, collective: Collective, scratch: Sequence[int]) -> None:
         self.collective = collective
         self.parts: list[tuple[Term, Term] | Contribution] = []
-        self.leaves = 0
-        self.sums: list[Sum | None] = []
         self.place: list[int] = []
         self._known: dict[tuple[Term, Term], Term] = {}
-
-    def enter(self, scratch: Sequence[int]) -> list[Buffers]:
-        """The memory of all ranks before the first step: input chunks, and nothing else."""
-        memory: list[Buffers] = []
-        for rank in range(self.collective.size):
-            inputs, alias = self.collective.inputs(rank), self.collective.alias(rank)
-            buffers: Buffers = {
-                "in": [None] * inputs,
-                "out": [None] * self.collective.outputs(rank),
-                "sc": [None] * scratch[rank],
-            }
-            moved = alias is not None and alias.buffer == "in"
-            target, offset = (alias.target, alias.offset) if alias is not None and moved else ("in", 0)
-            for index in range(inputs):
-                buffers[target][offset + index] = len(self.parts)
-                self.parts.append((rank, index))
-                self.sums.append(((index, 1 << rank),))
-                self.place.append(self.collective.position(index))
-            memory.append(buffers)
+        self.memory: Memory[Term] = initial_memory(collective, scratch, self._leaf)
         self.leaves = len(self.parts)
-        return memory
+
+    def _leaf(self, rank: int, index: int) -> Term:
+        self.parts.append((rank, index))
+        self.place.append(self.collective.position(index))
+        return len(self.parts) - 1
 
     def combine(self, a: Term, b: Term) -> Term:
         """The term a + b."""
@@ -57,9 +40,39 @@ class Terms:
             return known
         term = self._known[a, b] = len(self.parts)
         self.parts.append((a, b))
-        self.sums.append(_union(self.sums[a], self.sums[b]))
         self.place.append(min(self.place[a], self.place[b]))
         return term
+
+    def sums(self, wanted: set[Term]) -> dict[Term, Sum | None]:
+        """The set of input chunks that each wanted term adds up; None if it adds one up twice.
+
+        Each set is kept only until its last use, and a set that nothing else needs is extended in place, so that a
+        long sum costs no more than its length.
+        """
+        uses = [0] * len(self.parts)
+        for t in wanted:
+            uses[t] = 1
+        for t in range(len(self.parts) - 1, self.leaves - 1, -1):
+            if uses[t]:
+                a, b = self.parts[t]
+                uses[a] += 1
+                uses[b] += 1
+        found: dict[Term, Sum | None] = {}
+        sets: dict[Term, dict[int, int] | None] = {}
+
+        def take(t: Term) -> dict[int, int] | None:
+            uses[t] -= 1
+            total = sets[t] if uses[t] else sets.pop(t)
+            return total if total is None or not uses[t] else dict(total)
+
+        for t, part in enumerate(self.parts):
+            if not uses[t]:
+                continue
+            sets[t] = {part[1]: 1 << part[0]} if t < self.leaves else _union(take(part[0]), take(part[1]))
+            if t in wanted:
+                total = take(t)
+                found[t] = None if total is None else tuple(sorted(total.items()))
+        return found
 
     def count(self, term: Term) -> Counter[Contribution]:
         """How often each input chunk is added up in a term."""
@@ -75,53 +88,52 @@ class Terms:
         return found
 
 
-def _union(a: Sum | None, b: Sum | None) -> Sum | None:
-    """The union of two sets of input chunks, None if they share one (or if one of them is None already)."""
+def _union(a: dict[int, int] | None, b: dict[int, int] | None) -> dict[int, int] | None:
+    """The union of two sets of input chunks, which may be used up; None if they share one (or are None already)."""
     if a is None or b is None:
         return None
-    if len(a) == 1 and len(b) == 1 and a[0][0] == b[0][0]:
-        return None if a[0][1] & b[0][1] else ((a[0][0], a[0][1] | b[0][1]),)
-    masks = dict(a)
-    for index, mask in b:
-        if masks.get(index, 0) & mask:
+    if len(a) < len(b):
+        a, b = b, a
+    for index, mask in b.items():
+        held = a.get(index, 0)
+        if held & mask:
             return None
-        masks[index] = masks.get(index, 0) | mask
-    return tuple(sorted(masks.items()))
+        a[index] = held | mask
+    return a
 
 
 def check_program(dag: ChunkDag) -> None:
     """Raise PostconditionFailed, with the lines that made it so, if a program does not do what it promises."""
-    terms = Terms(dag.collective)
-    memory = terms.enter(dag.scratch)
+    terms = Terms(dag.collective, dag.scratch)
+    memory = terms.memory
+
+    def fetch(source: Source) -> list[Term]:
+        assert isinstance(source, Span)
+        held = memory[source.rank][source.buffer]
+        # The language has checked that all of it was written.
+        return held[source.index : source.indices().stop : source.stride]  # type: ignore[return-value]
+
     for _, node in dag.operations():
-        src, dst = node.src, node.dst
-        assert src is not None
-        values = memory[src.rank][src.buffer][src.index : src.indices().stop : src.stride]
-        target = memory[dst.rank][dst.buffer]
-        if node.kind.value == "copy":
-            for i, value in zip(dst.indices(), values, strict=True):
-                target[i] = value
-        else:
-            for i, value in zip(dst.indices(), values, strict=True):
-                held = target[i]
-                assert held is not None
-                assert value is not None
-                target[i] = terms.combine(held, value)
+        assert node.src is not None
+        sources = (node.src,) if node.kind is Kind.COPY else (node.dst, node.src)
+        target = memory[node.dst.rank][node.dst.buffer]
+        for i, value in zip(node.dst.indices(), evaluate(sources, fetch, terms.combine), strict=True):
+            target[i] = value
 
     def history(rank: int, buffer: BufferName, index: int) -> tuple[Flow, ...]:
         return _history(dag, rank, buffer, index)
 
-    _check_outputs(terms, memory, history)
+    _check_outputs(terms, history)
 
 
 def check_values(events: Events, order: Order) -> tuple[Narrowing, ...]:
     """Execute one tile of a schedule over expressions. Returns what uneven sizes must be refused for.
 
-    Raises UninitializedChunk, CountMismatch or PostconditionFailed.
+    Raises UninitializedChunk or PostconditionFailed.
     """
     schedule = events.schedule
-    terms = Terms(schedule.collective)
-    memory = terms.enter([rank.scratch for rank in schedule.ranks])
+    terms = Terms(schedule.collective, [rank.scratch for rank in schedule.ranks])
+    memory = terms.memory
     queues: dict[tuple[int, int, int], deque[list[Term]]] = {key: deque() for key in events.sent}
     narrow: dict[tuple[int, int], Where | None] = {}
     chunks = schedule.collective.chunks
@@ -162,7 +174,7 @@ def check_values(events: Events, order: Order) -> tuple[Narrowing, ...]:
                 flows.append(Flow(step.where[0], f"{step} writes it"))
         return tuple(flows[-5:])
 
-    _check_outputs(terms, memory, history)
+    _check_outputs(terms, history)
     return tuple(Narrowing(value, location, narrow[value, location]) for value, location in sorted(narrow))
 
 
@@ -170,27 +182,24 @@ def _writes(operands: tuple[object, ...], buffer: BufferName, index: int) -> boo
     return any(isinstance(o, Span) and o.buffer == buffer and index in o.indices() for o in operands)
 
 
-def _check_outputs(
-    terms: Terms, memory: list[Buffers], history: Callable[[int, BufferName, int], tuple[Flow, ...]]
-) -> None:
+def _check_outputs(terms: Terms, history: Callable[[int, BufferName, int], tuple[Flow, ...]]) -> None:
     collective = terms.collective
-    wrong: list[tuple[int, int, BufferName, int]] = []
+    held: list[list[Term | None]] = []
     for rank in range(collective.size):
-        alias = collective.alias(rank)
-        buffer, offset = (alias.target, alias.offset) if alias and alias.buffer == "out" else ("out", 0)
-        held = memory[rank][buffer]
-        for index in range(collective.outputs(rank)):
+        buffer, offset = collective.place(rank, "out")
+        held.append(terms.memory[rank][buffer][offset : offset + collective.outputs(rank)])
+    sums = terms.sums({term for output in held for term in output if term is not None})
+    wrong: list[tuple[int, int, Term | None, Sum]] = []
+    for rank, output in enumerate(held):
+        for index, term in enumerate(output):
             wanted = collective.required(rank, index)
-            if wanted is not None:
-                term = held[offset + index]
-                if term is None or terms.sums[term] != wanted:
-                    wrong.append((rank, index, buffer, offset + index))
+            if wanted is not None and (term is None or sums[term] != wanted):
+                wrong.append((rank, index, term, wanted))
     if not wrong:
         return
-    rank, index, buffer, at = wrong[0]
-    wanted = collective.required(rank, index)
-    assert wanted is not None
-    term = memory[rank][buffer][at]
+    rank, index, term, wanted = wrong[0]
+    buffer, offset = collective.place(rank, "out")
+    at = offset + index
     counts = terms.count(term) if term is not None else Counter[Contribution]()
     expected = members(wanted)
     flows = history(rank, buffer, at)
@@ -232,21 +241,20 @@ def _history(dag: ChunkDag, rank: int, buffer: BufferName, index: int, limit: in
             last = number
     flows: list[Flow] = []
     seen: set[object] = set()
-    frontier = [] if last is None else [last]
-    visited = set(frontier)
+    frontier = [] if last is None else [-last]
+    visited = {last}
     while frontier and len(flows) < limit:
-        number = max(frontier)
-        frontier.remove(number)
-        node = dag.nodes[number]
+        node = dag.nodes[-heapq.heappop(frontier)]
         if node.src is None:
             continue
         if node.where is not None and node.where.resolve() not in seen:
             seen.add(node.where.resolve())
-            verb = "copied" if node.kind.value == "copy" else "reduced"
+            verb = "copied" if node.kind is Kind.COPY else "reduced"
             source, target = (show_span(s.rank, s.buffer, s.index, s.count) for s in (node.src, node.dst))
             text = f"{source} {verb} into {target}"
             flows.append(Flow(node.where, text))
-        fresh = [d for d in node.true if d not in visited]
-        visited.update(fresh)
-        frontier += fresh
+        for before in node.true:
+            if before not in visited:
+                visited.add(before)
+                heapq.heappush(frontier, -before)
     return tuple(reversed(flows))

@@ -2,7 +2,7 @@
 
 Order that comes only from slots being full does not count: such a schedule is safe only because slots are few. Memory
 is touched by its own rank alone (storage fifo), so a clock over the thread blocks of one rank answers nearly always;
-where it does not, a search through the other ranks does.
+where it does not, the same clock is carried through all ranks.
 """
 
 from __future__ import annotations
@@ -17,35 +17,36 @@ from hocket.ir.schedule import Schedule
 from hocket.semantics import Place
 from hocket.verify.events import Events, Order
 
+Clock = NDArray[np.int32]
+"""For each thread block of a rank the last step that is known to have finished; -1 for none."""
+
 
 def check_races(events: Events, order: Order) -> None:
     """Raise Race for the first unordered pair of accesses, in the order of an execution."""
     by_rank: list[list[int]] = [[] for _ in events.schedule.ranks]
     for i in order:
         by_rank[events.rank[i]].append(i)
-    when: list[int] | None = None
     for rank, numbers in enumerate(by_rank):
-        for first, second, span in _suspects(events, rank, numbers):
-            if when is None:
-                when = [0] * len(order)
-                for time, i in enumerate(order):
-                    when[i] = time
-            if not happens_before(events, when, first, second):
-                raise _race(events, first, second, span)
+        suspects = _suspects(events, rank, numbers)
+        if suspects:
+            known = _known_everywhere(events, order, rank)
+            for first, second, span in suspects:
+                if known[second][events.block[first]] < events.position[first]:
+                    raise _race(events, first, second, span)
 
 
-def happens_before(events: Events, when: list[int], first: int, second: int) -> bool:
-    """Whether edges other than full slots lead from one step to another; ``when`` is the time of each in an order."""
-    seen = {second}
-    frontier = [second]
-    while frontier:
-        for j in events.before[frontier.pop()]:
-            if j == first:
-                return True
-            if j not in seen and when[j] > when[first]:
-                seen.add(j)
-                frontier.append(j)
-    return False
+def _known_everywhere(events: Events, order: Order, rank: int) -> list[Clock]:
+    """For each step of any rank, the last step of each thread block of ``rank`` that is known to have finished before
+    it ends: along all edges but those of slots being full."""
+    known: list[Clock] = [np.empty(0, np.int32)] * len(order)
+    for i in order:
+        clock = np.full(len(events.first[rank]), -1, np.int32)
+        for before in events.before[i]:
+            np.maximum(clock, known[before], out=clock)
+        if events.rank[i] == rank:
+            clock[events.block[i]] = events.position[i]
+        known[i] = clock
+    return known
 
 
 def both_orders(schedule: Schedule, race: Race) -> tuple[list[Place], list[Place]]:
@@ -76,9 +77,8 @@ def _suspects(events: Events, rank: int, numbers: list[int]) -> list[tuple[int, 
     blocks = len(events.first[rank])
     first = events.first[rank]
     waited = {first[w.thread_block] + w.step for i in numbers for w in events.steps[i].waits}
-    # For each thread block, the last step of each other one that is known to have finished.
-    clocks: list[NDArray[np.int32]] = [np.full(blocks, -1, np.int32) for _ in range(blocks)]
-    finished: dict[int, NDArray[np.int32]] = {}
+    clocks: list[Clock] = [np.full(blocks, -1, np.int32) for _ in range(blocks)]
+    finished: dict[int, Clock] = {}
     wrote: dict[BufferName, dict[int, int]] = {"in": {}, "out": {}, "sc": {}}
     readers: dict[BufferName, dict[int, list[int]]] = {"in": {}, "out": {}, "sc": {}}
     found: list[tuple[int, int, Span]] = []
