@@ -12,7 +12,7 @@ from hocket import AllReduce, Broadcast, Custom, Program, Schedule, chunk, paral
 from hocket.algorithms import all_pairs, all_to_next, hierarchical, ring, sccl, two_step
 from hocket.compiler.lower import lower
 from hocket.compiler.pipeline import PASSES, verify
-from hocket.compiler.replicate import refinement, replicate
+from hocket.compiler.replicate import replicate
 from hocket.ir.chunk_dag import ChunkDag, Span
 from hocket.ir.instr_dag import InstrDag, opcode
 from hocket.ir.schedule import Receive, Send
@@ -105,9 +105,9 @@ def mixed() -> Program:
 
 def test_chunks_are_cut_by_the_least_common_multiple() -> None:
     dag = mixed().chunk_dag
-    assert refinement(dag, 1) == 6
-    assert refinement(dag, 2) == 12
+    assert replicate(dag, 2).refinement == 12
     finer = replicate(dag, 1)
+    assert finer.refinement == 6
     assert finer.collective == AllReduce(2, chunks=12, inplace=True)
     assert finer.scratch == (0, 12)
     check(mixed().compile(), 1000, seeds=range(10))
@@ -141,7 +141,6 @@ def test_one_chunk_of_each_is_one_span_with_a_stride() -> None:
 def test_instances_touch_every_chunk_once_as_often_as_before(name: str, instances: int) -> None:
     dag = LIBRARY[name]().chunk_dag
     finer = replicate(dag, instances)
-    factor = refinement(dag, instances)
 
     def touched(of: ChunkDag, cut: int) -> dict[tuple[int, str, int], int]:
         found: dict[tuple[int, str, int], int] = {}
@@ -152,13 +151,13 @@ def test_instances_touch_every_chunk_once_as_often_as_before(name: str, instance
                     found[key] = found.get(key, 0) + 1
         return found
 
-    assert touched(finer, 1) == touched(dag, factor)
+    assert touched(finer, 1) == touched(dag, finer.refinement)
 
 
 @every_program
 def test_one_instance_is_the_program_itself(name: str) -> None:
     dag = LIBRARY[name]().chunk_dag
-    if refinement(dag, 1) == 1:
+    if all(node.hints.instances == 1 for _, node in dag.operations()):
         assert replicate(dag, 1) is dag
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from hocket.collectives import BufferName
 from hocket.ir.chunk_dag import Span
-from hocket.ir.instr_dag import Arrival, Departure, Instr, InstrDag
+from hocket.ir.instr_dag import Arrival, Departure, Instr, InstrDag, depths_to_leaf
 
 
 def fuse(dag: InstrDag) -> InstrDag:
@@ -63,32 +63,6 @@ def _matching_sends(dag: InstrDag) -> list[list[int]]:
             producer = instrs[instr.after[0]]
             if type(producer.srcs[0]) is Arrival and producer.dsts == instr.srcs:
                 found[instr.after[0]].append(i)
-    return found
-
-
-def depths_to_leaf(dag: InstrDag) -> list[int]:
-    """Reverse depth: the longest path from each instruction to a leaf, over communication and processing edges."""
-    depth = [0] * len(dag.instrs)
-    receiver = receivers(dag)
-    for i in range(len(dag.instrs) - 1, -1, -1):
-        instr = dag.instrs[i]
-        for d in instr.dsts:
-            if type(d) is Departure:
-                depth[i] = max(depth[i], depth[receiver[d.edge]] + 1)
-        deeper = depth[i] + 1
-        for before in instr.after:
-            if depth[before] < deeper:
-                depth[before] = deeper
-    return depth
-
-
-def receivers(dag: InstrDag) -> list[int]:
-    """For each edge the instruction that receives it."""
-    found = [0] * len(dag.edges)
-    for i, instr in enumerate(dag.instrs):
-        for source in instr.srcs:
-            if type(source) is Arrival:
-                found[source.edge] = i
     return found
 
 

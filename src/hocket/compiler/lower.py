@@ -10,7 +10,7 @@ from hocket.ir.chunk_dag import ChunkDag, ChunkNode, Kind
 from hocket.ir.instr_dag import Arrival, Departure, Edge, Instr, InstrDag
 
 
-def lower(dag: ChunkDag, refinement: int) -> InstrDag:
+def lower(dag: ChunkDag) -> InstrDag:
     """Expand each operation; communication edges join the two ends of a transfer, processing edges order a rank."""
     instrs: list[Instr] = []
     edges: list[Edge] = []
@@ -45,4 +45,4 @@ def lower(dag: ChunkDag, refinement: int) -> InstrDag:
         received = (Arrival(edge),) if node.kind is Kind.COPY else (Arrival(edge), dst)
         instrs.append(Instr(dst.rank, received, (dst,), tuple(sorted(before)), None, where))
         reader[number], writer[number] = here, here + 1
-    return InstrDag(dag.name, dag.collective, dag.protocol, refinement, tuple(instrs), tuple(edges), dag.scratch)
+    return InstrDag(dag.name, dag.collective, dag.protocol, dag.refinement, tuple(instrs), tuple(edges), dag.scratch)

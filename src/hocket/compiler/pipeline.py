@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
+from hocket.compiler.blocks import assign_thread_blocks
+from hocket.compiler.channels import assign_channels
 from hocket.compiler.fuse import fuse
 from hocket.compiler.lower import lower
-from hocket.compiler.replicate import refinement, replicate
-from hocket.compiler.schedule import assign_channels, assign_thread_blocks, order
+from hocket.compiler.order import order
+from hocket.compiler.replicate import replicate
 from hocket.compiler.sync import synchronize
 from hocket.ir import chunk_dag, instr_dag
 from hocket.ir import schedule as msccl_ir
@@ -28,7 +30,6 @@ class Options:
 
     instances: int
     slots: int
-    refinement: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def _on_instrs(run: Callable[[InstrDag, Options], Stage]) -> Callable[[Stage, Op
 
 PASSES: tuple[Pass, ...] = (
     Pass("replicate", "cut chunks for parallel instances", _on_chunks(lambda dag, o: replicate(dag, o.instances))),
-    Pass("lower", "operations become instructions of ranks", _on_chunks(lambda dag, o: lower(dag, o.refinement))),
+    Pass("lower", "operations become instructions of ranks", _on_chunks(lambda dag, o: lower(dag))),
     Pass("fuse", "receive and send in one instruction", _on_instrs(lambda dag, o: fuse(dag))),
     Pass("channels", "give every transfer a channel", _on_instrs(lambda dag, o: assign_channels(dag))),
     Pass("order", "a global order that runs with the given slots", _on_instrs(lambda dag, o: order(dag, o.slots))),
@@ -79,7 +80,7 @@ def verify(stage: Stage) -> None:
 
 def run_passes(dag: ChunkDag, instances: int, slots: int, observer: Observer | None = None) -> Schedule:
     """Run all passes on a Chunk DAG, verifying the stage after each."""
-    options = Options(instances, slots, refinement(dag, instances))
+    options = Options(instances, slots)
     stage: Stage = dag
     for step in PASSES:
         start = perf_counter()

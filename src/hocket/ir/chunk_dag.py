@@ -73,13 +73,17 @@ class ChunkNode:
 @dataclass(frozen=True, slots=True)
 class ChunkDag:
     """``nodes[:ranks]`` are the inputs, in rank order, some perhaps of no chunks. ``scratch[r]`` is the number of
-    scratch chunks of rank r."""
+    scratch chunks of rank r.
+
+    ``refinement`` is the number of chunks that replication has cut each chunk of the user into.
+    """
 
     name: str
     collective: Collective
     protocol: str
     nodes: tuple[ChunkNode, ...]
     scratch: tuple[int, ...]
+    refinement: int = 1
 
     def operations(self) -> Iterator[tuple[int, ChunkNode]]:
         inputs = self.collective.size

@@ -123,6 +123,32 @@ class InstrDag:
         return None if e.base is None else e.base * self.refinement + e.instance
 
 
+def depths_to_leaf(dag: InstrDag) -> list[int]:
+    """Reverse depth: the longest path from each instruction to a leaf, over communication and processing edges."""
+    depth = [0] * len(dag.instrs)
+    receiver = receivers(dag)
+    for i in range(len(dag.instrs) - 1, -1, -1):
+        instr = dag.instrs[i]
+        for d in instr.dsts:
+            if type(d) is Departure:
+                depth[i] = max(depth[i], depth[receiver[d.edge]] + 1)
+        deeper = depth[i] + 1
+        for before in instr.after:
+            if depth[before] < deeper:
+                depth[before] = deeper
+    return depth
+
+
+def receivers(dag: InstrDag) -> list[int]:
+    """For each edge the instruction that receives it."""
+    found = [0] * len(dag.edges)
+    for i, instr in enumerate(dag.instrs):
+        for source in instr.srcs:
+            if type(source) is Arrival:
+                found[source.edge] = i
+    return found
+
+
 def verify(dag: InstrDag) -> None:
     """Raise InvalidSchedule if the DAG breaks a rule of its own form."""
     ranks = dag.collective.size
