@@ -178,7 +178,7 @@ def test_each_operation_becomes_one_or_two_instructions() -> None:
         chunk(0, "out", 0).reduce(chunk(0, "in", 1))
         chunk(0, "out", 0).copy(1, "sc", 3)
         chunk(1, "sc", 3).reduce(chunk(0, "in", 1))
-    assert print_instr_dag(lower(p.chunk_dag, 1), locations=False).splitlines()[5:] == [
+    assert print_instr_dag(lower(p.chunk_dag), locations=False).splitlines()[5:] == [
         "edge 0: 0 -> 1 x1",
         "edge 1: 0 -> 1 x1",
         "0: @0 copy in[0] -> out[0]",
