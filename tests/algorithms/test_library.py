@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from hocket import Program, prove
-from hocket.algorithms import all_pairs, all_to_next, hierarchical, ring, sccl, two_step
+from hocket.algorithms import all_pairs, all_to_next, chain, direct, hierarchical, ring, sccl, tree, two_step
 from hocket.ir.schedule import Schedule, Send
 from hocket.semantics import Array, Machine, reference
 from tests.reference import check, expected, inputs
 
 SIZES = (0, 1, 3, 17, 1000)
+ROOTED = ((1,), (2, 1), (3,), (4, 2), (5, 4), (8, 3))
 SHAPES: dict[str, tuple[Callable[..., Program], tuple[tuple[int, ...], ...]]] = {
     "ring.all_reduce": (ring.all_reduce, ((1,), (2,), (3,), (4,), (5,), (7,), (8,), (4, 2), (5, 3), (2, 2))),
     "ring.all_gather": (ring.all_gather, ((1,), (2,), (3,), (5,), (8,), (7, 2))),
@@ -28,6 +29,15 @@ SHAPES: dict[str, tuple[Callable[..., Program], tuple[tuple[int, ...], ...]]] = 
     "two_step.all_to_all": (two_step.all_to_all, ((1, 1), (1, 3), (3, 1), (2, 2), (2, 3), (3, 2), (3, 3))),
     "all_to_next.all_to_next": (all_to_next.all_to_next, ((1, 1), (1, 4), (3, 1), (2, 2), (2, 3), (3, 3), (2, 5))),
     "sccl.all_gather": (sccl.all_gather, ((),)),
+    "chain.broadcast": (chain.broadcast, ROOTED),
+    "chain.reduce": (chain.reduce, ROOTED),
+    "tree.broadcast": (tree.broadcast, ROOTED),
+    "tree.reduce": (tree.reduce, ROOTED),
+    "tree.gather": (tree.gather, ROOTED),
+    "tree.scatter": (tree.scatter, ROOTED),
+    "direct.gather": (direct.gather, ROOTED),
+    "direct.scatter": (direct.scatter, ROOTED),
+    "direct.all_to_all": (direct.all_to_all, ((1,), (2,), (3,), (5,), (8,))),
 }
 CASES = [(name, shape) for name, (_, shapes) in SHAPES.items() for shape in shapes]
 
@@ -44,6 +54,22 @@ def test_proven_and_right(name: str, shape: tuple[int, ...], instances: int) -> 
         assert schedule.narrowings == ()
         for n in SIZES:
             check(schedule, n, seeds=(None, n) if n == SIZES[-1] else (n,))
+
+
+@pytest.mark.parametrize("name", [name for name, (_, shapes) in SHAPES.items() if shapes is ROOTED])
+def test_any_number_of_ranks_and_any_root(name: str) -> None:
+    for ranks in range(1, 18):
+        for root in sorted({0, 1 % ranks, ranks // 2, ranks - 1}):
+            schedule = SHAPES[name][0](ranks, root).compile()
+            assert prove(schedule).slots <= 2
+            assert schedule.narrowings == ()
+            check(schedule, 17, seeds=(ranks,))
+
+
+@pytest.mark.parametrize("ranks", range(1, 18))
+def test_any_number_of_ranks(ranks: int) -> None:
+    for function in (ring.all_gather, ring.reduce_scatter, direct.all_to_all):
+        check(function(ranks).compile(), 17, seeds=(ranks,))
 
 
 @pytest.mark.parametrize(("name", "shape"), CASES, ids=lambda v: v if isinstance(v, str) else "x".join(map(str, v)))
@@ -192,6 +218,32 @@ def test_sccl_takes_two_steps_over_links_of_the_dgx_1() -> None:
     # Two rounds: in neither step does more than one chunk cross a link, but for the second from the opposite.
     links = [(rank, to) for rank, to, _, _ in sends(schedule)]
     assert max(links.count(link) for link in links) == 2
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+def test_a_chain_sends_each_byte_once_and_a_tree_takes_few_steps(ranks: int) -> None:
+    for chained in (chain.broadcast(ranks, 1), chain.reduce(ranks, 1)):
+        schedule = chained.compile()
+        assert {(to - rank) % ranks for rank, to, _, _ in sends(schedule)} == {1}
+        assert len(sends(schedule)) == depth(schedule) == ranks - 1
+    for treelike in (tree.broadcast(ranks, 1), tree.reduce(ranks, 1), tree.gather(ranks, 1), tree.scatter(ranks, 1)):
+        schedule = treelike.compile()
+        assert len(sends(schedule)) == ranks - 1
+        assert sum(1 in (rank, to) for rank, to, _, _ in sends(schedule)) == (ranks - 1).bit_length()
+        assert depth(schedule) == max(r.bit_count() for r in range(ranks))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 6])
+def test_direct_programs_send_a_block_once_and_in_another_order_on_every_rank(ranks: int) -> None:
+    assert depth(direct.all_to_all(ranks).compile()) == 1
+    found = sends(direct.all_to_all(ranks).compile())
+    assert len(found) == len(set(found)) == ranks * (ranks - 1)
+    dag = direct.all_to_all(ranks).chunk_dag
+    targets = [[op.dst.rank for op in dag.nodes if op.src is not None and op.src.rank == r] for r in range(ranks)]
+    assert targets == [[(r + step) % ranks for step in range(ranks)] for r in range(ranks)]
+    for rooted in (direct.gather(ranks, 1), direct.scatter(ranks, 1)):
+        assert depth(rooted.compile()) == 1
+        assert len(sends(rooted.compile())) == ranks - 1
 
 
 def depth(schedule: Schedule) -> int:

@@ -1,0 +1,38 @@
+"""Direct algorithms: every block goes straight to where it is wanted, so it crosses one link.
+
+All ranks can reach each other at one price, as within a machine or behind one switch: good for blocks of any size.
+Ranks are taken in order from the own one on, so that not all begin with the same peer (the pairwise exchange of MPI
+libraries; Thakur, Rabenseifner and Gropp, IJHPCA'05, section 4.2).
+"""
+
+from __future__ import annotations
+
+from hocket import AllToAll, Gather, Program, Scatter, chunk
+
+
+def all_to_all(ranks: int, instances: int = 1) -> Program:
+    """In step s, rank r sends to rank r + s and receives from rank r - s; step 0 is a local copy."""
+    with Program(AllToAll(ranks), name="direct_all_to_all", instances=instances) as p:
+        for step in range(ranks):
+            for r in range(ranks):
+                peer = (r + step) % ranks
+                chunk(r, "in", peer).copy(peer, "out", r)
+    return p
+
+
+def gather(ranks: int, root: int = 0, instances: int = 1) -> Program:
+    """Every rank sends its block to the root. In place."""
+    with Program(Gather(ranks, inplace=True, root=root), name="direct_gather", instances=instances) as p:
+        for step in range(1, ranks):
+            r = (root + step) % ranks
+            chunk(r, "in", 0).copy(root, "out", r)
+    return p
+
+
+def scatter(ranks: int, root: int = 0, instances: int = 1) -> Program:
+    """The root sends every rank its block. In place."""
+    with Program(Scatter(ranks, inplace=True, root=root), name="direct_scatter", instances=instances) as p:
+        for step in range(1, ranks):
+            r = (root + step) % ranks
+            chunk(root, "in", r).copy(r, "out", 0)
+    return p
