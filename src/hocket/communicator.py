@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hocket.algorithms import direct, ring, tree
+from hocket.collectives import whole
 from hocket.errors import InvalidArgument, caller
 from hocket.ir.schedule import Schedule
+from hocket.program import Program
 from hocket.runtime import launch
 from hocket.runtime.bootstrap import meet
 from hocket.runtime.execution import Endpoint
@@ -19,17 +23,89 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A collective that is called by name: its default program, from the number of ranks and the root.
+
+    ``cuts``: ``x`` is a block for each rank along axis 0; ``joins``: so is the result.
+    """
+
+    program: Callable[[int, int], Program]
+    cuts: bool = False
+    joins: bool = False
+
+
+_KINDS = {
+    "all_reduce": _Kind(lambda ranks, _: ring.all_reduce(ranks)),
+    "all_gather": _Kind(lambda ranks, _: ring.all_gather(ranks), joins=True),
+    "reduce_scatter": _Kind(lambda ranks, _: ring.reduce_scatter(ranks), cuts=True),
+    "all_to_all": _Kind(lambda ranks, _: direct.all_to_all(ranks), cuts=True, joins=True),
+    "broadcast": _Kind(tree.broadcast),
+    "reduce": _Kind(tree.reduce),
+    "gather": _Kind(direct.gather, joins=True),
+    "scatter": _Kind(direct.scatter, cuts=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Default:
+    """The default schedule of a collective, and whether this rank has an input and an output in it."""
+
+    kind: _Kind
+    schedule: Schedule
+    reads: bool
+    writes: bool
+
+    def arrays(
+        self, x: NDArray[Scalar] | None, out: NDArray[Scalar] | None
+    ) -> tuple[NDArray[Scalar] | None, NDArray[Scalar] | None]:
+        """What to run the schedule on. Raises InvalidArgument for shapes that do not fit."""
+        kind = self.kind
+        if not self.writes:
+            return x, None
+        if isinstance(x, np.ndarray) and (self.reads or out is None):
+            if kind.cuts or kind.joins or out is not None:
+                shape = self._shape(x)
+                if out is None:
+                    out = x if kind.cuts and kind.joins else np.empty(shape, x.dtype)
+                elif isinstance(out, np.ndarray) and out.shape != shape:
+                    raise InvalidArgument(
+                        f"x of shape {x.shape} calls for an out of {shape}, not {out.shape}", caller()
+                    )
+            elif not self.reads:
+                out = x
+        return (x if self.reads else None), out
+
+    def _shape(self, x: NDArray[Scalar]) -> tuple[int, ...]:
+        """Shape of the result."""
+        kind, ranks = self.kind, self.schedule.collective.size
+        if not (kind.cuts or kind.joins):
+            return x.shape
+        rows = x.shape[0] if x.ndim else 1
+        if kind.cuts:
+            if not x.ndim or rows % ranks:
+                raise InvalidArgument(
+                    f"x of shape {x.shape} does not make {ranks} blocks of one size along axis 0", caller()
+                )
+            rows //= ranks
+        return (rows * ranks if kind.joins else rows, *x.shape[1:])
+
+
 class Communicator:
     """The processes that ``hocket.init()`` brought together. All make the same calls in the same order.
 
     A rank whose arguments are wrong, or that calls something else, makes every rank raise before anything is written,
     and the communicator goes on working. A rank that ends, raises or leaves while it is needed makes every other
     raise PeerFailed, and the communicator is dead.
+
+    In the collectives that have a name, ``out`` has exactly the shape of the result. Arrays lie apart, or in place as
+    NCCL has it: ``x`` and ``out`` are the same, or one is the own block of the other. The default schedule of a
+    collective is compiled when it is first called, and kept.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._all_reduce: Schedule | None = None
+        self._defaults: dict[tuple[str, int], _Default] = {}
 
     @property
     def rank(self) -> int:
@@ -68,11 +144,97 @@ class Communicator:
 
         Errors are those of ``run``.
         """
-        if self._all_reduce is None:
-            from hocket.algorithms import ring
+        return cast("NDArray[Scalar]", self._call("all_reduce", x, out, op))
 
-            self._all_reduce = ring.all_reduce(self.size).compile()
-        return cast("NDArray[Scalar]", self._endpoint.run(self._all_reduce, x, out, op))
+    def all_gather(self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None) -> NDArray[Scalar]:
+        """Join ``x`` of all ranks along axis 0, on every rank: (n, ...) gives (size * n, ...), a scalar (size,).
+
+        Allocates without ``out``. Errors are those of ``run``.
+        """
+        return cast("NDArray[Scalar]", self._call("all_gather", x, out))
+
+    def reduce_scatter(
+        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, op: str = "sum"
+    ) -> NDArray[Scalar]:
+        """Combine ``x`` of all ranks; rank r gets block r of ``size`` along axis 0: (size * n, ...) gives (n, ...).
+
+        Allocates without ``out``. Errors are those of ``run``; InvalidArgument where axis 0 does not divide.
+        """
+        return cast("NDArray[Scalar]", self._call("reduce_scatter", x, out, op))
+
+    def all_to_all(self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None) -> NDArray[Scalar]:
+        """Block r of ``size`` along axis 0 goes to rank r, which joins what it gets in rank order.
+
+        Works in ``x`` without ``out``. Errors are those of ``run``; InvalidArgument where axis 0 does not divide.
+        """
+        return cast("NDArray[Scalar]", self._call("all_to_all", x, out))
+
+    def broadcast(
+        self, x: NDArray[Scalar] | None, out: NDArray[Scalar] | None = None, *, root: int = 0
+    ) -> NDArray[Scalar]:
+        """Every rank gets ``x`` of the root. Works in ``x`` without ``out``.
+
+        Off the root ``x`` is not read: it may be None where there is an ``out``. Errors are those of ``run``.
+        """
+        return cast("NDArray[Scalar]", self._call("broadcast", x, out, root=root))
+
+    def reduce(
+        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, op: str = "sum", root: int = 0
+    ) -> NDArray[Scalar] | None:
+        """Combine ``x`` of all ranks element by element; the root gets the result, in ``x`` without ``out``.
+
+        The other ranks get None; their ``x`` and ``out`` are not written. Errors are those of ``run``.
+        """
+        return self._call("reduce", x, out, op, root)
+
+    def gather(
+        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, root: int = 0
+    ) -> NDArray[Scalar] | None:
+        """Join ``x`` of all ranks along axis 0, on the root: (n, ...) gives (size * n, ...), a scalar (size,).
+
+        The root allocates without ``out``; the other ranks get None, their ``out`` is not written. Errors are those of
+        ``run``.
+        """
+        return self._call("gather", x, out, root=root)
+
+    def scatter(
+        self, x: NDArray[Scalar] | None, out: NDArray[Scalar] | None = None, *, root: int = 0
+    ) -> NDArray[Scalar]:
+        """Rank r gets block r of ``size`` along axis 0 of the root's ``x``: (size * n, ...) gives (n, ...).
+
+        Off the root ``x`` is not read. It may be None where there is an ``out``; without one, the result is allocated
+        for an ``x`` of this shape and type. Errors are those of ``run``; InvalidArgument where axis 0 does not divide.
+        """
+        return cast("NDArray[Scalar]", self._call("scatter", x, out, root=root))
+
+    def _call(
+        self,
+        name: str,
+        x: NDArray[Scalar] | None,
+        out: NDArray[Scalar] | None,
+        op: str = "sum",
+        root: int = 0,
+    ) -> NDArray[Scalar] | None:
+        """Run the default schedule of a collective."""
+        try:
+            default = (type(root) is int and self._defaults.get((name, root))) or self._default(name, root)
+            x, out = default.arrays(x, out)
+        except Exception as error:
+            self._endpoint.refuse(error)
+        return cast("NDArray[Scalar] | None", self._endpoint.run(default.schedule, x, out, op))
+
+    def _default(self, name: str, root: object) -> _Default:
+        rank = whole(root)
+        if rank is None or not 0 <= rank < self.size:
+            raise InvalidArgument(f"root must be in [0, {self.size}), not {root!r}", caller())
+        found = self._defaults.get((name, rank))
+        if found is None:
+            kind = _KINDS[name]
+            schedule = kind.program(self.size, rank).compile()
+            collective = schedule.collective
+            reads, writes = bool(collective.inputs(self.rank)), bool(collective.outputs(self.rank))
+            found = self._defaults[name, rank] = _Default(kind, schedule, reads, writes)
+        return found
 
     def barrier(self) -> None:
         """Return once every rank has called it. Raises CallMismatch, PeerFailed, CallTimeout, CommunicatorDead."""

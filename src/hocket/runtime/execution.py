@@ -111,7 +111,7 @@ class Endpoint:
             if bound is None:
                 bound = self._bind(schedule, prepared, x, out)
         except Exception as error:
-            self._refuse(error)
+            self.refuse(error)
         source, target, n, kind, initial, place, result, taken = bound
         outcome = member.run(prepared.plan, source, target, n, kind, code, tile or 0, initial, place)
         if outcome is not None:
@@ -240,6 +240,8 @@ class Endpoint:
             return _Bound(None, out, n, kind, x, own * dtype.itemsize, out)
         if p.input_blocks == p.output_blocks:
             return _Bound(out, None, n, kind, x, result=out)
+        if not p.writes_input:
+            return _Bound(x, None, n, kind, result=out, taken=slice(own, own + out.size))
         return _Bound(np.empty_like(x), None, n, kind, x, result=out, taken=slice(own, own + out.size))
 
     def _bind_simple(self, x: Array | None, out: Array | None, p: _Prepared) -> _Bound | None:
@@ -283,8 +285,8 @@ class Endpoint:
             n = array.size // blocks
         return n
 
-    def _refuse(self, error: Exception) -> NoReturn:
-        """Tell the others that this rank cannot take part, wait until they know, and raise."""
+    def refuse(self, error: Exception) -> NoReturn:
+        """Tell the others that this rank cannot take part in this call, wait until they know, and raise."""
         why = error.diagnostic().message if isinstance(error, HocketError) else f"{type(error).__name__}: {error}"
         outcome = self._alive().refuse(why)
         if outcome is not None and outcome.fault is not Fault.REFUSED:
