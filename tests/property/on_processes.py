@@ -1,8 +1,8 @@
 """Schedules on real processes: ``python -m tests.property.on_processes [RANDOM [SIZE ...]]``.
 
-Every library algorithm at several shapes, instances, types and sizes, and random programs: each must give, on every
-rank, the bits that the reference gives, be exact for integers, and for floats lie within p * eps * sum|x| of NumPy in
-float64. Prints what was run.
+Every library algorithm at several shapes, instances, types and sizes, and random programs, with tiles: each must give,
+on every rank, the bits that the reference gives, be exact for integers, and for floats lie within p * eps * sum|x| of
+NumPy in float64; an input that is not also the result must be as it was. Prints what was run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket import Communicator, Program, Schedule, spawn
-from hocket.algorithms import all_pairs, all_to_next, hierarchical, ring, sccl, two_step
+from hocket.algorithms import all_pairs, all_to_next, chain, direct, hierarchical, ring, sccl, tree, two_step
 from hocket.collectives import members
 from hocket.semantics import OPERATORS, reference
 from tests.property.programs import random_case
@@ -28,8 +28,8 @@ Array = NDArray[np.generic]
 
 @dataclass(frozen=True)
 class Run:
-    """One call: ``units`` elements a unit, drawn from ``seed``; an in-place schedule with or without an
-    output array of its own."""
+    """One call: ``units`` elements a unit, drawn from ``seed``; an in-place schedule with or without an output array of
+    its own; ``tile`` as in ``Communicator.run``."""
 
     name: str
     schedule: Schedule
@@ -38,6 +38,7 @@ class Run:
     op: str
     seed: int
     separate: bool
+    tile: int | None = None
 
     def input(self, rank: int) -> Array:
         length = self.schedule.collective.input_blocks(rank) * self.units
@@ -49,7 +50,7 @@ class Run:
     def output(self, rank: int) -> Array | None:
         collective = self.schedule.collective
         blocks = collective.output_blocks(rank)
-        if not blocks or (collective.inplace and not self.separate):
+        if not blocks or (collective.inplace and not self.separate and collective.input_blocks(rank)):
             return None
         # Chunks that the collective leaves free are zero in the reference; what hocket allocates is not filled.
         return np.zeros(blocks * self.units, self.dtype)
@@ -59,7 +60,9 @@ def worker(comm: Communicator, runs: list[Run]) -> list[str | None]:
     """Digests of what each call gave on this rank."""
     found: list[str | None] = []
     for run in runs:
-        result = comm.run(run.schedule, run.input(comm.rank), run.output(comm.rank), op=run.op)
+        x = run.input(comm.rank) if run.schedule.collective.input_blocks(comm.rank) else None
+        result = comm.run(run.schedule, x, run.output(comm.rank), op=run.op, tile=run.tile)
+        assert x is None or x is result or x.tobytes() == run.input(comm.rank).tobytes(), ("x was written", run)
         found.append(None if result is None else digest(result))
     return found
 
@@ -111,6 +114,12 @@ def library() -> Iterator[Program]:
         yield ring.all_gather(ranks, channels=2)
         yield ring.reduce_scatter(ranks)
         yield all_pairs.all_reduce(ranks)
+        yield direct.all_to_all(ranks)
+        for root in sorted({0, ranks // 2, ranks - 1}):
+            for rooted in (chain.broadcast, chain.reduce, tree.broadcast, tree.reduce):
+                yield rooted(ranks, root)
+            for rooted in (direct.gather, direct.scatter, tree.gather, tree.scatter):
+                yield rooted(ranks, root)
     for nodes, gpus in ((1, 2), (2, 2), (2, 3), (3, 2)):
         yield hierarchical.all_reduce(nodes, gpus)
         yield hierarchical.all_reduce(nodes, gpus, parallel=2)
@@ -142,9 +151,10 @@ def random_runs(count: int) -> list[Run]:
     runs = []
     for seed in range(count):
         rng = random.Random(seed)
-        schedule = random_case(rng).program().compile(instances=rng.choice((1, 1, 2)), slots=rng.choice((1, 2, 3)))
-        dtype, op = rng.choice(TYPES[:1] + TYPES[2:3])
-        runs.append(Run("random", schedule, rng.choice((1, 5, 64, 1000, 20011)), dtype, op, seed, seed % 2 == 0))
+        schedule = random_case(rng).program().compile(instances=rng.choice((1, 1, 2, 3)), slots=rng.choice((1, 2, 3)))
+        dtype, op = rng.choice((("float32", "sum"), ("float64", "sum"), ("int32", "sum")))
+        units, tile = rng.choice((0, 1, 5, 64, 1000, 20011)), rng.choice((None, 64, 128))
+        runs.append(Run("random", schedule, units, dtype, op, seed, seed % 2 == 0, tile))
     return runs
 
 

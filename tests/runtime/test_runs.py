@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
 from itertools import product
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 import hocket
 from hocket import Schedule
 from hocket.algorithms import all_pairs, all_to_next, hierarchical, ring, two_step
-from tests.property.programs import random_case
 from tests.runtime.cases import Run, check
 
 TYPES = ("float32", "float64", "int32", "int64")
@@ -54,23 +52,3 @@ def runs(ranks: int) -> list[Run]:
 def test_library(ranks: int) -> None:
     cases = runs(ranks)
     assert hocket.spawn(check, ranks, (cases,)) == [len(cases)] * ranks
-
-
-def random_runs(seeds: range) -> dict[int, list[Run]]:
-    """Random valid programs, by number of ranks."""
-    found: dict[int, list[Run]] = defaultdict(list)
-    for seed in seeds:
-        rng = random.Random(seed)
-        case = random_case(rng)
-        schedule = case.program().compile(instances=rng.choice((1, 1, 2, 3)), slots=rng.choice((1, 2, 3)))
-        # Units that every chunk length divides: a program may move a value through any place.
-        n = 16 * 6 * rng.choice((0, 1, 1, 2))
-        dtype = rng.choice(("float32", "float64"))
-        tile = rng.choice((None, 64, 128))
-        found[case.ranks].append(Run(schedule, n, dtype, "sum", tile, rng.choice(("own", "apart"))))
-    return found
-
-
-def test_random_programs() -> None:
-    for ranks, cases in random_runs(range(60)).items():
-        assert hocket.spawn(check, ranks, (cases,)) == [len(cases)] * ranks
