@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -214,14 +214,14 @@ class Communicator:
         out: NDArray[Scalar] | None,
         op: str = "sum",
         root: int = 0,
-    ) -> NDArray[Scalar] | None:
+    ) -> NDArray[Any] | None:
         """Run the default schedule of a collective."""
         try:
             default = (type(root) is int and self._defaults.get((name, root))) or self._default(name, root)
             x, out = default.arrays(x, out)
         except Exception as error:
             self._endpoint.refuse(error)
-        return cast("NDArray[Scalar] | None", self._endpoint.run(default.schedule, x, out, op))
+        return self._endpoint.run(default.schedule, x, out, op)
 
     def _default(self, name: str, root: object) -> _Default:
         rank = whole(root)
