@@ -1,4 +1,4 @@
-"""Chains (the pipelined linear trees of MPI libraries): every rank has one neighbour on either side.
+"""Chains, as NCCL broadcasts and reduces along its rings: every rank has one neighbour on either side.
 
 A rank sends each byte at most once, so on large buffers, which move tile by tile, all links are busy at once; a single
 byte takes p - 1 hops.

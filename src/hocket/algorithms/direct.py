@@ -2,7 +2,7 @@
 
 All ranks can reach each other at one price, as within a machine or behind one switch: good for blocks of any size.
 Ranks are taken in order from the own one on, so that not all begin with the same peer (the pairwise exchange of MPI
-libraries; Thakur, Rabenseifner and Gropp, IJHPCA'05, section 4.2).
+libraries; Thakur, Rabenseifner and Gropp, IJHPCA'05).
 """
 
 from __future__ import annotations

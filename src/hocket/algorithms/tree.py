@@ -1,4 +1,4 @@
-"""Binomial trees (Thakur, Rabenseifner and Gropp, IJHPCA'05, section 4): ceil(log2 p) steps, for small buffers.
+"""Binomial trees (Thakur, Rabenseifner and Gropp, IJHPCA'05): ceil(log2 p) steps, for small buffers.
 
 Ranks count from the root, which is 0. The parent of a rank is the rank without its highest bit where whole buffers
 move; where blocks do, it is the rank without its lowest bit, so that the blocks of a subtree lie side by side.
