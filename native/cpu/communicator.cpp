@@ -176,9 +176,8 @@ Outcome Communicator::enter(const CallHeader& mine) {
 // All ranks read the same lines, so all come to the same conclusion, but for a rank that fails meanwhile. One that
 // failed in this call, after it had said its line, is noticed here or else once something from it is missing.
 Outcome Communicator::agree() const {
-    for (u32 r = 0; r < size_; ++r)  // pairs with publish_state in `mark`
-        if (r != rank_ && Cpu::observe_state(&control_[r].state) == kFailed)
-            return {Fault::kPeer, u32(control_[r].culprit), control_[r].text};
+    for (u32 r = 0; r < size_; ++r)
+        if (r != rank_ && failed(r)) return {Fault::kPeer, u32(control_[r].culprit), control_[r].text};
     for (u32 r = 0; r < size_; ++r)
         if (said(r).flags & kRefused) return {Fault::kRefused, r, said(r).text};
     u32 sized = 0;
@@ -263,30 +262,39 @@ Outcome Communicator::inspect() {
         pollfd line{r < lifelines_.size() ? lifelines_[r] : -1, POLLIN, 0};
         const bool ended = ::poll(&line, 1, 0) > 0;
         // Looked at after its lifeline: a rank that says why it ends says it before it ends.
+        if (failed(r)) return {Fault::kPeer, u32(control_[r].culprit), control_[r].text};
         const u64 state = Cpu::observe_state(&control_[r].state);  // pairs with publish_state in `mark`
-        if (state == kFailed) return {Fault::kPeer, u32(control_[r].culprit), control_[r].text};
         if (ended || state == kLeft) gone_.push_back(r);
     }
     return {};
 }
 
+// What this rank misses from another, it misses from this call on: whoever is still in an earlier one got there what it
+// needs, or will find out by itself. An interruption is to end all, now.
 Outcome Communicator::given_up(Outcome outcome) {
-    const u32 culprit = outcome.fault == Fault::kPeer || outcome.fault == Fault::kTimeout ? outcome.rank : rank_;
+    const bool missed = outcome.fault == Fault::kPeer || outcome.fault == Fault::kTimeout;
     const std::string why = outcome.fault == Fault::kTimeout ? "was waited for in vain" : outcome.text;
-    fail(culprit, why);
+    mark(kFailed, missed ? outcome.rank : rank_, missed ? calls_ : 0, why);
     return outcome;
 }
 
-void Communicator::leave() { mark(kLeft, rank_, "closed"); }
+// Whether another rank's failure ends the call that this one is in.
+bool Communicator::failed(u32 rank) const {
+    const RankBlock& other = control_[rank];
+    return Cpu::observe_state(&other.state) == kFailed && other.since <= calls_;  // pairs with publish_state in `mark`
+}
 
-void Communicator::fail(u32 culprit, const std::string& why) { mark(kFailed, culprit, why); }
+void Communicator::leave() { mark(kLeft, rank_, 0, "closed"); }
+
+void Communicator::fail(u32 culprit, const std::string& why) { mark(kFailed, culprit, 0, why); }
 
 bool Communicator::dead() const { return Cpu::observe_state(&control_[rank_].state) != kRunning; }
 
-void Communicator::mark(State state, u32 culprit, const std::string& why) {
+void Communicator::mark(State state, u32 culprit, u64 since, const std::string& why) {
     if (marked_.test_and_set()) return;  // the first reason is the one that counts
     RankBlock& mine = control_[rank_];
     mine.culprit = culprit;
+    mine.since = since;
     say(mine.text, why);
     Cpu::publish_state(&mine.state, state);  // pairs with observe_state, on every rank
     for (u32 r = 0; r < size_; ++r)

@@ -97,7 +97,8 @@ class Communicator {
     // Enters a call only to say that this rank cannot take part in it.
     Outcome refuse(const std::string& why);
 
-    // Ends the communicator: with a reason every other rank raises, without one only a rank that still needs this one.
+    // Ends the communicator: with a reason every other rank raises at once, without one only a rank that still needs
+    // this one.
     // May be called while another thread is in a call.
     void leave();
     void fail(u32 culprit, const std::string& why);
@@ -112,8 +113,9 @@ class Communicator {
     template <class Step, class Blame> Outcome drive(Step step, Blame waits_for);
     Outcome inspect();
     Outcome given_up(Outcome outcome);
+    bool failed(u32 rank) const;
     int reserve(Plan& plan, const Geometry& geometry, u64 slots);
-    void mark(State state, u32 culprit, const std::string& why);
+    void mark(State state, u32 culprit, u64 since, const std::string& why);
 
     u32 rank_;
     u32 size_;

@@ -41,9 +41,10 @@ enum State : u64 { kRunning = 0, kLeft = 1, kFailed = 2 };
 struct RankBlock {
     CallHeader headers[2];       // by parity of the call number
     alignas(kLine) u32 bell;     // 1: this rank sleeps, or is about to
-    alignas(kLine) u64 state;    // stored after `culprit` and `text`
+    alignas(kLine) u64 state;    // stored after the rest
     u64 culprit;                 // the rank whose fault it is
-    char text[1024 - 16];
+    u64 since;                   // the first call that it ends: the others may still finish those before
+    char text[1024 - 24];
 };
 
 struct Window {

@@ -2,6 +2,7 @@
 // sanitizers can see all of it. `native_tests` runs everything; `native_tests litmus` only the one-way tests, of which
 // at least one must turn red under ThreadSanitizer for each memory order that is weakened (run_sanitizers.sh).
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -296,6 +297,33 @@ void litmus_state() {
     std::puts("state: a failed rank is noticed, and why");
 }
 
+// Rank 0 leaves after a barrier, rank 1 misses it in the next one and fails; rank 2, still in the first, must not: all
+// it needs is there. Its hook holds it, in the look for faults of that first barrier, until rank 1 has failed.
+std::atomic<bool> looks, has_failed;
+
+bool hold() {
+    looks = true;
+    while (!has_failed) ::sched_yield();
+    return false;
+}
+
+void failed_later() {
+    Arena arena(3);
+    on_threads(3, [&](u32 rank) {
+        ThreadMemory memory(arena);
+        Settings mine = settings(1);
+        if (rank == 2) mine.interrupted = hold;
+        Communicator communicator(rank, 3, memory, {}, mine);
+        while (rank == 0 && !looks) ::sched_yield();
+        CHECK(communicator.barrier().fault == Fault::kNone);
+        if (rank == 0) return communicator.leave();
+        const Outcome outcome = communicator.barrier();
+        CHECK(outcome.fault == Fault::kPeer && outcome.rank == 0 && outcome.text == "closed its communicator");
+        if (rank == 1) has_failed = true;
+    });
+    std::puts("a failure in a later call: does not end this one");
+}
+
 // Words that are no plan are refused before anything follows them.
 void bad_plans() {
     const std::vector<u32> good = ring(0, 3, 2, true);
@@ -321,6 +349,7 @@ int main(int arguments, char** words) {
     litmus_header();
     litmus_state();
     if (only_litmus) return 0;
+    failed_later();
     bad_plans();
     rings();
     return 0;
