@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,7 +18,7 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket import Communicator
+from hocket import Communicator, _native
 from hocket.algorithms import ring
 from hocket.errors import BootstrapFailed, CallTimeout, CommunicatorDead, HocketError, PeerFailed, RankFailed
 
@@ -275,7 +277,7 @@ def test_an_environment_that_makes_no_sense(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(BootstrapFailed, match="belong together"):
         hocket.init()
     monkeypatch.setenv("HOCKET_SIZE", "2")
-    monkeypatch.setenv("HOCKET_RENDEZVOUS", "token")
+    monkeypatch.setenv("HOCKET_RENDEZVOUS", secrets.token_hex(8))  # another copy of this test may run
     with pytest.raises(BootstrapFailed, match="no rank of"):
         hocket.init()
     monkeypatch.setenv("HOCKET_RANK", "0")
@@ -284,6 +286,74 @@ def test_an_environment_that_makes_no_sense(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("HOCKET_RANK", "1")
     with pytest.raises(BootstrapFailed, match="not all of the 2 ranks were here"):
         hocket.init(timeout=0.05)
+
+
+def missing(comm: Communicator, who: int) -> str:
+    """One rank never comes to a second meeting; each of the others learns it without waiting for a timeout."""
+    if comm.rank == who:
+        comm.barrier()
+        return "absent"
+    comm.barrier()
+    with pytest.raises(PeerFailed) as error:
+        hocket.init()
+    return f"{error.value.rank} {error.value.reason}"
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_that_returned_is_waited_for_by_none(who: int) -> None:
+    told = [f"{who} returned before the ranks had met"] * 3
+    told[who] = "absent"
+    assert hocket.spawn(missing, 3, (who,)) == told
+
+
+UNMET = """
+import os, sys, hocket
+rank = int(os.environ["HOCKET_RANK"])
+if rank == {who}:
+    {end}
+try:
+    hocket.init()
+except hocket.HocketError as error:
+    print(error.code, error.rank, error.reason)
+    sys.exit(4)
+"""
+
+
+@pytest.mark.parametrize("who", [0, 2])
+@pytest.mark.parametrize(
+    ("end", "how"), [("sys.exit()", "exited with code 0"), ("os.kill(os.getpid(), 9)", "was ended by SIGKILL")]
+)
+def test_a_rank_that_ends_before_all_have_met(tmp_path: Path, who: int, end: str, how: str) -> None:
+    (tmp_path / "unmet.py").write_text(UNMET.format(who=who, end=end))
+    words = [sys.executable, "-c", "from hocket.cli import main; main()", "launch", "-n", "3", "unmet.py"]
+    found = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert sorted(found.stdout.splitlines()) == [
+        f"[{rank}] peer-failed {who} {how} before the ranks had met" for rank in range(3) if rank != who
+    ]
+
+
+def test_a_rank_that_ends_while_the_others_meet() -> None:
+    """Without a launcher rank 0 tells, which holds the connections of those that have come. This test is rank 2."""
+    code = "import hocket\ntry: hocket.init()\nexcept hocket.HocketError as e: print(e.rank, e.reason)"
+    variables = {"HOCKET_SIZE": "4", "HOCKET_RENDEZVOUS": secrets.token_hex(8)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env=os.environ | variables | {"HOCKET_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    hello = {"protocol": _native.PROTOCOL, "rank": 2, "size": 4, "cores": [0]}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+        while line.connect_ex(f"\0hocket/{variables['HOCKET_RENDEZVOUS']}/0"):
+            time.sleep(0.01)
+        socket.send_fds(line, [json.dumps(hello).encode()], [0])
+    assert ranks[0].communicate(timeout=20)[0] == "2 ended while the ranks were meeting\n"
+    if ranks[1].poll() is None:  # had it come by then? one that comes later cannot know that nobody is left
+        ranks[1].kill()
+    ranks[1].communicate()
 
 
 def mistaken(comm: Communicator) -> str:

@@ -11,18 +11,22 @@ import fcntl
 import json
 import os
 import secrets
+import selectors
 import socket
+import stat
 import struct
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
 from hocket import _native
-from hocket.errors import BootstrapFailed
+from hocket.errors import BootstrapFailed, PeerFailed
 
 _RANK, _SIZE, _TOKEN = "HOCKET_RANK", "HOCKET_SIZE", "HOCKET_RENDEZVOUS"
+_LAUNCHER = "HOCKET_LAUNCHER"  # "descriptor:inode" of a socket on which the launcher says that a rank has ended
 _BATCH = 128  # descriptors in one message; the kernel takes 253
 _MESSAGE = 1 << 16
 _meetings = count()  # a program may call init() several times; each rank counts its own calls, in the same order
@@ -52,10 +56,41 @@ class Meeting:
     crowded: bool
 
 
-def environment(ranks: int) -> list[dict[str, str]]:
-    """What a launcher adds to the environment of each of its processes."""
+class Ends:
+    """A launcher's word to ranks that still wait for each other: one of them has ended, so they never will meet.
+
+    One socket pair a job. All ranks inherit ``far`` and only peek, so that all can read what is written once.
+    """
+
+    def __init__(self) -> None:
+        self._near, self.far = socket.socketpair()
+
+    def tell(self, rank: int, how: str) -> None:
+        """``how``: a verb phrase. The first end counts."""
+        with suppress(OSError):
+            self._near.send(f"{rank} {how}".encode())
+            self._near.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._near.close()
+        self.far.close()
+
+
+def environment(ranks: int, ends: Ends) -> list[dict[str, str]]:
+    """What a launcher adds to the environment of each of its processes, which inherit ``ends.far``."""
     token = secrets.token_hex(16)
-    return [{_RANK: str(rank), _SIZE: str(ranks), _TOKEN: token} for rank in range(ranks)]
+    launcher = f"{ends.far.fileno()}:{os.fstat(ends.far.fileno()).st_ino}"
+    return [{_RANK: str(rank), _SIZE: str(ranks), _TOKEN: token, _LAUNCHER: launcher} for rank in range(ranks)]
+
+
+def _from_launcher(variables: Mapping[str, str] = os.environ) -> dict[int, int | None]:
+    """The socket on which the launcher tells of ends, if this process still has it."""
+    with suppress(OSError, ValueError):
+        descriptor, inode = map(int, variables.get(_LAUNCHER, "").split(":"))
+        found = os.fstat(descriptor)
+        if stat.S_ISSOCK(found.st_mode) and found.st_ino == inode:
+            return {descriptor: None}
+    return {}
 
 
 def place(variables: Mapping[str, str] = os.environ) -> Place | None:
@@ -75,27 +110,33 @@ def place(variables: Mapping[str, str] = os.environ) -> Place | None:
 def meet(timeout: float) -> Meeting:
     """Wait until all ranks are here. One rank alone without a launcher.
 
-    Raises BootstrapFailed, also when they are not all here after ``timeout`` seconds.
+    Raises BootstrapFailed, also when they are not all here after ``timeout`` seconds, and PeerFailed when one has ended
+    that never will be.
     """
     here = place()
-    if here is None or here.size == 1:
+    if here is None:
+        return Meeting(0, 1, _memory(), [-1], None, crowded=False)
+    return gather(replace(here, token=f"{here.token}/{next(_meetings)}"), timeout, _from_launcher())
+
+
+def gather(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Meeting:
+    """Wait until all ranks of one token are here.
+
+    ``watched`` maps sockets to the rank whose end makes them readable, None where a message on it says which. No rank
+    can leave a meeting before all have come, so if one ends while this rank waits for any, they never will meet.
+    """
+    if here.size == 1:
         return Meeting(0, 1, _memory(), [-1], None, crowded=False)
     near, far = socket.socketpair()
-    deadline = time.monotonic() + timeout
-    address = f"\0hocket/{here.token}/{next(_meetings)}"
+    address = f"\0hocket/{here.token}"
     try:
         with far:
-            hello = {
-                "protocol": _native.PROTOCOL,
-                "rank": here.rank,
-                "size": here.size,
-                "cores": sorted(os.sched_getaffinity(0)),
-            }
-            met = _host(here, address, deadline, far) if here.rank == 0 else _join(here, address, deadline, far, hello)
+            meeting = _host if here.rank == 0 else _join
+            met = meeting(here, address, timeout, far, watched)
     except (OSError, ValueError) as error:
         near.close()
         if isinstance(error, TimeoutError):
-            raise BootstrapFailed(f"not all of the {here.size} ranks were here after {timeout:.3g} s") from error
+            raise _absent(here, timeout, {0}) from error
         raise BootstrapFailed(f"rank {here.rank} could not meet the others: {error}") from error
     except BaseException:
         near.close()
@@ -123,52 +164,133 @@ def _memory() -> int:
     return descriptor
 
 
-def _host(here: Place, address: str, deadline: float, own: socket.socket) -> Meeting:
+def _absent(here: Place, timeout: float, ranks: Collection[int]) -> BootstrapFailed:
+    which = ", ".join(map(str, sorted(ranks)))
+    return BootstrapFailed(
+        f"not all of the {here.size} ranks were here after {timeout:.3g} s: {which} not seen",
+        "ranks must be on one machine, in one network namespace",
+    )
+
+
+def _host(here: Place, address: str, timeout: float, own: socket.socket, watched: Mapping[int, int | None]) -> Meeting:
     lifelines = [os.dup(own.fileno())] + [-1] * (here.size - 1)
+    cores = set(os.sched_getaffinity(0))
     guests: dict[int, socket.socket] = {}
+    strangers: set[socket.socket] = set()  # who have connected and not said hello, or nothing that can be accepted
     memory = -1
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.setblocking(False)
             listener.bind(address)
             listener.listen(here.size)
-            cores = [set(os.sched_getaffinity(0))]
-            problem = None
-            while len(guests) < here.size - 1 and problem is None:
-                listener.settimeout(_left(deadline))
-                guest, _ = listener.accept()
-                if not _same_user(guest):
-                    guest.close()
-                    continue
-                guest.settimeout(_left(deadline))
-                data, descriptors, _, _ = socket.recv_fds(guest, _MESSAGE, 1)
-                if not data:  # it ended; what started it will tell
-                    guest.close()
-                    continue
-                hello = json.loads(data)
-                rank = hello["rank"]
-                problem = _objection(here, hello, guests)
-                guests[rank] = guest
-                lifelines[rank] = descriptors[0]
-                cores.append(set(hello["cores"]))
-        crowded = here.size > min(len(set().union(*cores)), _quota())
-        memory = _memory() if problem is None else -1
-        for guest in guests.values():
-            guest.sendall(json.dumps({"problem": problem, "crowded": crowded}).encode())
-            for sent in range(0, 0 if problem else here.size, _BATCH):
-                socket.send_fds(guest, [b"lifelines"], lifelines[sent : sent + _BATCH])
-            if problem is None:
-                socket.send_fds(guest, [b"memory"], [memory])
-        if problem is not None:
-            raise BootstrapFailed(problem)
+            failed = _await_guests(here, listener, timeout, watched, guests, strangers, lifelines, cores)
+            if failed is not None:
+                _accept(listener, strangers, timeout)  # who has come in the meantime is to know as well
+        if failed is None:
+            memory = _memory()
+        crowded = here.size > min(len(cores), _quota())
+        terms = json.dumps({"failed": _told(failed), "crowded": crowded}).encode()
+        for guest in (*guests.values(), *strangers) if failed else guests.values():
+            with suppress(ConnectionError):  # it is gone; its lifeline tells, in the first call
+                guest.sendall(terms)
+                for sent in range(0, 0 if failed else here.size, _BATCH):
+                    socket.send_fds(guest, [b"lifelines"], lifelines[sent : sent + _BATCH])
+                if failed is None:
+                    socket.send_fds(guest, [b"memory"], [memory])
+        if failed is not None:
+            raise failed
     except BaseException:
         for descriptor in (*lifelines, memory):
             if descriptor >= 0:
                 os.close(descriptor)
         raise
     finally:
-        for guest in guests.values():
+        for guest in (*guests.values(), *strangers):
             guest.close()
     return Meeting(0, here.size, memory, lifelines, None, crowded)
+
+
+def _await_guests(
+    here: Place,
+    listener: socket.socket,
+    timeout: float,
+    watched: Mapping[int, int | None],
+    guests: dict[int, socket.socket],
+    strangers: set[socket.socket],
+    lifelines: list[int],
+    cores: set[int],
+) -> BootstrapFailed | PeerFailed | None:
+    """Fill ``guests``, their ``lifelines`` and all their ``cores``. Returns why that cannot be done."""
+    deadline = time.monotonic() + timeout
+    with selectors.DefaultSelector() as waiting:
+        for descriptor in (listener.fileno(), *watched):
+            waiting.register(descriptor, selectors.EVENT_READ)
+        while len(guests) < here.size - 1:
+            ready = {key.fileobj for key, _ in waiting.select(deadline - time.monotonic())}
+            failed = _ended(ready, watched)
+            if failed is not None:
+                return failed
+            if not ready and time.monotonic() >= deadline:
+                return _absent(here, timeout, set(range(1, here.size)) - guests.keys())
+            for rank, guest in guests.items():
+                if guest in ready:  # it has nothing more to say
+                    return PeerFailed(rank, "ended while the ranks were meeting")
+            for guest in [guest for guest in strangers if guest in ready]:
+                data, descriptors = b"", list[int]()
+                with suppress(ConnectionError):
+                    data, descriptors, _, _ = socket.recv_fds(guest, _MESSAGE, 1)
+                if not data:  # who it was is not known; what started it will tell
+                    waiting.unregister(guest)
+                    strangers.remove(guest)
+                    guest.close()
+                    continue
+                hello = json.loads(data)
+                objection = _objection(here, hello, guests)
+                if objection is not None:
+                    for descriptor in descriptors:
+                        os.close(descriptor)
+                    return BootstrapFailed(objection)
+                strangers.remove(guest)
+                guests[hello["rank"]] = guest
+                (lifelines[hello["rank"]],) = descriptors
+                cores |= set(hello["cores"])
+            if listener.fileno() in ready:
+                for guest in _accept(listener, strangers, timeout):
+                    waiting.register(guest, selectors.EVENT_READ)
+    return None
+
+
+def _accept(listener: socket.socket, strangers: set[socket.socket], timeout: float) -> list[socket.socket]:
+    """Add to the strangers who waits at the door."""
+    found = []
+    with suppress(BlockingIOError):
+        while True:
+            guest, _ = listener.accept()
+            guest.settimeout(timeout)
+            if _same_user(guest):
+                found.append(guest)
+            else:
+                guest.close()
+    strangers.update(found)
+    return found
+
+
+def _ended(ready: Collection[object], watched: Mapping[int, int | None]) -> BootstrapFailed | PeerFailed | None:
+    """The error that says whose end one of the watched sockets reports."""
+    for descriptor in watched.keys() & ready:
+        with socket.socket(fileno=os.dup(descriptor)) as line:
+            rank, text = watched[descriptor], line.recv(_MESSAGE, socket.MSG_PEEK).decode()
+        if rank is not None:
+            return PeerFailed(rank, "ended before the ranks had met")
+        if not text:
+            return BootstrapFailed("the launcher ended before the ranks had met")
+        number, _, how = text.partition(" ")
+        return PeerFailed(int(number), f"{how} before the ranks had met")
+    return None
+
+
+def _told(error: BootstrapFailed | PeerFailed | None) -> list[object] | None:
+    return None if error is None else [error.rank if isinstance(error, PeerFailed) else None, error.reason]
 
 
 def _objection(here: Place, hello: Mapping[str, object], guests: Mapping[int, socket.socket]) -> str | None:
@@ -182,8 +304,17 @@ def _objection(here: Place, hello: Mapping[str, object], guests: Mapping[int, so
     return None
 
 
-def _join(here: Place, address: str, deadline: float, own: socket.socket, hello: Mapping[str, object]) -> Meeting:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as host:
+def _join(here: Place, address: str, timeout: float, own: socket.socket, watched: Mapping[int, int | None]) -> Meeting:
+    deadline = time.monotonic() + timeout
+    hello = {
+        "protocol": _native.PROTOCOL,
+        "rank": here.rank,
+        "size": here.size,
+        "cores": sorted(os.sched_getaffinity(0)),
+    }
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as host, selectors.DefaultSelector() as waiting:
+        for descriptor in watched:
+            waiting.register(descriptor, selectors.EVENT_READ)
         pause = 0.001
         while True:
             host.settimeout(_left(deadline))
@@ -191,29 +322,40 @@ def _join(here: Place, address: str, deadline: float, own: socket.socket, hello:
                 host.connect(address)
                 break
             except (ConnectionRefusedError, BlockingIOError):  # rank 0 is not there yet, or has its hands full
-                time.sleep(pause)
+                ended = _ended({key.fileobj for key, _ in waiting.select(pause)}, watched)
+                if ended is not None:
+                    raise ended from None
                 pause = min(2 * pause, 0.02)
         if not _same_user(host):
             raise BootstrapFailed("somebody else's process took the place of rank 0")
-        host.settimeout(_left(deadline))
-        socket.send_fds(host, [json.dumps(hello).encode()], [own.fileno()])
-        host.settimeout(_left(deadline))
-        answer = host.recv(_MESSAGE)
-        if not answer:
-            raise BootstrapFailed("rank 0 ended while the ranks were meeting")
-        terms = json.loads(answer)
-        if terms["problem"] is not None:
-            raise BootstrapFailed(terms["problem"])
+
+        def gone() -> BootstrapFailed | PeerFailed:
+            ended = _ended({key.fileobj for key, _ in waiting.select(0)}, watched)
+            return ended or PeerFailed(0, "ended while the ranks were meeting")
+
         received: list[int] = []
         try:
+            socket.send_fds(host, [json.dumps(hello).encode()], [own.fileno()])
+            host.settimeout(_left(deadline))
+            answer = host.recv(_MESSAGE)
+            if not answer:
+                raise gone()
+            terms = json.loads(answer)
+            if terms["failed"] is not None:
+                rank, reason = terms["failed"]
+                raise BootstrapFailed(reason) if rank is None else PeerFailed(rank, reason)
             while len(received) < here.size + 1:
                 data, descriptors, _, _ = socket.recv_fds(host, 16, _BATCH)
                 received += descriptors
-                if not data or not descriptors:
-                    raise BootstrapFailed("rank 0 ended while the ranks were meeting, or descriptors ran out")
-        except BaseException:
+                if not data:
+                    raise gone()
+                if not descriptors:
+                    raise BootstrapFailed("no more files can be opened", "ulimit -n must be raised")
+        except BaseException as error:
             for descriptor in received:
                 os.close(descriptor)
+            if isinstance(error, ConnectionError):
+                raise gone() from error
             raise
         for descriptor in received:
             os.set_inheritable(descriptor, False)

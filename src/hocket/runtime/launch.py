@@ -22,7 +22,7 @@ from typing import BinaryIO, NamedTuple, TextIO, TypeVar
 import cloudpickle
 
 from hocket.errors import PeerFailed, RankFailed
-from hocket.runtime.bootstrap import environment
+from hocket.runtime.bootstrap import Ends, environment
 
 Result = TypeVar("Result")
 
@@ -58,15 +58,16 @@ def call(fn: Callable[..., Result], ranks: int, args: tuple[object, ...]) -> lis
     code = f"import sys; sys.path[:] = {sys.path!r}; from hocket.runtime.launch import _serve; _serve()"
     processes: list[subprocess.Popen[bytes]] = []
     lines: list[socket.socket] = []
+    ends = Ends()
     try:
-        for variables in environment(ranks):
+        for variables in environment(ranks, ends):
             near, far = socket.socketpair()
             with far:
                 lines.append(near)
                 processes.append(
                     subprocess.Popen(
                         [sys.executable, "-c", code, str(far.fileno())],
-                        pass_fds=(far.fileno(),),
+                        pass_fds=(far.fileno(), ends.far.fileno()),
                         env=os.environ | variables,
                         stdin=subprocess.DEVNULL,
                     )
@@ -74,18 +75,19 @@ def call(fn: Callable[..., Result], ranks: int, args: tuple[object, ...]) -> lis
         for line in lines:
             with suppress(OSError):  # it ended already: reading will tell
                 line.sendall(_LENGTH.pack(len(payload)) + payload)
-        results: list[Result] = _gather(processes, lines)
+        results: list[Result] = _gather(processes, lines, ends)
         for process in processes:
             with suppress(subprocess.TimeoutExpired):  # what a rank does at its end is not cut short
                 process.wait(_GRACE)
         return results
     finally:
         _end(processes)
+        ends.close()
         for line in lines:
             line.close()
 
 
-def _gather(processes: Sequence[subprocess.Popen[bytes]], lines: Sequence[socket.socket]) -> list[Result]:
+def _gather(processes: Sequence[subprocess.Popen[bytes]], lines: Sequence[socket.socket], ends: Ends) -> list[Result]:
     answers: dict[int, Result] = {}
     failures: list[_Failure] = []
     deadline: float | None = None
@@ -98,11 +100,15 @@ def _gather(processes: Sequence[subprocess.Popen[bytes]], lines: Sequence[socket
                 waiting.unregister(key.fileobj)
                 answer = _receive(lines[rank])
                 if answer is None:
-                    failures.append(_Failure(rank, RankFailed(rank, _ending(processes[rank].wait()))))
+                    how = _ending(processes[rank].wait())
+                    failures.append(_Failure(rank, RankFailed(rank, how)))
+                    ends.tell(rank, how)
                 elif answer.report is None:
                     answers[rank] = answer.result  # type: ignore[assignment]
+                    ends.tell(rank, "returned")
                 else:
                     failures.append(_Failure(rank, _raised(rank, answer.error, answer.report)))
+                    ends.tell(rank, f"raised {type(answer.error).__name__}" if answer.error else "raised an exception")
             if failures and deadline is None:
                 deadline = time.monotonic() + _GRACE
             if deadline is not None and time.monotonic() >= deadline:
@@ -168,7 +174,14 @@ def _die_with_parent() -> None:
 
 
 def _ending(code: int) -> str:
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code} without a result"
+    return f"was ended by {_signal(code)}" if code < 0 else f"exited with code {code} without a result"
+
+
+def _signal(code: int) -> str:
+    try:
+        return signal.Signals(-code).name
+    except ValueError:  # real-time ones have no names
+        return f"signal {-code}"
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]], grace: float = _GRACE, group: bool = False) -> None:
@@ -230,15 +243,17 @@ def launch(command: Sequence[str], ranks: int) -> int:
     errors: list[deque[str]] = [deque(maxlen=400) for _ in range(ranks)]
     failed: list[tuple[int, int]] = []
     interrupted = False
+    ends = Ends()
     try:
         with selectors.DefaultSelector() as outputs:
-            for rank, variables in enumerate(environment(ranks)):
+            for rank, variables in enumerate(environment(ranks, ends)):
                 process = subprocess.Popen(
                     words,
                     env={"PYTHONUNBUFFERED": "1"} | os.environ | variables,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
+                    pass_fds=(ends.far.fileno(),),
                     process_group=0,  # so that a signal reaches it once, and its children with it
                     preexec_fn=_die_with_parent,
                 )
@@ -261,6 +276,7 @@ def launch(command: Sequence[str], ranks: int) -> int:
                         if code is None:
                             continue
                         running.discard(rank)
+                        ends.tell(rank, f"was ended by {_signal(code)}" if code < 0 else f"exited with code {code}")
                         if code:
                             failed.append((rank, code))
                             deadline = deadline or time.monotonic() + _GRACE
@@ -277,6 +293,7 @@ def launch(command: Sequence[str], ranks: int) -> int:
                 pass
     finally:
         _end(processes, group=True)
+        ends.close()
         for process in processes:
             for pipe in (process.stdout, process.stderr):
                 if pipe is not None:
@@ -290,7 +307,7 @@ def launch(command: Sequence[str], ranks: int) -> int:
     rank, code = next((f for f in failed if not any(consequence in line for line in errors[f[0]])), failed[0])
     words_of = list(errors[rank])
     start = max((i for i, line in enumerate(words_of) if line.startswith("Traceback")), default=len(words_of) - 20)
-    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
+    how = f"was ended by {_signal(code)}" if code < 0 else f"failed with exit code {code}"
     print(f"\nrank {rank} {how}", *words_of[max(0, start) :], sep="\n", file=sys.stderr, flush=True)
     return code if code > 0 else 128 - code
 
