@@ -1,0 +1,329 @@
+"""Faults by the hundred: ``python -m tests.runtime.campaign kills 200`` and ``... disagree 10000``, ``--seed N``.
+
+Kills: a rank is ended by SIGKILL while the ranks meet, when it is idle, in a call, or when it closes. Every other rank
+must know within 5 seconds and name it, with the step where it stood in one, and nothing may be left behind.
+
+Disagreements: one rank's call differs from the others' in one respect. Every rank must raise, no array may change, and
+the next call must work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import selectors
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import hocket
+from hocket import Communicator, HocketError
+from hocket.algorithms import all_pairs, ring
+from hocket.errors import CallMismatch, InvalidArgument, PeerFailed, PeerRefused, WrongType
+from hocket.runtime.bootstrap import Ends, environment
+
+BOUND = 5.0  # seconds in which every rank must know
+PHASES = ("bootstrap", "idle", "call", "close")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Kills
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One trial. ``delay``: seconds from where the phase begins to the kill; ``calls`` are made before."""
+
+    number: int
+    phase: str
+    ranks: int
+    victim: int
+    delay: float
+    calls: int
+    elements: int
+
+
+def draw(number: int, rng: random.Random) -> Kill:
+    phase = PHASES[number % len(PHASES)]
+    ranks = rng.randint(2, 5)
+    delay = rng.uniform(0, rng.choice((0.0, 0.002, 0.02)))
+    return Kill(number, phase, ranks, rng.randrange(ranks), delay, rng.randint(0, 20), 10 ** rng.randint(0, 6))
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_later(delay: float) -> None:
+    def wait_and_die() -> None:
+        time.sleep(delay)
+        die()
+
+    threading.Thread(target=wait_and_die, daemon=True).start()
+
+
+def live(kill: Kill, rank: int) -> None:
+    """What a rank does. Returns if it noticed nothing, as is right where it did not need the victim any more."""
+    victim = rank == kill.victim
+    if kill.phase == "bootstrap" and victim:
+        if kill.delay == 0:
+            die()
+        die_later(kill.delay)
+    with hocket.init() as comm:
+        schedule = ring.all_reduce(kill.ranks).compile()
+        x = np.zeros(kill.elements, np.float32)
+        for _ in range(kill.calls):
+            comm.run(schedule, x)
+        if kill.phase == "idle" and victim:
+            time.sleep(kill.delay)
+            die()
+        if kill.phase == "call" and victim:
+            die_later(kill.delay)
+        if kill.phase == "close":
+            if victim:
+                die_later(kill.delay)
+                comm.close()
+                signal.pause()
+            if kill.calls % 2:
+                comm.barrier()
+            return
+        while True:
+            comm.run(schedule, x)
+
+
+def told(error: BaseException) -> dict[str, Any]:
+    step = getattr(error, "step", None)
+    return {
+        "type": type(error).__name__,
+        "rank": getattr(error, "rank", None),
+        "text": str(error),
+        "step": None if step is None else [step.operation, step.thread_block, step.step, str(step.where)],
+    }
+
+
+def start(kill: Kill, rank: int, variables: dict[str, str], words: int) -> int:
+    """A process that is a rank; it says in the end how it went."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        os.environ.update(variables)
+        word: dict[str, Any] = {"type": None}
+        try:
+            live(kill, rank)
+        except BaseException as error:
+            word = told(error)
+        os.write(words, json.dumps(word | {"from": rank}).encode() + b"\n")
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def trial(kill: Kill) -> str:
+    """Run it and return what the others saw, in a word. Raises AssertionError if it was not as promised."""
+    ends = Ends()
+    source, sink = os.pipe()
+    pids: dict[int, int] = {}
+    died: float | None = None
+    found = b""
+    try:
+        for rank, variables in enumerate(environment(kill.ranks, ends)):
+            pids[rank] = start(kill, rank, variables, sink)
+        os.close(sink)
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(source, selectors.EVENT_READ)
+            victim = os.pidfd_open(pids[kill.victim])
+            try:
+                waiting.register(victim, selectors.EVENT_READ)
+                begun = time.monotonic()
+                while True:
+                    ready = {key.fd for key, _ in waiting.select(1.0)}
+                    if victim in ready:
+                        died = time.monotonic()
+                        ends.tell(kill.victim, "was ended by SIGKILL")
+                        waiting.unregister(victim)
+                    if source in ready:
+                        data = os.read(source, 1 << 16)
+                        found += data
+                        if not data:
+                            break
+                    now = time.monotonic()
+                    assert died is None or now - died < BOUND, ("hangs", kill, found)
+                    assert died is not None or now - begun < 60, ("was never killed", kill, found)
+            finally:
+                os.close(victim)
+    finally:
+        for pid in pids.values():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        codes = {rank: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for rank, pid in pids.items()}
+        os.close(source)
+        ends.close()
+    assert codes[kill.victim] == -signal.SIGKILL, (kill, codes, found)
+    words = {word["from"]: word for word in map(json.loads, found.splitlines())}
+    assert words.keys() == codes.keys() - {kill.victim}, (kill, codes, words)
+    return "+".join(sorted({judge(kill, word) for word in words.values()}))
+
+
+def judge(kill: Kill, word: dict[str, Any]) -> str:
+    """What a rank saw, in a word, if the message is a good one."""
+    if word["type"] is None:
+        assert kill.phase == "close", (kill, word)
+        assert kill.calls % 2 == 0, (kill, word)
+        return "unharmed"
+    assert word["type"] == PeerFailed.__name__, (kill, word)
+    assert word["rank"] == kill.victim, (kill, word)
+    assert f"rank {kill.victim} " in word["text"], (kill, word)
+    reasons = ("has ended", "was ended by SIGKILL before", "ended while", "closed its communicator")
+    assert any(reason in word["text"] for reason in reasons), (kill, word)
+    if word["step"] is None:
+        return "before all had met" if "the ranks" in word["text"] else "between calls"
+    operation, _, _, where = word["step"]
+    assert "<" in operation or ">" in operation, (kill, word)
+    assert where.startswith("ring.py:"), (kill, word)
+    for part in ("waiting for rank", "thread block", " step ", "--> ring.py:"):
+        assert part in word["text"], (kill, word)
+    return "in a step"
+
+
+def leftovers() -> set[str]:
+    """Files, descriptors and children that are there now."""
+    shared = {f"/dev/shm/{path.name}" for path in Path("/dev/shm").iterdir()}
+    files = {f"/tmp/{path.name}" for path in Path("/tmp").iterdir() if "hocket" in path.name.lower()}
+    descriptors = {f"descriptor {path.name}" for path in Path("/proc/self/fd").iterdir() if path.exists()}
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return shared | files | descriptors | {f"process {pid}" for pid in children}
+
+
+def kills(count: int, seed: int) -> None:
+    rng = random.Random(seed)
+    seen: Counter[str] = Counter()
+    before = leftovers()
+    slowest = 0.0
+    for number in range(count):
+        kill = draw(number, rng)
+        begun = time.monotonic()
+        seen[f"{kill.phase}: {trial(kill)}"] += 1
+        slowest = max(slowest, time.monotonic() - begun)
+        assert leftovers() <= before, (kill, leftovers() - before)
+    for what, times in sorted(seen.items()):
+        print(f"  {times:4} {what}")
+    print(f"{count} kills: every other rank named the dead one within {BOUND:.0f} s (slowest trial {slowest:.2f} s)")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Disagreements
+
+Array = NDArray[np.generic]
+SIZES = (1, 2, 12, 1000, 20_000)
+TYPES = ("float32", "float64", "int32", "int64")
+OPERATORS = ("sum", "min", "max")
+WRONG: dict[str, tuple[type[HocketError], Callable[[Array], tuple[Any, Any]]]] = {
+    "a list": (WrongType, lambda x: ([1.0], None)),
+    "nothing": (WrongType, lambda x: (None, None)),
+    "a strided array": (InvalidArgument, lambda x: (np.zeros((3, 4), x.dtype)[:, :2], None)),
+    "an out of another size": (InvalidArgument, lambda x: (x, np.zeros(len(x) + 1, x.dtype))),
+    "an out of another type": (WrongType, lambda x: (x, np.zeros(len(x), "datetime64[s]"))),
+    "a read-only result": (InvalidArgument, lambda x: (x, read_only(x))),
+}
+RESPECTS = ("schedule", "size", "type", "operator", "tile", "barrier", *WRONG)
+
+
+def read_only(x: Array) -> Array:
+    found = np.zeros_like(x)
+    found.flags.writeable = False
+    return found
+
+
+def disagreeing(launched: Communicator, count: int, seed: int) -> dict[str, int]:
+    """``count`` calls of which one rank makes another. All ranks draw the same numbers."""
+    rng = random.Random(seed)
+    seen: Counter[str] = Counter()
+    with hocket.init(timeout=BOUND) as comm:
+        schedules = [program(comm.size).compile() for program in (ring.all_reduce, all_pairs.all_reduce)]
+        for number in range(count):
+            respect = rng.choice(RESPECTS)
+            odd, schedule = rng.randrange(comm.size), rng.choice(schedules)
+            n, kind, op = rng.choice(SIZES), rng.choice(TYPES), rng.choice(OPERATORS)
+            tile, apart = rng.choice((None, 64, 4096)), rng.random() < 0.5
+            call = {"schedule": schedule, "n": n, "type": kind, "op": op, "tile": tile}
+            change = {
+                "schedule": ("schedule", [s for s in schedules if s is not schedule]),
+                "size": ("n", [m for m in SIZES if m != n]),
+                "type": ("type", [t for t in TYPES if t != kind]),
+                "operator": ("op", [o for o in OPERATORS if o != op]),
+                "tile": ("tile", [t for t in (None, 64, 4096) if t != tile]),
+            }
+            key, values = change.get(respect, ("", [None]))
+            value = rng.choice(values)
+            is_odd = comm.rank == odd
+            if is_odd and key:
+                call[key] = value
+            x: Array = np.full(call["n"], comm.rank + 1, call["type"])
+            out = np.full_like(x, 77) if apart else None
+            given: tuple[Any, Any] = (x, out)
+            if is_odd and respect in WRONG:
+                given = WRONG[respect][1](x)
+            kept = [None if array is None else np.asarray(array).tobytes() for array in given]
+            what = (seed, number, respect, odd, comm.rank, call)
+            try:
+                if is_odd and respect == "barrier":
+                    comm.barrier()
+                else:
+                    comm.run(call["schedule"], *given, op=call["op"], tile=call["tile"])
+            except HocketError as raised:
+                error = raised
+            else:
+                raise AssertionError(("no error", what))
+            expected: type[HocketError] = CallMismatch
+            if respect in WRONG:
+                expected = WRONG[respect][0] if is_odd else PeerRefused
+            assert type(error) is expected, (what, error)
+            if isinstance(error, CallMismatch):
+                assert error.rank == (odd or 1), (what, error)
+            if isinstance(error, PeerRefused):
+                assert error.rank == odd, (what, error)
+            assert kept == [None if array is None else np.asarray(array).tobytes() for array in given], what
+            found = comm.run(schedule, np.full(3, comm.rank, np.int64))
+            assert found is not None
+            assert (found == comm.size * (comm.size - 1) // 2).all(), what
+            seen[respect] += 1
+    return dict(seen)
+
+
+def disagree(count: int, seed: int) -> None:
+    rng = random.Random(seed)
+    seen: Counter[str] = Counter()
+    shares = [count // 2, count // 4, count - count // 2 - count // 4]
+    for ranks, share in zip((2, 3, 4), shares, strict=True):
+        for found in hocket.spawn(disagreeing, ranks, (share, rng.randrange(1 << 32)))[:1]:
+            seen.update(found)
+    for what, times in sorted(seen.items()):
+        print(f"  {times:5} {what}")
+    print(f"{seen.total()} calls that disagree: an error on every rank, nothing written, the next call works")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["kills", "disagree"])
+    parser.add_argument("count", type=int)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    given = parser.parse_args()
+    print(f"seed {given.seed}", flush=True)
+    {"kills": kills, "disagree": disagree}[given.what](given.count, given.seed)
+
+
+if __name__ == "__main__":
+    main()
