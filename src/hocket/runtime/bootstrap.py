@@ -1,4 +1,4 @@
-"""How ranks meet: a launcher's environment, a Unix socket, and what is passed over it.
+"""How ranks meet: a Unix socket, and what is passed over it.
 
 Rank 0 listens on an abstract socket, whose name holds a token nobody can guess; nothing lies in a file system. Every
 rank sends it one end of its *lifeline*, a socket pair whose other end only that rank holds, so that the kernel tells
@@ -24,21 +24,12 @@ from pathlib import Path
 
 from hocket import _native
 from hocket.errors import BootstrapFailed, PeerFailed
+from hocket.runtime.launchers import RANK, SIZE, TOKEN, Place, place
 
-_RANK, _SIZE, _TOKEN = "HOCKET_RANK", "HOCKET_SIZE", "HOCKET_RENDEZVOUS"
 _LAUNCHER = "HOCKET_LAUNCHER"  # "descriptor:inode" of a socket on which the launcher says that a rank has ended
 _BATCH = 128  # descriptors in one message; the kernel takes 253
 _MESSAGE = 1 << 16
 _meetings = count()  # a program may call init() several times; each rank counts its own calls, in the same order
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Which rank this process is, and under which token the ranks meet."""
-
-    rank: int
-    size: int
-    token: str
 
 
 @dataclass(slots=True)
@@ -80,7 +71,7 @@ def environment(ranks: int, ends: Ends) -> list[dict[str, str]]:
     """What a launcher adds to the environment of each of its processes, which inherit ``ends.far``."""
     token = secrets.token_hex(16)
     launcher = f"{ends.far.fileno()}:{os.fstat(ends.far.fileno()).st_ino}"
-    return [{_RANK: str(rank), _SIZE: str(ranks), _TOKEN: token, _LAUNCHER: launcher} for rank in range(ranks)]
+    return [{RANK: str(rank), SIZE: str(ranks), TOKEN: token, _LAUNCHER: launcher} for rank in range(ranks)]
 
 
 def _from_launcher(variables: Mapping[str, str] = os.environ) -> dict[int, int | None]:
@@ -91,20 +82,6 @@ def _from_launcher(variables: Mapping[str, str] = os.environ) -> dict[int, int |
         if stat.S_ISSOCK(found.st_mode) and found.st_ino == inode:
             return {descriptor: None}
     return {}
-
-
-def place(variables: Mapping[str, str] = os.environ) -> Place | None:
-    """The place a launcher gave this process; None without a launcher. Raises BootstrapFailed if it makes no sense."""
-    given = [name for name in (_RANK, _SIZE, _TOKEN) if name in variables]
-    if not given:
-        return None
-    try:
-        rank, size, token = int(variables[_RANK]), int(variables[_SIZE]), variables[_TOKEN]
-    except (KeyError, ValueError) as error:
-        raise BootstrapFailed(f"{_RANK}, {_SIZE} and {_TOKEN} belong together, as a launcher sets them") from error
-    if not 0 <= rank < size or not token:
-        raise BootstrapFailed(f"{_RANK}={rank} is no rank of {_SIZE}={size}")
-    return Place(rank, size, token)
 
 
 def meet(timeout: float) -> Meeting:
