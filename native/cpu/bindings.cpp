@@ -179,6 +179,20 @@ NB_MODULE(_native, m) {
             "initial"_a.none() = nb::none(), "initial_place"_a = 0)
         .def("barrier", [](Member& member) { return alone(member, [&] { return member.communicator.barrier(); }); })
         .def(
+            "exchange",
+            [](Member& member, const std::string& word) -> nb::object {
+                std::vector<std::string> words;
+                const auto outcome = alone(member, [&] {
+                    Outcome found = member.communicator.exchange(word);
+                    if (found.fault == Fault::kNone)
+                        for (u32 r = 0; r < member.communicator.size(); ++r)
+                            words.emplace_back(member.communicator.said(r).text);
+                    return found;
+                });
+                return outcome ? nb::cast(*outcome) : nb::cast(words);
+            },
+            "word"_a)
+        .def(
             "refuse",
             [](Member& member, const std::string& why) {
                 return alone(member, [&] { return member.communicator.refuse(why); });

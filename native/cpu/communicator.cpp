@@ -118,6 +118,13 @@ Outcome Communicator::barrier() {
     return enter(mine);
 }
 
+Outcome Communicator::exchange(const std::string& word) {
+    CallHeader mine{};
+    mine.digest = kExchange;
+    say(mine.text, word);
+    return enter(mine);
+}
+
 Outcome Communicator::refuse(const std::string& why) {
     CallHeader mine{};
     mine.flags = kRefused;

@@ -17,7 +17,11 @@ constexpr u64 kWindowStride = u64(1) << 30;  // the most a window can hold
 constexpr u64 kMostWindows = u64(1) << 24;
 constexpr u64 kFileBytes = (kMostWindows + 1) * kWindowStride;
 
-// What a rank says when it enters a call. `call` is stored last; `text` is the schedule's name, or why it refuses.
+// The digest of a call that exchanges words; 0 is that of a barrier, and a schedule has neither.
+constexpr u64 kExchange = 1;
+
+// What a rank says when it enters a call. `call` is stored last; `text` is the schedule's name, a word to exchange, or
+// why it refuses.
 struct CallHeader {
     alignas(kLine) u64 call;
     u64 digest;

@@ -240,6 +240,19 @@ class Communicator:
         """Return once every rank has called it. Raises CallMismatch, PeerFailed, CallTimeout, CommunicatorDead."""
         self._endpoint.barrier()
 
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """A new communicator of the ranks that give the same ``color``, in order of ``key``, then of rank.
+
+        Every rank calls it; one that gives None is in no new communicator and gets None. The new ones may be used in
+        different threads, and closed before or after this one.
+        """
+        endpoint = self._endpoint.split(color, key)
+        return None if endpoint is None else Communicator(endpoint)
+
+    def dup(self) -> Communicator:
+        """A new communicator of the same ranks, whose calls are independent of this one's."""
+        return cast("Communicator", self.split(0))
+
     def abort(self, reason: str = "called abort()") -> None:
         """End the communicator now, on every rank; also from another thread while this one is in a call.
 

@@ -211,7 +211,7 @@ def _await_guests(
                 return _absent(here, timeout, set(range(1, here.size)) - guests.keys())
             for rank, guest in guests.items():
                 if guest in ready:  # it has nothing more to say
-                    return PeerFailed(rank, "ended while the ranks were meeting")
+                    return PeerFailed(here.name(rank), "ended while the ranks were meeting")
             for guest in [guest for guest in strangers if guest in ready]:
                 data, descriptors = b"", list[int]()
                 with suppress(ConnectionError):
@@ -308,7 +308,7 @@ def _join(here: Place, address: str, timeout: float, own: socket.socket, watched
 
         def gone() -> BootstrapFailed | PeerFailed:
             ended = _ended({key.fileobj for key, _ in waiting.select(0)}, watched)
-            return ended or PeerFailed(0, "ended while the ranks were meeting")
+            return ended or PeerFailed(here.name(0), "ended while the ranks were meeting")
 
         received: list[int] = []
         try:

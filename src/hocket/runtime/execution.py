@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import json
+import operator
 import os
+import secrets
 import sys
 import weakref
 from dataclasses import dataclass
@@ -31,7 +34,8 @@ from hocket.errors import (
 )
 from hocket.ir.geometry import check_size
 from hocket.ir.schedule import Schedule, verify
-from hocket.runtime.bootstrap import Meeting
+from hocket.runtime.bootstrap import Meeting, gather
+from hocket.runtime.launchers import Place
 from hocket.runtime.plan import lower
 
 Array = NDArray[np.generic]
@@ -91,6 +95,9 @@ class Endpoint:
         self._member: _native.Member | None = _native.Member(
             meeting.rank, meeting.size, meeting.memory, meeting.lifelines, spins, yields, timeout
         )
+        self._lifelines = meeting.lifelines  # the member's, and good while it lives
+        self._crowded = meeting.crowded
+        self._timeout = timeout
         self._ended = ""
         self._prepared: dict[int, _Prepared] = {}
         _endpoints.add(self)
@@ -127,6 +134,26 @@ class Endpoint:
         outcome = self._alive().barrier()
         if outcome is not None:
             self._raise(outcome, None)
+
+    def split(self, color: int | None, key: int) -> Endpoint | None:
+        """See ``Communicator.split``."""
+        member = self._alive()
+        try:
+            word = [None if color is None else operator.index(color), operator.index(key), secrets.token_hex(16)]
+        except TypeError:
+            self.refuse(WrongType(f"color and key must be integers, not {_name(color)} and {_name(key)}", caller()))
+        said = member.exchange(json.dumps(word))
+        if isinstance(said, Outcome):
+            self._raise(said, None)
+        if color is None:
+            return None
+        words = [json.loads(text) for text in said]
+        ranks = sorted((k, rank) for rank, (c, k, _) in enumerate(words) if c == word[0])
+        called = tuple(rank for _, rank in ranks)
+        here = Place(called.index(self.rank), len(called), words[called[0]][2], called)
+        meeting = gather(here, self._timeout, {self._lifelines[r]: r for r in called if r != self.rank})
+        meeting.crowded |= self._crowded
+        return Endpoint(meeting, self._timeout)
 
     def close(self) -> None:
         """Leave. A rank that still needs this one raises PeerFailed."""
@@ -331,8 +358,8 @@ class Endpoint:
         calls = []
         for s in said:
             name = s.text.decode(errors="replace")
-            if s.digest == 0:
-                calls.append(name)
+            if s.digest <= 1:  # no schedule
+                calls.append("split" if s.digest else name)
                 continue
             size = f"{s.n} x {_native.TYPES[s.type]} a unit, " if s.size_known else ""
             tile = f", tile {s.tile}" if s.tile else ""

@@ -26,11 +26,19 @@ Variables = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which rank this process is, and under which token the ranks meet."""
+    """Which rank this process is, and under which token the ranks meet.
+
+    ``called``: the ranks' numbers in errors, where those are not their own.
+    """
 
     rank: int
     size: int
     token: str
+    called: tuple[int, ...] = ()
+
+    def name(self, rank: int) -> int:
+        """The number of a rank in errors."""
+        return self.called[rank] if self.called else rank
 
 
 @dataclass(frozen=True, slots=True)
