@@ -280,10 +280,13 @@ class Communicator:
 
 
 def init(timeout: float = 1800.0) -> Communicator:
-    """Meet the other ranks that ``hocket launch`` or ``hocket.spawn`` started; alone without a launcher.
+    """Meet the other ranks that a launcher started; alone without one.
+
+    Launchers are ``hocket launch``, ``hocket.spawn``, torchrun, Open MPI's, MPICH's and Intel's mpiexec, srun; where
+    several left their variables, the first of these counts. All ranks must be on one machine.
 
     ``timeout`` is in seconds: how long nothing may move, here and in any call, before it counts as an error.
-    Raises BootstrapFailed.
+    Raises BootstrapFailed, and PeerFailed when it is known that a rank ended and never will come.
     """
     if not isinstance(timeout, int | float) or not timeout > 0:
         raise InvalidArgument(f"timeout must be a positive number of seconds, not {timeout!r}", caller())
