@@ -57,6 +57,7 @@ struct PlanView {
     const WaitRecord* waits;
     const ConnectionRecord* connections;
     u32 most_operands;  // of one step
+    bool combines;      // some step has more than one source
 };
 
 // Lays a view over `words`. Returns null, or what is wrong with them: afterwards no number in the plan leads outside
@@ -81,7 +82,8 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
             reinterpret_cast<const OperandRecord*>(words + operands),
             reinterpret_cast<const WaitRecord*>(words + waits),
             reinterpret_cast<const ConnectionRecord*>(words + connections),
-            0};
+            0,
+            false};
     for (u32 c = 0; c < h.connections; ++c) {
         const ConnectionRecord& record = view.connections[c];
         if (record.peer >= h.ranks || record.peer == h.rank || record.sends > 1 || record.width > h.widest)
@@ -99,6 +101,7 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
             return "a step has no operands";
         if (u64(step.first_wait) + step.waits > h.waits) return "a step is outside the waits";
         if (step.count == 0) return "a step works on nothing";
+        if (step.sources > 1) view.combines = true;
         if (used > view.most_operands) view.most_operands = u32(used);
         for (u32 o = 0; o < used; ++o) {
             const OperandRecord& operand = view.operands[step.first_operand + o];

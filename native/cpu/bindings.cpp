@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <optional>
 
@@ -86,6 +87,31 @@ template <u32 N> nb::tuple names(const char* const (&table)[N]) {
     return nb::tuple(list);
 }
 
+// Throws std::invalid_argument where the table has none.
+Kernel kernel_of(const KernelTable& table, u32 type, u32 op) {
+    if (type >= kTypes || op >= kOperators || table.reduce[type][op] == nullptr)
+        throw std::invalid_argument("this type does not have this operator");
+    return table.reduce[type][op];
+}
+
+// The types that kernels combine, each with its operators.
+nb::dict operators_of_types() {
+    nb::dict found;
+    for (u32 type = 0; type < kTypes; ++type) {
+        nb::list operators;
+        for (u32 op = 0; op < kOperators; ++op)
+            if (kernels().reduce[type][op] != nullptr) operators.append(kOperatorNames[op]);
+        found[kTypeNames[type]] = nb::tuple(operators);
+    }
+    return found;
+}
+
+const KernelTable& kernels_for(const std::string& name) {
+    for (const Isa* isa = isas(); isa->name != nullptr; ++isa)
+        if (isa->name == name) return *isa->kernels;
+    throw std::invalid_argument("this processor does not have this instruction set");
+}
+
 #define HOCKET_NAME(field) fields.append(#field);
 #define HOCKET_RECORD(name, record) \
     {                               \
@@ -110,7 +136,13 @@ nb::dict plan_layout() {
 NB_MODULE(_native, m) {
     m.attr("PLAN_MAGIC") = kPlanMagic;
     m.attr("PLAN_LAYOUT") = plan_layout();
+    if (chosen_isa() == nullptr) throw std::runtime_error("HOCKET_ISA names no instruction set of this processor");
+    m.attr("ISA") = chosen_isa()->name;
+    nb::list all;
+    for (const Isa* isa = isas(); isa->name != nullptr; ++isa) all.append(isa->name);
+    m.attr("ISAS") = nb::tuple(all);
     m.attr("TYPES") = names(kTypeNames);
+    m.attr("OPERATORS_OF") = operators_of_types();
     m.attr("OPERATORS") = names(kOperatorNames);
     m.attr("FILE_BYTES") = kFileBytes;
     m.attr("PROTOCOL") = std::to_string(kPlanMagic) + "." + std::to_string(sizeof(RankBlock));
@@ -159,10 +191,11 @@ NB_MODULE(_native, m) {
             "run",
             [](Member& member, Plan& plan, nb::handle input, nb::handle output, std::optional<u64> n, u32 type, u32 op,
                u64 tile, nb::handle initial, u64 initial_place) {
-                if (type >= kTypes || op >= kOperators || (tile & (tile - 1)) || (tile && tile < kAlign))
-                    throw std::invalid_argument("type, operator or tile");
+                if (op >= kOperators || (tile & (tile - 1)) || (tile && tile < kAlign))
+                    throw std::invalid_argument("operator or tile");
+                if (n && plan.combines()) kernel_of(kernels(), type, op);
                 Held in(input), out(output), from(initial);
-                const u64 unit = n.value_or(0) * kTypeBytes[type];
+                const u64 unit = n.value_or(0) * type_bytes(type);
                 if (!input.is_none()) in.need(unit * plan.header().input_blocks);
                 if (!output.is_none()) out.need(unit * plan.header().output_blocks);
                 char* to = nullptr;
@@ -202,6 +235,37 @@ NB_MODULE(_native, m) {
         .def("fail", [](Member& member, u32 culprit, const std::string& why) { member.communicator.fail(culprit, why); },
              "culprit"_a, "why"_a)
         .def("said", [](const Member& member, u32 rank) { return member.communicator.said(rank); }, "rank"_a);
+
+    m.def(
+        "divide",
+        [](nb::handle array, u32 type, u32 p, const std::string& isa) {
+            const Divide divide = type < kTypes ? kernels_for(isa).divide[type] : nullptr;
+            if (divide == nullptr) throw std::invalid_argument("this type has no division");
+            const Held held(array);
+            nb::gil_scoped_release released;
+            divide(held.data(), held.bytes(), p);
+        },
+        "array"_a, "type"_a, "p"_a, "isa"_a = std::string(chosen_isa()->name));
+
+    // For tests: one kernel call.
+    m.def(
+        "reduce",
+        [](const std::vector<nb::object>& destinations, const std::vector<nb::object>& sources, u32 type, u32 op,
+           const std::string& isa) {
+            const Kernel kernel = kernel_of(kernels_for(isa), type, op);
+            std::vector<char*> pointers[2];
+            std::vector<std::unique_ptr<Held>> held;
+            for (const auto* arrays : {&destinations, &sources})
+                for (const nb::object& array : *arrays) {
+                    held.push_back(std::make_unique<Held>(array));
+                    held.back()->need(held.front()->bytes());
+                    pointers[arrays == &sources].push_back(held.back()->data());
+                }
+            if (pointers[0].empty() || pointers[1].empty()) throw std::invalid_argument("no arrays");
+            kernel(pointers[0].data(), u32(pointers[0].size()), pointers[1].data(), u32(pointers[1].size()),
+                   held.front()->bytes());
+        },
+        "destinations"_a, "sources"_a, "type"_a, "op"_a, "isa"_a);
 
     // For tests: how sizes cut a buffer. (chunk bytes, tile bytes, tiles), and piece (offset, bytes).
     m.def(

@@ -58,7 +58,7 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
     say(mine.text, plan.name_);
     const u64 slots = h.slots > settings_.slots ? h.slots : settings_.slots;
     const auto geometry_for = [&](u64 n, u32 type) {
-        return cut(n, kTypeBytes[type], h.chunks, h.widest, settings_.slot_bytes, call.tile);
+        return cut(n, type_bytes(type), h.chunks, h.widest, settings_.slot_bytes, call.tile);
     };
     Geometry geometry{};
     if (call.size_known) {
@@ -97,7 +97,7 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
     const Buffer buffers[3] = {
         {call.input, geometry.unit, h.chunks}, {call.output, geometry.unit, h.chunks}, {aligned, scratch, h.scratch}};
     Execution<Cpu> execution(plan.view_, geometry, buffers, plan.cursors_.data(), plan.ends_.data());
-    Cpu cpu{kernels().reduce[type][call.op], control_, rank_};
+    Cpu cpu{plan.view_.combines ? kernels().reduce[type][call.op] : kernels().move, control_, rank_};
     char** pointers = plan.pointers_.data();
     return drive([&] { return execution.advance(cpu, pointers, 0, h.blocks); },
                  [&](const u32* peer, Outcome& outcome) {

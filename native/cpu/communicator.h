@@ -21,6 +21,7 @@ class Plan {
     Plan& operator=(const Plan&) = delete;
 
     const PlanHeader& header() const { return *view_.header; }
+    bool combines() const { return view_.combines; }
 
   private:
     friend class Communicator;

@@ -1,3 +1,6 @@
+#include <cstdlib>
+#include <cstring>
+
 #include "kernels.h"
 
 namespace hocket {
@@ -8,16 +11,35 @@ extern const KernelTable kernels_avx2;
 extern const KernelTable kernels_avx512;
 #endif
 
-const KernelTable& kernels() {
+const Isa* isas() {
+    struct List {
+        Isa all[4] = {};
+        List() {
+            Isa* next = all;
 #ifdef HOCKET_X86_KERNELS
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd"))
-        return kernels_avx512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
-        return kernels_avx2;
+            __builtin_cpu_init();
+            // What CMakeLists.txt lets the compiler use: x86-64-v3, which has F16C too, and x86-64-v4.
+            const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                            __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
+            if (v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                __builtin_cpu_supports("avx512cd"))
+                *next++ = {"avx512", &kernels_avx512};
+            if (v3) *next++ = {"avx2", &kernels_avx2};
 #endif
-    return kernels_baseline;
+            *next = {"baseline", &kernels_baseline};
+        }
+    };
+    static const List list;
+    return list.all;
+}
+
+const Isa* chosen_isa() {
+    const char* wanted = std::getenv("HOCKET_ISA");
+    const Isa* isa = isas();
+    if (wanted == nullptr || *wanted == 0) return isa;
+    while (isa->name != nullptr && std::strcmp(isa->name, wanted) != 0) ++isa;
+    return isa->name != nullptr ? isa : nullptr;
 }
 
 }  // namespace hocket

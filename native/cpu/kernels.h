@@ -5,20 +5,56 @@
 
 namespace hocket {
 
-constexpr u32 kTypes = 4, kOperators = 3;
-constexpr const char* kTypeNames[kTypes] = {"float32", "float64", "int32", "int64"};
-constexpr u32 kTypeBytes[kTypes] = {4, 8, 4, 8};
-constexpr const char* kOperatorNames[kOperators] = {"sum", "min", "max"};
+// The element types, each with its size in bytes. Names are NumPy's, for bfloat16 that of ml_dtypes.
+#define HOCKET_TYPES(X)                                                                                        \
+    X(bool, 1) X(int8, 1) X(int16, 2) X(int32, 4) X(int64, 8) X(uint8, 1) X(uint16, 2) X(uint32, 4) X(uint64, 8) \
+    X(float16, 2) X(bfloat16, 2) X(float32, 4) X(float64, 8) X(complex64, 8) X(complex128, 16)
+
+#define HOCKET_COUNT(name, bytes) +1
+#define HOCKET_NAME(name, bytes) #name,
+#define HOCKET_BYTES(name, bytes) bytes,
+constexpr u32 kTypes = HOCKET_TYPES(HOCKET_COUNT), kOperators = 5, kAverage = 4;
+constexpr const char* kTypeNames[kTypes] = {HOCKET_TYPES(HOCKET_NAME)};
+constexpr u32 kTypeBytes[kTypes] = {HOCKET_TYPES(HOCKET_BYTES)};
+constexpr const char* kOperatorNames[kOperators] = {"sum", "prod", "min", "max", "avg"};
+#undef HOCKET_COUNT
+#undef HOCKET_NAME
+#undef HOCKET_BYTES
+
+// A call that only moves data has elements of any size: the numbers from kTypes on are those of opaque elements of
+// 0, 1, 2 ... bytes.
+constexpr u64 type_bytes(u32 type) { return type < kTypes ? kTypeBytes[type] : type - kTypes; }
 
 // Combines `k` sources element by element, in their order, and stores the result to `m` destinations. A destination may
-// be the very place of a source; otherwise they do not overlap. Integers wrap; min and max propagate NaN as NumPy does.
+// be the very place of a source; otherwise they do not overlap. The meaning is that of hocket/semantics.py.
 using Kernel = void (*)(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes);
 
+// Divides `bytes` of elements by `p`.
+using Divide = void (*)(char* data, u64 bytes, u32 p);
+
+// This table says which types have which operators: the others are null. An average is a sum, and a division at the end.
 struct KernelTable {
     Kernel reduce[kTypes][kOperators];
+    Divide divide[kTypes];
+    Kernel move;  // of one source, of whatever type
 };
 
-// The table for the processor this runs on. All of them compute the same bits.
-const KernelTable& kernels();
+// The kernels for one instruction set.
+struct Isa {
+    const char* name;
+    const KernelTable* kernels;
+};
+
+// Those that this processor can run, the best one first. Ends with a null name. All of them compute the same bits.
+const Isa* isas();
+
+// The one in use: the best one, or that which the environment variable HOCKET_ISA names. Null if it names none of them.
+const Isa* chosen_isa();
+
+// The table in use; chosen_isa() is not null.
+inline const KernelTable& kernels() {
+    static const KernelTable& chosen = *chosen_isa()->kernels;
+    return chosen;
+}
 
 }  // namespace hocket

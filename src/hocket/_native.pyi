@@ -5,7 +5,10 @@ from numpy.typing import NDArray
 
 PLAN_MAGIC: int
 PLAN_LAYOUT: dict[str, tuple[str, ...]]
+ISA: str
+ISAS: tuple[str, ...]
 TYPES: tuple[str, ...]
+OPERATORS_OF: dict[str, tuple[str, ...]]
 OPERATORS: tuple[str, ...]
 FILE_BYTES: int
 PROTOCOL: str
@@ -83,6 +86,10 @@ class Member:
     def fail(self, culprit: int, why: str) -> None: ...
     def said(self, rank: int) -> CallHeader: ...
 
+def divide(array: NDArray[generic], type: int, p: int, isa: str = ...) -> None: ...
+def reduce(
+    destinations: list[NDArray[generic]], sources: list[NDArray[generic]], type: int, op: int, isa: str
+) -> None: ...
 def cut(n: int, itemsize: int, chunks: int, widest: int, most: int, tile: int) -> tuple[int, int, int]: ...
 def piece(
     n: int, itemsize: int, chunks: int, tile_bytes: int, unit: int, position: int, skip: int, tile: int

@@ -130,6 +130,14 @@ class Collective:
         """Whether some output is a sum of several inputs."""
         return False
 
+    def averages(self) -> bool:
+        """Whether every output is a sum of one input chunk of each rank: divided by their number, an average."""
+        everyone = list(range(self.size))
+        return self.reduces() and all(
+            total is not None and sorted(rank for rank, _ in members(total)) == everyone
+            for total in (self.required(r, i) for r in range(self.size) for i in range(self.outputs(r)))
+        )
+
     def __str__(self) -> str:
         words = [f"ranks={'x'.join(map(str, self.shape))}", f"chunks={self.chunks}", *self._words()]
         return f"{self.name}({', '.join(words + ['inplace'] * self.inplace)})"

@@ -129,10 +129,25 @@ class Communicator:
         """Run a schedule. Returns the result, or None on a rank that has no output.
 
         A collective has units of n elements: ``x`` has ``schedule.collective.input_blocks(rank) * n`` elements, ``out``
-        ``output_blocks(rank) * n``; either is None where it has none. They are C-contiguous arrays of float32, float64,
-        int32 or int64; ``op`` is "sum", "min" or "max". Without ``out`` an in-place schedule whose input and output are
+        ``output_blocks(rank) * n``; either is None where it has none. They are C-contiguous arrays. Without ``out`` an in-place schedule whose input and output are
         of one size works in ``x``; otherwise ``out`` is allocated, joined along axis 0. ``x`` is never written unless
         the result lies in it. ``tile``: bytes of a chunk that move at a time, a power of two from 64 on; None: chosen.
+
+        A collective that only moves data takes elements of any type and size but references to objects. Others combine:
+
+        | type | op |
+        |---|---|
+        | bool | sum, prod, min, max |
+        | int8, int16, int32, int64 | sum, prod, min, max |
+        | uint8, uint16, uint32, uint64 | sum, prod, min, max |
+        | float16, bfloat16, float32, float64 | sum, prod, min, max, avg |
+        | complex64, complex128 | sum, prod, avg |
+
+        Integers wrap; of bool, sum is "or" and prod is "and"; min and max give NaN if any element is NaN. float16 and
+        bfloat16 (of ml_dtypes) are combined in float32, and rounded to nearest even whenever a rank stores or sends
+        the result of a step. avg is for collectives that sum over all ranks (AllReduce, ReduceScatter, Reduce): their
+        sum, rounded to the type, is divided by the number of ranks (in float32 for 16 bits) and rounded again. The bits
+        are the same on every processor, except those inside a NaN.
 
         Raises WrongType or InvalidArgument on a rank with wrong arguments and PeerRefused on the others, CallMismatch,
         UnevenSize, PeerFailed, CallTimeout, CommunicatorDead.

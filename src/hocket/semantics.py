@@ -6,6 +6,7 @@ permits, with the reads and the writes of a step as separate events.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -22,17 +23,20 @@ from hocket.ir.schedule import Receive, Schedule, Send, Source, Step
 
 V = TypeVar("V")
 
-Combine = Callable[[V, V], V]
+Combine = Callable[..., V]
+"""``combine(first, second, ...)``: the value that two or more sources make, in their order."""
+
 Place = tuple[int, int]
 """A thread block: (rank, number)."""
 
 
 def evaluate(sources: Sequence[Source], fetch: Callable[[Source], list[V]], combine: Combine[V]) -> list[V]:
-    """``reduce(srcs)``: read each source once, combine chunk by chunk from the first source to the last."""
-    values = fetch(sources[0])
-    for source in sources[1:]:
-        values = list(map(combine, values, fetch(source)))
-    return values
+    """``reduce(srcs)``: read each source once, combine chunk by chunk from the first source to the last.
+
+    All sources meet in one ``combine``, so that a value which it accumulates in a wider type is rounded once.
+    """
+    values = [fetch(source) for source in sources]
+    return values[0] if len(values) == 1 else list(map(combine, *values))
 
 
 Memory = list[dict[BufferName, list[V | None]]]
@@ -225,7 +229,63 @@ class Machine(Generic[V]):
 
 Array = NDArray[np.generic]
 
-OPERATORS: dict[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
+
+def accumulator(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
+    """The type that values are combined in: float32 for floats of 16 bits (bfloat16 is that of ml_dtypes)."""
+    half = dtype == np.float16 or dtype.name == "bfloat16"
+    return np.dtype(np.float32) if half else dtype
+
+
+def _product(a: Array, b: Array) -> Array:
+    """NumPy may contract complex products to fused operations, depending on the processor; this is plain."""
+    if a.dtype.kind != "c":
+        return np.asarray(np.multiply(a, b))
+    product = np.empty_like(a)
+    product.real = a.real * b.real - a.imag * b.imag
+    product.imag = a.real * b.imag + a.imag * b.real
+    return product
+
+
+def _minimum(a: Array, b: Array) -> Array:
+    """NaN if either is. Of two zeros the second, which NumPy leaves open."""
+    return np.where(np.less(a, b) | np.not_equal(a, a), a, b)
+
+
+def _maximum(a: Array, b: Array) -> Array:
+    """NaN if either is. Of two zeros the second, which NumPy leaves open."""
+    return np.where(np.greater(a, b) | np.not_equal(a, a), a, b)
+
+
+OPERATORS: dict[str, Callable[[Array, Array], Array]] = {
+    "sum": np.add,
+    "prod": _product,
+    "min": _minimum,
+    "max": _maximum,
+    "avg": np.add,  # and ``average`` in the end
+}
+"""Each over values of one type, which ``accumulator`` gives. Sums and products of integers wrap; of bool they are "or"
+and "and". Which types have which operators: native/cpu/kernels.cpp."""
+
+
+def combine_arrays(op: str) -> Combine[Array]:
+    """What an operator makes of arrays: lifted to the accumulator, combined in order, rounded once to nearest even."""
+    operator = OPERATORS[op]
+
+    def combine(*values: Array) -> Array:
+        length = min(map(len, values))
+        wide = accumulator(values[0].dtype)
+        total = functools.reduce(operator, (value[:length].astype(wide, copy=False) for value in values))
+        return total.astype(values[0].dtype, copy=False)
+
+    return combine
+
+
+def average(total: Array, ranks: int) -> Array:
+    """A sum over ``ranks`` divided by their number: in the accumulator, rounded once more, complex numbers by parts."""
+    wide = total.astype(accumulator(total.dtype))
+    parts = wide.view(f"f{wide.itemsize // 2}") if wide.dtype.kind == "c" else wide
+    quotients: Array = parts / parts.dtype.type(ranks)
+    return quotients.view(wide.dtype).astype(total.dtype)
 
 
 def reference(
@@ -242,17 +302,10 @@ def reference(
     n = next(len(inputs[r]) // collective.input_blocks(r) for r in ranks if collective.input_blocks(r))
     dtype = inputs[0].dtype
     check_size(schedule, n, dtype.itemsize)
-    ufunc = OPERATORS[op]
-
-    def combine(a: Array, b: Array) -> Array:
-        length = min(len(a), len(b))
-        result: Array = ufunc(a[:length], b[:length])
-        return result
-
     machine = Machine[Array](
         schedule,
         lambda rank, index, tile: inputs[rank][bounds(collective, n, dtype.itemsize, index)].copy(),
-        combine,
+        combine_arrays(op),
         slots=schedule.slots if slots is None else slots,
     )
     machine.run(None if seed is None else random.Random(seed))
@@ -264,5 +317,5 @@ def reference(
                 at = bounds(collective, n, dtype.itemsize, index)
                 length = min(at.stop - at.start, len(value))
                 out[at.start : at.start + length] = value[:length]
-        outputs.append(out)
+        outputs.append(average(out, collective.size) if op == "avg" else out)
     return outputs

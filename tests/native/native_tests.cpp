@@ -253,7 +253,7 @@ void litmus_semaphore() {
         Cursor cursors[2];
         Execution<Cpu> execution(view, geometry, buffers, cursors, nullptr);
         on_threads(2, [&](u32 block) {
-            Cpu cpu{kernels().reduce[2][0], &nobody, 0};
+            Cpu cpu{kernels().reduce[3][0], &nobody, 0};
             char* pointers[2];
             while (execution.advance(cpu, pointers, block, block + 1) != Progress::kDone) ::sched_yield();
         });

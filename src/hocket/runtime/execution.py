@@ -40,8 +40,10 @@ from hocket.runtime.plan import lower
 
 Array = NDArray[np.generic]
 
-_TYPES = {np.dtype(name): code for code, name in enumerate(_native.TYPES)}
+# NumPy does not know bfloat16, that of ml_dtypes is found by its name (_code).
+_TYPES = {np.dtype(name): code for code, name in enumerate(_native.TYPES) if name != "bfloat16"}
 _OPERATORS = {name: code for code, name in enumerate(_native.OPERATORS)}
+_PAIRS = {(code, _OPERATORS[op]) for code, name in enumerate(_native.TYPES) for op in _native.OPERATORS_OF[name]}
 # How often to spin and to yield before sleeping, by whether ranks outnumber cores. Yielding soon costs nothing on an
 # idle core and much less where ranks share one with anything: 8 bytes on two ranks of a busy machine took 25 us rather
 # than the 280 us of 2000 spins, and no more on pinned ones.
@@ -52,6 +54,7 @@ _PATIENCE = {False: (100, 200), True: (0, 20)}
 class _Prepared:
     """What a schedule means on this rank, found once. ``own`` is the unit of the target where an alias begins.
 
+    ``moves``: elements are only moved, so they may be of any type; ``averages``: a sum can be made an average.
     ``simple``: input and output are one memory of one size, and every size will do.
     """
 
@@ -62,12 +65,14 @@ class _Prepared:
     alias: Alias | None
     own: int
     inplace: bool
+    moves: bool
+    averages: bool
     writes_input: bool
     simple: bool
 
 
 class _Bound(NamedTuple):
-    """The buffers of one call: the physical input and output, elements of a unit, code of the type.
+    """The buffers of one call: the physical input and output, elements of a unit, number of the type (kernels.h).
 
     ``initial`` is copied into the physical buffer, at byte ``place``, once all ranks agree. ``result`` is what the
     caller gets; ``taken`` of the input buffer is copied there at the end.
@@ -117,6 +122,11 @@ class Endpoint:
             bound = self._bind_simple(x, out, prepared) if prepared.simple else None
             if bound is None:
                 bound = self._bind(schedule, prepared, x, out)
+            if not prepared.moves and bound.n is not None and (bound.type, code) not in _PAIRS:
+                name = _native.TYPES[bound.type]
+                raise WrongType(f"{name} has no {op}, only {', '.join(_native.OPERATORS_OF[name])}", caller())
+            if op == "avg" and not prepared.averages:
+                raise InvalidArgument(f"{schedule.name} does not sum over all ranks, so there is no avg", caller())
         except Exception as error:
             self.refuse(error)
         source, target, n, kind, initial, place, result, taken = bound
@@ -127,6 +137,8 @@ class Endpoint:
             assert source is not None
             assert result is not None
             result.reshape(-1)[:] = source.reshape(-1)[taken]
+        if op == "avg" and result is not None:  # nobody else needs it any more: peers read slots only
+            _native.divide(result, kind, self.size)
         return result
 
     def barrier(self) -> None:
@@ -208,6 +220,8 @@ class Endpoint:
             alias,
             alias.offset // collective.chunks if alias is not None else 0,
             collective.inplace,
+            not collective.reduces() and all(len(step.srcs) == 1 for _, _, _, step in schedule.steps()),
+            collective.averages(),
             plan.writes_input,
             alias is not None
             and alias.target == "in"
@@ -221,7 +235,7 @@ class Endpoint:
         """Decide which memory is which buffer. Nothing is written here."""
         if not p.input_blocks and p.inplace and out is None:
             x, out = None, x
-        given = [array for name, array in (("x", x), ("out", out)) if array is not None and _check(name, array)]
+        given = [array for name, array in (("x", x), ("out", out)) if array is not None and _check(name, array, p)]
         if not given:
             if p.input_blocks or p.output_blocks:
                 raise WrongType(
@@ -231,7 +245,8 @@ class Endpoint:
         dtype = given[0].dtype
         if given[-1].dtype != dtype:
             raise WrongType(f"x is of {dtype}, out of {given[-1].dtype}", caller())
-        kind = _TYPES[dtype]
+        code = _code(dtype)
+        kind = len(_native.TYPES) + dtype.itemsize if code is None else code
         n = self._unit(schedule, p, x, out)
         if n is None:
             return _Bound(None, None, None, kind)
@@ -361,18 +376,34 @@ class Endpoint:
             if s.digest <= 1:  # no schedule
                 calls.append("split" if s.digest else name)
                 continue
-            size = f"{s.n} x {_native.TYPES[s.type]} a unit, " if s.size_known else ""
+            opaque = s.type - len(_native.TYPES)
+            kind = _native.TYPES[s.type] if opaque < 0 else f"{opaque}-byte elements"
+            size = f"{s.n} x {kind} a unit, " if s.size_known else ""
             tile = f", tile {s.tile}" if s.tile else ""
             calls.append(f"{name} [{s.digest:016x}] ({size}{_native.OPERATORS[s.op]}{tile})")
         return CallMismatch(rank, tuple(differs), tuple(calls))
 
 
-def _check(name: str, array: Array) -> bool:
+def _code(dtype: np.dtype[np.generic]) -> int | None:
+    """The number of a type that kernels can combine; None for another."""
+    code = _TYPES.get(dtype)
+    if code is None and dtype.name == "bfloat16" and dtype.isnative:
+        code = _TYPES[dtype] = _native.TYPES.index("bfloat16")
+    return code
+
+
+def _check(name: str, array: Array, p: _Prepared) -> bool:
     """Raise if an argument is no array that native code can work on; True otherwise."""
     if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
         raise WrongType(f"{name} must be a NumPy array, not {_name(array)}", caller())
-    if array.dtype not in _TYPES:
-        raise WrongType(f"{name} is of {array.dtype}; supported are {', '.join(_native.TYPES)}", caller())
+    if array.dtype.hasobject:
+        raise WrongType(f"{name} is of {array.dtype}: references mean nothing in another process", caller())
+    if not p.moves and _code(array.dtype) is None:
+        raise WrongType(
+            f"{name} is of {array.dtype}; only {', '.join(_native.TYPES)} can be combined",
+            caller(),
+            "collectives that only move data take any type",
+        )
     flags = array.flags
     if not (flags.c_contiguous and flags.aligned):
         raise InvalidArgument(

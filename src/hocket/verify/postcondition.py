@@ -33,8 +33,10 @@ class Terms:
         self.place.append(self.collective.position(index))
         return len(self.parts) - 1
 
-    def combine(self, a: Term, b: Term) -> Term:
-        """The term a + b."""
+    def combine(self, a: Term, b: Term, *others: Term) -> Term:
+        """The term a + b, and so on from the left."""
+        if others:
+            return self.combine(self.combine(a, b), *others)
         known = self._known.get((a, b))
         if known is not None:
             return known
