@@ -359,7 +359,7 @@ def test_the_same_stage_gives_the_same_bytes(workplace: Path) -> None:
         (["check", RING, "ranks=3", "--slots", "0"], "--slots", ""),
         (["run", RING, "ranks=3", "-n", "4"], "the program is for 3 ranks, -n asks for 4", "the same number"),
         (["run", RING, "ranks=3", "--size", "big"], "'big' is no size", "25MB"),
-        (["run", RING, "ranks=3", "--dtype", "float8"], "--dtype must be one of float32", ""),
+        (["run", RING, "ranks=3", "--dtype", "float8"], "--dtype must be one of bool, int8", ""),
         (["run", RING, "ranks=3", "--op", "mean"], "--op must be one of sum", ""),
         (["launch", "-n", "2", "no.py"], "there is no file no.py", ""),
         (["launch", "-n", "2", "--", "no-such-command"], "there is no command 'no-such-command'", ""),
@@ -417,7 +417,18 @@ def test_any_part_of_an_input_can_be_made_anywhere() -> None:
     assert 0.99 < whole.max() <= 1
 
 
-@pytest.mark.parametrize(("dtype", "op"), [("float32", "sum"), ("int64", "sum"), ("float64", "min")])
+@pytest.mark.parametrize(
+    ("dtype", "op"),
+    [
+        ("float32", "sum"),
+        ("int64", "sum"),
+        ("float64", "min"),
+        ("uint8", "prod"),
+        ("float16", "prod"),
+        ("bfloat16", "avg"),
+        ("complex64", "prod"),
+    ],
+)
 def test_every_wrong_element_is_counted(dtype: str, op: str) -> None:
     schedule = ring.all_reduce(3).compile()
     job = Job(schedule, 100, dtype, op, 1, 0)
@@ -433,8 +444,10 @@ def test_every_wrong_element_is_counted(dtype: str, op: str) -> None:
         (RING, "ranks=3", "--size", "100K"),
         ("hocket.algorithms.two_step:all_to_all", "nodes=2", "gpus=2", "--size", "3M", "--dtype", "int32"),
         ("programs.py:shaped", "shape=3,", "--size", "1", "--dtype", "float64", "--op", "max"),
+        (RING, "ranks=3", "--size", "100K", "--dtype", "bfloat16", "--op", "avg"),
+        (RING, "ranks=3", "--size", "100K", "--dtype", "complex64", "--op", "prod"),
     ],
-    ids=["ring", "alltoall", "broadcast"],
+    ids=["ring", "alltoall", "broadcast", "average", "complex"],
 )
 def test_run(words: tuple[str, ...]) -> None:
     found = as_json("run", *words, "--iters", "3", "--warmup", "1")

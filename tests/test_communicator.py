@@ -137,6 +137,18 @@ def forms(comm: Communicator) -> None:
     assert found is None or (found == total).all()
     assert r == 1 or (x == block(r)).all()
 
+    # An average is the sum divided, wherever the result lies; operands of a call that gives one elsewhere stay.
+    x = block(r)
+    assert comm.all_reduce(x, op="avg") is x
+    assert (x == total / p).all()
+    x = everything * (r + 1)
+    found = comm.run(scatter, x, op="avg")
+    assert found is not None
+    assert (found == wanted / p).all()
+    assert (x == everything * (r + 1)).all()
+    found = comm.run(reduce, block(r), op="avg")
+    assert found is None or (found == total / p).all()
+
     # A rank that has no data at all takes the size from the others.
     custom = hocket.Custom(
         p, inputs=[1] + [0] * (p - 1), outputs=[0] * (p - 1) + [1], post=lambda rank, index: [(0, index)]
@@ -169,7 +181,8 @@ def expect(error: type[HocketError], text: str, call: Callable[[], object]) -> N
 def wrong_arguments(comm: Communicator) -> None:
     schedule = ring.all_reduce(comm.size).compile()
     other_size = ring.all_reduce(comm.size + 1).compile()
-    x = np.ones(12, np.float32)
+    gather = ring.all_gather(comm.size).compile()
+    x, ints = np.ones(12, np.float32), np.ones(12, np.int32)
     read_only = np.ones(12, np.float32)
     read_only.flags.writeable = False
     overlapping = np.ones(20, np.float32)
@@ -177,7 +190,17 @@ def wrong_arguments(comm: Communicator) -> None:
     bad: list[tuple[type[HocketError], str, Callable[[], object]]] = [
         (WrongType, "NumPy array, not list", lambda: comm.run(schedule, [1.0])),  # type: ignore[arg-type]
         (WrongType, "needs x", lambda: comm.run(schedule, None)),
-        (WrongType, "float16; supported are float32", lambda: comm.run(schedule, np.ones(3, np.float16))),
+        (WrongType, "M8[s]; only bool, int8", lambda: comm.run(schedule, np.zeros(3, "M8[s]"))),
+        (WrongType, "longdouble; only", lambda: comm.run(schedule, np.zeros(3, np.longdouble))),
+        (WrongType, "i4'), ('f1', '<f8')]; only", lambda: comm.run(schedule, np.zeros(3, "i4,f8"))),
+        (WrongType, "x is of object: references", lambda: comm.run(schedule, np.zeros(3, object))),
+        (WrongType, "references mean nothing", lambda: comm.run(gather, np.zeros(3, object))),
+        (WrongType, "references mean nothing", lambda: comm.run(gather, np.zeros(3, "O,i4"))),
+        (WrongType, "references mean nothing", lambda: comm.run(schedule, x, np.zeros(12, object))),
+        (WrongType, "int32 has no avg, only sum, prod, min, max", lambda: comm.run(schedule, ints, op="avg")),
+        (WrongType, "bool has no avg", lambda: comm.run(schedule, ints > 0, op="avg")),
+        (WrongType, "complex64 has no max, only sum, prod, avg", lambda: comm.run(schedule, x + 1j, op="max")),
+        (InvalidArgument, "does not sum over all ranks", lambda: comm.run(gather, x, op="avg")),
         (WrongType, "x is of float32, out of float64", lambda: comm.run(schedule, x, np.ones(12))),
         (WrongType, "a Schedule, not", lambda: comm.run("ring", x)),  # type: ignore[arg-type]
         (WrongType, ">f4", lambda: comm.run(schedule, np.ones(3, ">f4"))),
@@ -188,7 +211,7 @@ def wrong_arguments(comm: Communicator) -> None:
         (InvalidArgument, "read-only", lambda: comm.run(schedule, read_only)),
         (InvalidArgument, "read-only", lambda: comm.run(schedule, x, read_only)),
         (InvalidArgument, "overlap", lambda: comm.run(schedule, overlapping[:12], overlapping[4:16])),
-        (InvalidArgument, "op must be one of sum, min, max", lambda: comm.run(schedule, x, op="mean")),
+        (InvalidArgument, "op must be one of sum, prod, min, max, avg", lambda: comm.run(schedule, x, op="mean")),
         (InvalidArgument, "tile", lambda: comm.run(schedule, x, tile=96)),
         (InvalidArgument, f"for {comm.size + 1} ranks", lambda: comm.run(other_size, x)),
         (
@@ -220,6 +243,7 @@ def disagreement(comm: Communicator) -> None:
         ("size", lambda: comm.run(schedule, x[:7].copy(), out[:7])),
         ("type", lambda: comm.run(schedule, x.view(np.int32), out.view(np.int32))),
         ("operator", lambda: comm.run(schedule, x, out, op="max")),
+        ("operator", lambda: comm.run(schedule, x, out, op="avg")),
         ("tile", lambda: comm.run(schedule, x, out, tile=64)),
         ("schedule", lambda: comm.run(other, x, out)),
         ("schedule", comm.barrier),

@@ -28,6 +28,7 @@ constexpr u64 kAlign = 64;
 
 // `most` bounds the bytes of a slot, and so the tile, a power of two of at least 64 bytes; `tile` other than 0 sets it.
 inline Geometry cut(u64 n, u64 itemsize, u64 chunks, u64 widest, u64 most, u64 tile) {
+    if (itemsize == 0 || kAlign % itemsize != 0) n *= itemsize, itemsize = 1;  // they are only moved: cut as bytes
     Geometry g{};
     g.unit = n * itemsize;
     g.chunk = ((n + chunks - 1) / chunks * itemsize + kAlign - 1) / kAlign * kAlign;

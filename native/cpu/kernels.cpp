@@ -35,6 +35,7 @@ template <class E, u64 bytes> struct VectorOf {
 template <class E> using Vector = typename VectorOf<E, kRegister>::Type;
 using Floats = Vector<float>;
 using Words = Vector<u32>;                          // the bits of Floats
+using Signed = Vector<int>;                         // the same, for comparisons: SSE2 has none of unsigned words
 using Halves = VectorOf<u16, kRegister / 2>::Type;  // as many
 
 template <class V> V load(const char* from) {
@@ -93,8 +94,8 @@ struct Float16 {
         const Words leading = Words{} + (113u << 23);
         const Words small = Words(Floats(magnitude + leading) - Floats(leading));
         const Words scaled = magnitude + (112u << 23), special = magnitude | 0x7f800000;
-        const Words normal = magnitude >= 0x0f800000 ? special : scaled;
-        return Floats((magnitude < 0x00800000 ? small : normal) | sign);
+        const Words normal = Signed(magnitude) >= 0x0f800000 ? special : scaled;
+        return Floats((Signed(magnitude) < 0x00800000 ? small : normal) | sign);
     }
     static void write(char* to, Value v) {
         const Words bits = Words(v), magnitude = bits & 0x7fffffff, sign = bits >> 16 & 0x8000;
@@ -103,9 +104,9 @@ struct Float16 {
         const Words small = Words(Floats(magnitude) + Floats(half)) - half;
         const Words normal = (magnitude - (112u << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
         const Words infinity = Words{} + 0x7c00, quiet = Words{} + 0x7e00;
-        Words result = magnitude < (113u << 23) ? small : normal;
-        result = magnitude >= 0x477ff000 ? infinity : result;  // from the middle of 65504 and 65536 on
-        result = magnitude > 0x7f800000 ? quiet : result;
+        Words result = Signed(magnitude) < (113 << 23) ? small : normal;
+        result = Signed(magnitude) >= 0x477ff000 ? infinity : result;  // from the middle of 65504 and 65536 on
+        result = Signed(magnitude) > 0x7f800000 ? quiet : result;
         store(to, __builtin_convertvector(result | sign, Halves));
     }
 #endif
@@ -137,8 +138,8 @@ struct And {
     template <class V> static V of(V a, V b) { return ((a != 0) & (b != 0)) != 0 ? V{} + 1 : V{}; }
 };
 
-// Real and imaginary parts take turns. The sign is flipped as a bit: GCC 12 would contract a subtraction and an addition
-// side by side to one fused operation (vfmaddsub), whatever -ffp-contract says.
+// Real and imaginary parts take turns. The sign is flipped as a bit: GCC 12 would contract a subtraction and an
+// addition side by side to one fused operation (vfmaddsub), whatever -ffp-contract says.
 struct ComplexProd {
     template <class V> static V of(V a, V b) {
         using Bits = decltype(a < b);
@@ -224,7 +225,8 @@ template <class Type> void divide(char* data, u64 bytes, u32 p) {
     {reduce<Plain<u8>, Or>, reduce<Plain<u8>, And>, reduce<Plain<u8>, And>, reduce<Plain<u8>, Or>, nullptr}
 #define HOCKET_ROW_INTEGER(E, U) \
     {reduce<Plain<U>, Sum>, reduce<Plain<U>, Prod>, reduce<Plain<E>, Min>, reduce<Plain<E>, Max>, nullptr}
-#define HOCKET_ROW_FLOAT(Type) {reduce<Type, Sum>, reduce<Type, Prod>, reduce<Type, Min>, reduce<Type, Max>, reduce<Type, Sum>}
+#define HOCKET_ROW_FLOAT(Type) \
+    {reduce<Type, Sum>, reduce<Type, Prod>, reduce<Type, Min>, reduce<Type, Max>, reduce<Type, Sum>}
 #define HOCKET_ROW_COMPLEX(E) \
     {reduce<Plain<E>, Sum>, reduce<Plain<E>, ComplexProd>, nullptr, nullptr, reduce<Plain<E>, Sum>}
 

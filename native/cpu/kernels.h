@@ -13,7 +13,7 @@ namespace hocket {
 #define HOCKET_COUNT(name, bytes) +1
 #define HOCKET_NAME(name, bytes) #name,
 #define HOCKET_BYTES(name, bytes) bytes,
-constexpr u32 kTypes = HOCKET_TYPES(HOCKET_COUNT), kOperators = 5, kAverage = 4;
+constexpr u32 kTypes = HOCKET_TYPES(HOCKET_COUNT), kOperators = 5;
 constexpr const char* kTypeNames[kTypes] = {HOCKET_TYPES(HOCKET_NAME)};
 constexpr u32 kTypeBytes[kTypes] = {HOCKET_TYPES(HOCKET_BYTES)};
 constexpr const char* kOperatorNames[kOperators] = {"sum", "prod", "min", "max", "avg"};
@@ -32,7 +32,7 @@ using Kernel = void (*)(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 
 // Divides `bytes` of elements by `p`.
 using Divide = void (*)(char* data, u64 bytes, u32 p);
 
-// This table says which types have which operators: the others are null. An average is a sum, and a division at the end.
+// This table says which types have which operators: the others are null. An average is a sum, then a division.
 struct KernelTable {
     Kernel reduce[kTypes][kOperators];
     Divide divide[kTypes];

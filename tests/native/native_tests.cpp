@@ -75,6 +75,12 @@ class ThreadMemory final : public Memory {
     std::vector<std::unique_ptr<Window>> windows_;
 };
 
+u32 type_named(const std::string& name) {
+    u32 type = 0;
+    while (name != kTypeNames[type]) ++type;
+    return type;
+}
+
 struct Operand {
     Place place;
     u32 chunk;  // or the peer
@@ -198,7 +204,7 @@ void rings() {
                         char* at = reinterpret_cast<char*>(data.data());
                         const u64 tile = round % 3 ? 64 : 0;  // up to seven tiles
                         const Outcome outcome =
-                            communicator.run(plan, {at, nullptr, nullptr, nullptr, 0, n, tile, 2, 0, true});
+                            communicator.run(plan, {at, nullptr, nullptr, nullptr, 0, n, tile, type_named("int32"), 0, true});
                         CHECK(outcome.fault == Fault::kNone);
                         for (u64 i = 0; i < n; ++i)
                             CHECK(data[i] == int(ranks * (i * 7 + u64(round)) + 1000 * (ranks * (ranks - 1) / 2)));
@@ -225,7 +231,7 @@ void litmus_slots() {
             for (u64 i = 0; rank == 0 && i < data.size(); ++i) data[i] = (long long)(i * i);
             char* at = reinterpret_cast<char*>(data.data());
             for (int round = 0; round < 50; ++round)
-                CHECK(communicator.run(plan, {at, at, nullptr, nullptr, 0, data.size(), 64, 3, 0, true}).fault == Fault::kNone);
+                CHECK(communicator.run(plan, {at, at, nullptr, nullptr, 0, data.size(), 64, type_named("int64"), 0, true}).fault == Fault::kNone);
             for (u64 i = 0; i < data.size(); ++i) CHECK(data[i] == (long long)(i * i));
         });
     }
@@ -253,7 +259,7 @@ void litmus_semaphore() {
         Cursor cursors[2];
         Execution<Cpu> execution(view, geometry, buffers, cursors, nullptr);
         on_threads(2, [&](u32 block) {
-            Cpu cpu{kernels().reduce[3][0], &nobody, 0};
+            Cpu cpu{kernels().reduce[type_named("int32")][0], &nobody, 0};
             char* pointers[2];
             while (execution.advance(cpu, pointers, block, block + 1) != Progress::kDone) ::sched_yield();
         });

@@ -7,20 +7,23 @@ NumPy in float64; an input that is not also the result must be as it was. Prints
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket import Communicator, Program, Schedule, spawn
+from hocket import Communicator, Program, Schedule, _native, spawn
 from hocket.algorithms import all_pairs, all_to_next, chain, direct, hierarchical, ring, sccl, tree, two_step
 from hocket.collectives import members
-from hocket.semantics import OPERATORS, reference
+from hocket.semantics import reference
 from tests.property.programs import random_case
 
 Array = NDArray[np.generic]
@@ -43,9 +46,19 @@ class Run:
     def input(self, rank: int) -> Array:
         length = self.schedule.collective.input_blocks(rank) * self.units
         rng = np.random.default_rng((self.seed, rank))
-        if np.dtype(self.dtype).kind == "f":
-            return rng.standard_normal(length).astype(self.dtype)
-        return rng.integers(-(2**20), 2**20, length).astype(self.dtype)
+        dtype = np.dtype(self.dtype)
+        if dtype.kind == "b":
+            return rng.integers(0, 2, length).astype(bool)
+        if dtype.kind in "iu":
+            bounds = np.iinfo(dtype)
+            return rng.integers(bounds.min, bounds.max, length, dtype, endpoint=True)
+        # Products neither overflow nor lose bits below the smallest normal number.
+        draw = (
+            (lambda: rng.choice((-1, 1), length) * rng.uniform(0.6, 1.6, length))
+            if self.op == "prod"
+            else (lambda: rng.standard_normal(length))
+        )
+        return (draw() + 1j * draw() if dtype.kind == "c" else draw()).astype(dtype)
 
     def output(self, rank: int) -> Array | None:
         collective = self.schedule.collective
@@ -85,9 +98,12 @@ def check(runs: list[Run]) -> None:
 
 
 def against_numpy(run: Run, inputs: list[Array], outputs: list[Array]) -> None:
-    """The reference itself, against NumPy in float64, chunk by chunk of the unrefined collective."""
+    """The reference itself, chunk by chunk of the unrefined collective: against NumPy in float64 or complex128, where
+    sums and products may differ by the rounding of each step; else exactly."""
     collective = run.schedule.collective
-    ufunc = OPERATORS[run.op]
+    kind = np.dtype(run.dtype).kind
+    exact = kind in "biu"
+    ufunc = NUMPY[run.op]
     for rank, output in enumerate(outputs):
         for block in range(collective.output_blocks(rank)):
             terms = collective.required(rank, block * collective.chunks)
@@ -98,12 +114,17 @@ def against_numpy(run: Run, inputs: list[Array], outputs: list[Array]) -> None:
                 start = index // collective.chunks * run.units
                 parts.append(inputs[source][start : start + run.units])
             found = output[block * run.units : (block + 1) * run.units]
-            if found.dtype.kind == "f":
-                exact = ufunc.reduce([part.astype(np.float64) for part in parts], axis=0)
-                bound = len(parts) * np.finfo(found.dtype).eps * sum(np.abs(part.astype(np.float64)) for part in parts)
-                assert np.all(np.abs(found - exact) <= bound), (run.name, rank, block)
-            else:
-                assert np.array_equal(found, ufunc.reduce(parts, axis=0)), (run.name, rank, block)
+            wide = parts if exact else [part.astype(np.complex128 if kind == "c" else np.float64) for part in parts]
+            expected = functools.reduce(ufunc, wide)
+            if exact or run.op in ("min", "max"):
+                assert np.array_equal(found.astype(expected.dtype), expected), (run.name, rank, block)
+                continue
+            divisor = collective.size if run.op == "avg" else 1
+            size = functools.reduce(ufunc, map(np.abs, wide)) / divisor
+            # A product of complex numbers rounds three times a part, an average once more than its sum.
+            steps = 4 * len(parts) if kind == "c" else len(parts) + 1 if run.op == "avg" else len(parts)
+            bound = steps * float(ml_dtypes.finfo(found.dtype).eps) * size
+            assert np.all(np.abs(found.astype(expected.dtype) - expected / divisor) <= bound), (run.name, rank, block)
 
 
 def library() -> Iterator[Program]:
@@ -127,7 +148,10 @@ def library() -> Iterator[Program]:
     yield sccl.all_gather()
 
 
-TYPES = (("float32", "sum"), ("float64", "max"), ("int32", "sum"), ("int64", "min"), ("float32", "min"))
+TYPES = tuple((dtype, op) for dtype, ops in _native.OPERATORS_OF.items() for op in ops)
+"""Every type with every operator it has."""
+
+NUMPY = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add}
 
 
 def library_runs(sizes: tuple[int, ...], seed: int = 0) -> list[Run]:
@@ -147,13 +171,23 @@ def library_runs(sizes: tuple[int, ...], seed: int = 0) -> list[Run]:
     return runs
 
 
+def type_runs(sizes: tuple[int, ...]) -> list[Run]:
+    """Every type with every operator, on two and three ranks, in place and apart."""
+    runs = []
+    for ranks in (2, 3):
+        schedules = (ring.all_reduce(ranks).compile(), ring.reduce_scatter(ranks).compile())
+        for (dtype, op), schedule, size, separate in product(TYPES, schedules, sizes, (False, True)):
+            runs.append(Run("types", schedule, size, dtype, op, len(runs), separate))
+    return runs
+
+
 def random_runs(count: int) -> list[Run]:
     """Calls of random programs."""
     runs = []
     for seed in range(count):
         rng = random.Random(seed)
         schedule = random_case(rng).program().compile(instances=rng.choice((1, 1, 2, 3)), slots=rng.choice((1, 2, 3)))
-        dtype, op = rng.choice((("float32", "sum"), ("float64", "sum"), ("int32", "sum")))
+        dtype, op = rng.choice([pair for pair in TYPES if pair[1] != "avg"])
         units, tile = rng.choice((0, 1, 5, 64, 1000, 20011)), rng.choice((None, 64, 128))
         runs.append(Run("random", schedule, units, dtype, op, seed, seed % 2 == 0, tile))
     return runs
@@ -167,7 +201,11 @@ def by_ranks(runs: list[Run]) -> list[list[Run]]:
 
 
 def main(random_programs: int, sizes: tuple[int, ...]) -> None:
-    for title, runs in (("random", random_runs(random_programs)), ("library", library_runs(sizes))):
+    for title, runs in (
+        ("types", type_runs((1, 17, 1000))),
+        ("random", random_runs(random_programs)),
+        ("library", library_runs(sizes)),
+    ):
         for group in by_ranks(runs):
             start = time.perf_counter()
             check(group)

@@ -5,11 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.property import on_processes
-from tests.property.on_processes import Run, by_ranks, check, library_runs, random_runs
+from tests.property.on_processes import Run, by_ranks, check, library_runs, random_runs, type_runs
 
 
 def _groups(runs: list[Run]) -> list[object]:
     return [pytest.param(group, id=f"{group[0].schedule.collective.size} ranks") for group in by_ranks(runs)]
+
+
+@pytest.mark.parametrize("runs", _groups(type_runs((1, 101))))
+def test_types(runs: list[Run]) -> None:
+    check(runs)
 
 
 @pytest.mark.parametrize("runs", _groups(random_runs(60)))

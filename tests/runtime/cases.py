@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket import Communicator, Schedule
+from hocket import Communicator, Schedule, _native
 from hocket.ir.geometry import chunk_length
 from hocket.semantics import reference
 
@@ -27,15 +28,26 @@ class Run:
     form: str = "own"
 
 
-def data(rank: int, size: int, dtype: str) -> Array:
-    """The same bits for the same rank, wherever they are made. With NaN and both infinities where they exist."""
-    rng = np.random.default_rng(rank)
-    if dtype.startswith("int"):
-        bounds = np.iinfo(dtype)
-        return rng.integers(bounds.min, bounds.max, size, dtype=dtype, endpoint=True)
-    values = rng.standard_normal(size).astype(dtype)
-    if size > 20:
-        values[7 * rank % size], values[11 * rank % size] = np.inf, np.nan
+FLOATS = [np.dtype(name) for name in ("float16", ml_dtypes.bfloat16, "float32", "float64")]
+
+PAIRS = tuple((dtype, op) for dtype, ops in _native.OPERATORS_OF.items() for op in ops)
+"""Every type with every operator it has."""
+
+
+def data(rank: int, size: int, name: str) -> Array:
+    """The same bits for the same rank, wherever they are made: random ones, and all that is special put in."""
+    rng, dtype = np.random.default_rng(rank), np.dtype(name)
+    if name == "bool":
+        return rng.integers(0, 2, size).astype(bool)
+    values: Array = np.frombuffer(rng.bytes(size * dtype.itemsize), dtype).copy()
+    parts = values.view(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else values
+    if parts.dtype in FLOATS:
+        with np.errstate(all="ignore"):
+            tiny = (np.array(1e-308 if parts.itemsize == 8 else 1e-38) / 3).astype(parts.dtype)
+        parts[::2] = rng.standard_normal(len(parts)).astype(parts.dtype)[::2]
+        for offset, special in enumerate((np.inf, -np.inf, np.nan, 0.0, -0.0, tiny, -tiny)):
+            parts[(offset + 7 * rank) % 29 :: 29] = special
+            parts[(3 * offset + 5 * rank) % 31 :: 31] = special
     return values
 
 
@@ -59,7 +71,10 @@ def check(comm: Communicator, runs: Sequence[Run]) -> int:
         if x is not None and found is not x:
             assert x.tobytes() == inputs[comm.rank].tobytes(), ("x was written", what)
         if found is not None:
-            same_bits(expected, found.reshape(-1), promised(run, comm.rank), what)
+            found = found.reshape(-1)
+            assert expected.shape == found.shape, what
+            wrong = np.flatnonzero(~(same(found, expected) | ~promised(run, comm.rank)))
+            assert not wrong.size, (what, wrong[0], expected[wrong[0]], found[wrong[0]])
     return len(runs)
 
 
@@ -75,9 +90,15 @@ def promised(run: Run, rank: int) -> NDArray[np.bool_]:
     return np.repeat(said, lengths)
 
 
-def same_bits(expected: Array, found: Array, promised: NDArray[np.bool_], what: object) -> None:
-    """NaNs may differ in payload: which one of two a sum keeps is up to the processor."""
-    assert expected.shape == found.shape == promised.shape, what
-    same = expected.view(f"u{expected.itemsize}") == found.view(f"u{found.itemsize}")
-    wrong = np.flatnonzero(~(same | (np.isnan(expected) & np.isnan(found)) | ~promised))
-    assert not wrong.size, (what, wrong[0], expected[wrong[0]], found[wrong[0]])
+def same(found: Array, expected: Array) -> NDArray[np.bool_]:
+    """Which elements are equal in every bit, or both NaN: which NaN comes of two is up to the processor."""
+    assert found.dtype == expected.dtype
+    if found.dtype.kind == "c":
+        parts = (array.view(f"f{array.itemsize // 2}") for array in (found, expected))
+        return same(*parts).reshape(-1, 2).all(axis=1)
+    raw = (array.view(np.uint8).reshape(len(array), array.itemsize) for array in (found, expected))
+    equal: NDArray[np.bool_] = np.equal(*raw).all(axis=1)
+    if found.dtype not in FLOATS:
+        return equal
+    with np.errstate(all="ignore"):
+        return equal | ((found != found) & (expected != expected))

@@ -8,48 +8,18 @@ import subprocess
 import sys
 from itertools import product
 
-import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from hocket import Communicator, _native
 from hocket.semantics import average, combine_arrays
+from tests.runtime.cases import PAIRS, data, same
 
 Array = NDArray[np.generic]
 
-assert ml_dtypes.bfloat16  # NumPy knows the type by name once it is imported
-PAIRS = [(dtype, op) for dtype, ops in _native.OPERATORS_OF.items() for op in ops]
 LENGTHS = (0, 1, 2, 3, 17, 64, 1031)
 NUMPY = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add}
-
-
-def bits(seed: int, size: int, name: str) -> Array:
-    """Random bits, thus NaN, infinities and subnormals of 16-bit floats; the others, and -0.0, are put in."""
-    rng, dtype = np.random.default_rng(seed), np.dtype(name)
-    if name == "bool":
-        return rng.integers(0, 2, size).astype(bool)
-    values: Array = rng.integers(0, 256, size * dtype.itemsize, np.uint8).view(dtype)
-    parts = values.view(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else values
-    if parts.dtype.kind in "fV":
-        with np.errstate(all="ignore"):
-            ordinary = rng.standard_normal(len(parts)).astype(parts.dtype)
-            tiny = (np.array(np.finfo(np.float32).tiny if parts.dtype.itemsize < 8 else 1e-308) / 3).astype(parts.dtype)
-        parts[::2] = ordinary[::2]
-        for offset, special in enumerate((np.inf, -np.inf, np.nan, 0.0, -0.0, tiny, -tiny)):
-            parts[(offset + 7 * seed) % 29 :: 29] = special
-            parts[(3 * offset + 5 * seed) % 31 :: 31] = special
-    return values
-
-
-def same(found: Array, expected: Array) -> NDArray[np.bool_]:
-    """Equal in every bit, or both NaN, whatever is in them."""
-    assert found.dtype == expected.dtype
-    if found.dtype.kind == "c":
-        found, expected = (a.view(f"f{a.itemsize // 2}") for a in (found, expected))
-    equal: NDArray[np.bool_] = found.view(f"u{found.itemsize}") == expected.view(f"u{expected.itemsize}")
-    with np.errstate(all="ignore"):
-        return equal | ((found != found) & (expected != expected))
 
 
 def call(isa: str, dtype: str, op: str, sources: list[Array], destinations: int) -> list[Array]:
@@ -61,7 +31,7 @@ def call(isa: str, dtype: str, op: str, sources: list[Array], destinations: int)
 @pytest.mark.parametrize(("dtype", "op"), PAIRS)
 def test_kernels(dtype: str, op: str) -> None:
     for size, (k, m), isa in product(LENGTHS, ((1, 2), (2, 1), (2, 2), (3, 1), (5, 3)), _native.ISAS):
-        sources = [bits(seed, size, dtype) for seed in range(k)]
+        sources = [data(seed, size, dtype) for seed in range(k)]
         kept = [source.tobytes() for source in sources]
         with np.errstate(all="ignore"):
             expected = combine_arrays(op)(*sources) if k > 1 else sources[0]
@@ -77,7 +47,7 @@ def test_kernels(dtype: str, op: str) -> None:
 @pytest.mark.parametrize(("dtype", "op"), PAIRS)
 def test_against_numpy(dtype: str, op: str) -> None:
     """Two operands as NumPy combines them; it leaves open which zero is smaller and whether products are fused."""
-    a, b = bits(1, 1031, dtype), bits(2, 1031, dtype)
+    a, b = data(1, 1031, dtype), data(2, 1031, dtype)
     with np.errstate(all="ignore"):
         expected = NUMPY[op](a, b)
     (found,) = call(_native.ISA, dtype, op, [a, b], 1)
@@ -96,7 +66,7 @@ def test_against_numpy(dtype: str, op: str) -> None:
         assert same(found, expected).all()
 
 
-def test_every_value_of_16_bits() -> None:
+def test_every_value_of_16_data() -> None:
     """Conversions from and to 16 bits, all values: x + 0 and x * 1 are x, and all sums of neighbours."""
     for dtype, isa in product(("float16", "bfloat16"), _native.ISAS):
         every: Array = np.arange(1 << 16, dtype=np.uint16).view(dtype)
@@ -121,7 +91,7 @@ def test_16_bits_round_once() -> None:
 @pytest.mark.parametrize("dtype", [dtype for dtype, op in PAIRS if op == "avg"])
 def test_division(dtype: str) -> None:
     for size, ranks, isa in product(LENGTHS, (1, 2, 3, 7, 1000), _native.ISAS):
-        values = bits(3, size, dtype)
+        values = data(3, size, dtype)
         with np.errstate(all="ignore"):
             expected = average(values, ranks)
         _native.divide(values, _native.TYPES.index(dtype), ranks, isa)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import random
-from itertools import product
+from itertools import cycle, product
 
 import pytest
 
 import hocket
 from hocket import Schedule
 from hocket.algorithms import all_pairs, all_to_next, hierarchical, ring, two_step
-from tests.runtime.cases import Run, check
+from tests.runtime.cases import PAIRS, Run, check
 
-TYPES = ("float32", "float64", "int32", "int64")
-OPERATORS = ("sum", "min", "max")
+# Elements that nothing can be done with but to move them; their sizes do not divide 64 bytes.
+OPAQUE = ("M8[s]", "S5", "U3", "V7", "i1,f8,S3", "V100", "longdouble", ">f4")
 SIZES = (0, 1, 3, 17, 1000)
 
 
@@ -42,7 +42,11 @@ def runs(ranks: int) -> list[Run]:
             schedules, SIZES, (("float32", None, "own"), ("float64", 64, "apart"), ("int32", 256, "own"))
         )
     ]
-    found += [Run(schedules[0], 100, dtype, op) for dtype, op in product(TYPES, OPERATORS)]
+    found += [
+        Run(schedule, 100, dtype, op) for (dtype, op), schedule in zip(PAIRS, cycle((schedules[0], schedules[3])))
+    ]
+    found += [Run(schedules[0], 37, dtype, op, form="apart") for dtype, op in PAIRS]
+    found += [Run(schedules[2], n, dtype, form=form) for n, dtype, form in product((1, 37), OPAQUE, ("own", "apart"))]
     found += [Run(schedule, 1_000_003, "float32") for schedule in schedules[: 2 if ranks < 7 else 1]]
     random.Random(ranks).shuffle(found)  # layouts of slots change from call to call
     return found

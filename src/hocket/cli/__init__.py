@@ -412,8 +412,10 @@ def run(
         int | None, typer.Option("-n", "--ranks", help="Processes; must be the program's ranks.", show_default=False)
     ] = None,
     size: Annotated[str, typer.Option(help="Bytes of a rank's larger buffer; K = 1024.")] = "64MB",
-    dtype: Annotated[str, typer.Option(help="float32, float64, int32 or int64.")] = "float32",
-    op: Annotated[str, typer.Option(help="sum, min or max.")] = "sum",
+    dtype: Annotated[
+        str, typer.Option(help="bool, int8 to uint64, float16 to float64, bfloat16, complex64 or complex128.")
+    ] = "float32",
+    op: Annotated[str, typer.Option(help="sum, prod, min, max or avg.")] = "sum",
     iters: Annotated[int, typer.Option(min=1, help="Calls that are timed.")] = 20,
     warmup: Annotated[int, typer.Option(min=0, help="Calls before those.")] = 5,
     protocol: Protocol = None,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hocket
-from hocket import collectives
+from hocket import _native, collectives
 from hocket.cli.target import UsageError
 from hocket.collectives import Collective
 from hocket.ir.geometry import bounds
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.generic]
 
-DTYPES = ("float32", "float64", "int32", "int64")
+DTYPES = _native.TYPES
 
 _BITWISE = 1 << 20
 """Up to so many bytes a rank the result is also compared with the reference, bit for bit."""
@@ -35,6 +35,18 @@ _BLOCK = 1 << 18
 """Elements that are made and compared at a time."""
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
+
+
+def dtype_named(name: str) -> np.dtype[np.generic]:
+    """The type of a name; NumPy does not know bfloat16."""
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise UsageError("bfloat16 is the type of a package that is not here", "pip install ml_dtypes") from None
+    found: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
+    return found
 
 
 def parse_size(text: str) -> int:
@@ -91,7 +103,11 @@ class Job:
     @property
     def bytes(self) -> int:
         """Bytes of a rank's larger buffer."""
-        return larger_buffer(self.schedule.collective) * self.n * np.dtype(self.dtype).itemsize
+        return larger_buffer(self.schedule.collective) * self.n * self.type.itemsize
+
+    @property
+    def type(self) -> np.dtype[np.generic]:
+        return dtype_named(self.dtype)
 
     def values(self, rank: int, begin: int, end: int) -> Array:
         """Elements [begin, end) of what ``rank`` begins with; any process can make any part."""
@@ -101,14 +117,19 @@ class Job:
         mixed ^= mixed >> np.uint64(30)
         mixed *= np.uint64(0xBF58476D1CE4E5B9)
         mixed >>= np.uint64(40)
-        if self.dtype.startswith("float"):
-            return (mixed.astype(np.float32) / np.float32(1 << 23) - 1).astype(self.dtype, copy=False)
-        whole: Array = (mixed % np.uint64(2001)).astype(np.int64) - 1000
-        return whole.astype(self.dtype, copy=False)
+        match self.type.kind:
+            case "b":
+                return np.asarray(mixed % np.uint64(2) != 0)
+            case "i" | "u":
+                whole: Array = (mixed % np.uint64(2001)).astype(np.int64) - 1000
+                return whole.astype(self.type, copy=False)
+        real = mixed.astype(np.float32) / np.float32(1 << 23) - 1
+        values: Array = real + np.complex64(1j) * np.sqrt(np.abs(real)) if self.type.kind == "c" else real
+        return values.astype(self.type, copy=False)
 
     def input(self, rank: int) -> Array:
         """All that ``rank`` begins with."""
-        found: Array = np.empty(self.schedule.collective.input_blocks(rank) * self.n, self.dtype)
+        found: Array = np.empty(self.schedule.collective.input_blocks(rank) * self.n, self.type)
         for begin in range(0, len(found), _BLOCK):
             end = min(begin + _BLOCK, len(found))
             found[begin:end] = self.values(rank, begin, end)
@@ -125,7 +146,7 @@ class Job:
                 yield self._bounds(index), [(source, self._bounds(chunk).start) for source, chunk in terms]
 
     def _bounds(self, index: int) -> slice:
-        return bounds(self.schedule.collective, self.n, np.dtype(self.dtype).itemsize, index)
+        return bounds(self.schedule.collective, self.n, self.type.itemsize, index)
 
 
 def larger_buffer(collective: Collective) -> int:
@@ -136,7 +157,7 @@ def larger_buffer(collective: Collective) -> int:
 def measure(schedule: Schedule, size: int, dtype: str, op: str, iterations: int, warmup: int) -> Measurement:
     """Run a schedule on as many processes as it has ranks, ``size`` bytes in the larger buffer of each."""
     collective = schedule.collective
-    n = max(1, size // (larger_buffer(collective) * np.dtype(dtype).itemsize))
+    n = max(1, size // (larger_buffer(collective) * dtype_named(dtype).itemsize))
     job = Job(schedule, n, dtype, op, iterations, warmup)
     results = hocket.spawn(_on_each_rank, ranks=collective.size, args=(job,))
     slowest = np.max([seconds for seconds, _, _ in results], axis=0)
@@ -146,7 +167,7 @@ def measure(schedule: Schedule, size: int, dtype: str, op: str, iterations: int,
         for rank, (_, _, out) in enumerate(results):
             assert out is not None
             for at, _ in job.promises(rank):
-                wrong += int(np.sum(_bits(out[at]) != _bits(expected[rank][at])))
+                wrong += int(np.sum(np.any(_bytes(out[at]) != _bytes(expected[rank][at]), axis=1)))
     median = float(np.median(slowest))
     factor = bus_factor(collective)
     algbw = job.bytes / median / 1e9
@@ -166,8 +187,8 @@ def measure(schedule: Schedule, size: int, dtype: str, op: str, iterations: int,
     )
 
 
-def _bits(values: Array) -> Array:
-    return values.view(f"u{values.itemsize}")
+def _bytes(values: Array) -> NDArray[np.uint8]:
+    return values.view(np.uint8).reshape(len(values), values.itemsize)
 
 
 def bus_factor(collective: Collective) -> float | None:
@@ -204,8 +225,8 @@ def _on_each_rank(comm: Communicator, job: Job) -> tuple[list[float], int, Array
 def _buffers(job: Job, rank: int) -> tuple[Array, Array]:
     """Input and output, one inside the other where the collective is in place."""
     collective, n = job.schedule.collective, job.n
-    x: Array = np.empty(collective.input_blocks(rank) * n, job.dtype)
-    out: Array = np.zeros(collective.output_blocks(rank) * n, job.dtype)
+    x: Array = np.empty(collective.input_blocks(rank) * n, job.type)
+    out: Array = np.zeros(collective.output_blocks(rank) * n, job.type)
     alias = collective.alias(rank)
     if alias is not None:
         begin = alias.offset // collective.chunks * n
@@ -216,29 +237,36 @@ def _buffers(job: Job, rank: int) -> tuple[Array, Array]:
 
 
 def count_wrong(job: Job, rank: int, out: Array) -> int:
-    """Elements that differ from NumPy: in any bit for integers, by more than p * eps * sum|x| for floats.
+    """Elements that differ from NumPy: in any bit for integers, min and max; by more than the steps of a sum or product
+    can round otherwise, p * eps * sum|x| for a sum.
 
     A block is made and compared at a time, so that memory grows neither with the size nor with the number of ranks.
     """
-    floats = job.dtype.startswith("float")
+    kind, size = job.type.kind, job.schedule.collective.size
+    wide = job.type if kind in "biu" else np.dtype(np.complex128 if kind == "c" else np.float64)
     combine = OPERATORS[job.op]
-    tolerance = job.schedule.collective.size * float(np.finfo(job.dtype).eps) if floats and job.op == "sum" else 0.0
+    tolerance, least = 0.0, 0.0
+    if kind not in "biu" and job.op in ("sum", "prod", "avg"):
+        # An average rounds once more than its sum, a product of complex numbers three times a part.
+        steps = 4 * size if job.op == "prod" else size + 1
+        tolerance = steps * (2.0**-7 if job.dtype == "bfloat16" else float(np.finfo(job.dtype).eps))
+        least = steps * 1e-7 if job.op == "prod" and job.dtype == "float16" else 0.0  # products become subnormal
+    divisor = size if job.op == "avg" else 1
     wrong = 0
     for at, terms in job.promises(rank):
         for begin in range(at.start, at.stop, _BLOCK):
             end = min(begin + _BLOCK, at.stop)
             parts = [
-                job.values(source, first + begin - at.start, first + end - at.start).astype(
-                    np.float64 if floats else job.dtype, copy=False
-                )
+                job.values(source, first + begin - at.start, first + end - at.start).astype(wide, copy=False)
                 for source, first in terms
             ]
             expected = functools.reduce(combine, parts)
-            if floats:
-                allowed = tolerance * functools.reduce(np.add, map(np.abs, parts))
-                wrong += int(np.sum(~(np.abs(out[begin:end] - expected) <= allowed)))
+            found = out[begin:end].astype(wide, copy=False)
+            if tolerance:
+                allowed = tolerance * functools.reduce(combine, map(np.abs, parts)) + least
+                wrong += int(np.sum(~(np.abs(found - expected / divisor) * divisor <= allowed)))
             else:
-                wrong += int(np.sum(out[begin:end] != expected))
+                wrong += int(np.sum(found != expected))
     return wrong
 
 

@@ -22,7 +22,12 @@ def bounds(collective: Collective, n: int, itemsize: int, index: int) -> slice:
 
 
 def check_size(schedule: Schedule, n: int, itemsize: int) -> None:
-    """Raise UnevenSize if a unit of ``n`` elements cannot be cut so that every value fits where it goes."""
+    """Raise UnevenSize if a unit of ``n`` elements cannot be cut so that every value fits where it goes.
+
+    Elements whose size does not divide 64 bytes are only ever moved, and cut as bytes.
+    """
+    if not itemsize or 64 % itemsize:
+        n, itemsize = n * itemsize, 1
     for narrowing in schedule.narrowings:
         value, location = (
             bounds(schedule.collective, n, itemsize, place) for place in (narrowing.value, narrowing.location)
