@@ -92,12 +92,14 @@ def killed_inside(comm: Communicator, directory: Path) -> None:
         empty = hocket.Custom(comm.size, inputs=1, outputs=1, post=lambda rank, index: None, inplace=True)
         with hocket.Program(empty, name="idle") as program:
             pass
+        from hocket import _native
         from hocket.runtime.plan import lower
 
         idle = lower(program.compile(), comm.rank)
         real = lower(schedule, comm.rank)
         plan = member.plan(idle.words, real.digest, real.name)
-        assert member.run(plan, np.zeros(8, np.float32), None, 8, 0, 0, 0) is None
+        kind, op = _native.TYPES.index("float32"), _native.OPERATORS.index("sum")
+        assert member.run(plan, np.zeros(8, np.float32), None, 8, kind, op, 0) is None
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         comm.run(schedule, np.zeros(8, np.float32))
