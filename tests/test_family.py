@@ -195,7 +195,7 @@ def wrong(comm: Communicator) -> None:
         (WrongType, "NumPy array, not list", lambda: comm.all_gather([1.0])),  # type: ignore[arg-type]
         (WrongType, "needs x", lambda: comm.all_to_all(None)),  # type: ignore[arg-type]
         (WrongType, "needs ", lambda: comm.broadcast(None)),
-        (WrongType, "float16", lambda: comm.all_gather(np.ones(3, np.float16))),
+        (WrongType, "object", lambda: comm.all_gather(np.full(3, None))),
         (WrongType, "x is of float64, out of float32", lambda: comm.all_reduce(x, np.ones((2 * p, 3), np.float32))),
         (InvalidArgument, "contiguous", lambda: comm.all_to_all(np.ones((p, 4))[:, :2])),
     ]
