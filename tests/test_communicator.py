@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 import hocket
-from hocket import Communicator, HocketError, Schedule
+from hocket import AllReduce, Communicator, HocketError, Program, Schedule, chunk
 from hocket.algorithms import ring
 from hocket.errors import (
     CallMismatch,
@@ -306,3 +307,32 @@ def two_threads(comm: Communicator) -> str:
 
 def test_two_threads_in_one_communicator() -> None:
     assert hocket.spawn(two_threads, 2) == [CommunicatorBusy.code, ""]
+
+
+def no_memory(comm: Communicator) -> None:
+    with Program(AllReduce(comm.size, chunks=2, inplace=True)) as program:
+        for i in range(2):
+            total = chunk(0, "in", i).reduce(chunk(1, "in", i))
+            total.copy(0, "sc", 1 << 14).copy(1, "in", i)
+    if comm.rank == 0:
+        resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+    x = np.ones(100_000)
+    with pytest.raises(MemoryError if comm.rank == 0 else PeerRefused, match="no memory for slots and scratch"):
+        comm.run(program.compile(), x)
+    assert (x == 1).all()
+    assert (comm.all_reduce(np.ones(5)) == comm.size).all()
+
+
+def test_scratch_that_cannot_be_had_is_an_error_on_every_rank_before_anything_is_written() -> None:
+    hocket.spawn(no_memory, 2)
+
+
+def far_channel(comm: Communicator) -> None:
+    with Program(AllReduce(comm.size, inplace=True)) as program:
+        chunk(0, "in", 0).reduce(chunk(1, "in", 0), ch=60_000).copy(1, "in", 0)
+    with pytest.raises(InvalidArgument, match="uses channel 7680127; between 2 ranks there are 4194304"):
+        comm.run(program.compile(instances=128), np.ones(5))
+
+
+def test_a_channel_beyond_what_ranks_can_have_is_refused() -> None:
+    hocket.spawn(far_channel, 2)

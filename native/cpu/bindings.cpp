@@ -145,6 +145,7 @@ NB_MODULE(_native, m) {
     m.attr("OPERATORS_OF") = operators_of_types();
     m.attr("OPERATORS") = names(kOperatorNames);
     m.attr("FILE_BYTES") = kFileBytes;
+    m.attr("MOST_CONNECTIONS") = kMostWindows;
     m.attr("PROTOCOL") = std::to_string(kPlanMagic) + "." + std::to_string(sizeof(RankBlock));
 
     nb::enum_<Fault>(m, "Fault")

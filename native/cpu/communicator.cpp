@@ -1,5 +1,6 @@
 #include "communicator.h"
 
+#include <cerrno>
 #include <cstring>
 #include <poll.h>
 #include <stdexcept>
@@ -64,7 +65,7 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
     if (call.size_known) {
         geometry = geometry_for(call.n, call.type);
         if (const int failed = reserve(plan, geometry, slots)) {
-            Outcome outcome = refuse(std::string("it cannot map memory for slots: ") + std::strerror(failed));
+            Outcome outcome = refuse(std::string("it has no memory for slots and scratch: ") + std::strerror(failed));
             if (outcome.fault == Fault::kRefused) outcome.fault = Fault::kMemory;
             return outcome;
         }
@@ -81,7 +82,8 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
         }
         if (geometry.tile == 0) return {};  // nobody has data
         if (const int failed = reserve(plan, geometry, slots))
-            return given_up({Fault::kPeer, rank_, std::string("cannot map memory for slots: ") + std::strerror(failed)});
+            return given_up(
+                {Fault::kPeer, rank_, std::string("has no memory for slots and scratch: ") + std::strerror(failed)});
     }
     for (u32 c = 0; c < h.connections; ++c) {
         const ConnectionRecord& record = plan.view_.connections[c];
@@ -91,11 +93,9 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
         end.begin(record.sends != 0);
     }
     if (call.initial_bytes != 0) std::memcpy(call.initial_to, call.initial, call.initial_bytes);
-    const u64 scratch = h.scratch * geometry.chunk;
-    if (scratch_.size() < scratch + kAlign) scratch_.resize(scratch + kAlign);
-    char* aligned = scratch_.data() + (kAlign - reinterpret_cast<u64>(scratch_.data()) % kAlign) % kAlign;
-    const Buffer buffers[3] = {
-        {call.input, geometry.unit, h.chunks}, {call.output, geometry.unit, h.chunks}, {aligned, scratch, h.scratch}};
+    const Buffer buffers[3] = {{call.input, geometry.unit, h.chunks},
+                               {call.output, geometry.unit, h.chunks},
+                               {scratch_.get(), h.scratch * geometry.chunk, h.scratch}};
     Execution<Cpu> execution(plan.view_, geometry, buffers, plan.cursors_.data(), plan.ends_.data());
     Cpu cpu{plan.view_.combines ? kernels().reduce[type][call.op] : kernels().move, control_, rank_};
     char** pointers = plan.pointers_.data();
@@ -137,6 +137,14 @@ int Communicator::reserve(Plan& plan, const Geometry& geometry, u64 slots) {
         const u64 bytes = slots * plan.view_.connections[c].width * geometry.tile;
         if (plan.windows_[c]->counters != nullptr && bytes <= plan.windows_[c]->bytes) continue;
         if (const int failed = memory_.reserve(plan.windows_[c], bytes)) return failed;
+    }
+    u64 scratch = 0;  // a chunk is a multiple of kAlign
+    if (__builtin_mul_overflow(u64(plan.header().scratch), geometry.chunk, &scratch)) return ENOMEM;
+    if (scratch > scratch_bytes_) {
+        scratch_bytes_ = 0;
+        scratch_.reset(static_cast<char*>(std::aligned_alloc(kAlign, scratch)));
+        if (scratch_ == nullptr) return ENOMEM;
+        scratch_bytes_ = scratch;
     }
     return 0;
 }

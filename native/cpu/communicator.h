@@ -2,6 +2,8 @@
 #pragma once
 
 #include <atomic>
+#include <cstdlib>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -128,7 +130,8 @@ class Communicator {
     std::vector<int> lifelines_;
     Settings settings_;
     u64 calls_ = 0;
-    std::vector<char> scratch_;
+    std::unique_ptr<char, decltype(&std::free)> scratch_{nullptr, &std::free};  // aligned to kAlign
+    u64 scratch_bytes_ = 0;
     std::vector<u32> gone_;
     std::atomic_flag marked_;
 };

@@ -11,6 +11,7 @@ TYPES: tuple[str, ...]
 OPERATORS_OF: dict[str, tuple[str, ...]]
 OPERATORS: tuple[str, ...]
 FILE_BYTES: int
+MOST_CONNECTIONS: int
 PROTOCOL: str
 
 class Fault(enum.Enum):

@@ -132,7 +132,7 @@ class Communicator:
         ``output_blocks(rank) * n``; either is None where it has none. They are C-contiguous arrays. Without
         ``out`` an in-place schedule whose input and output are of one size works in ``x``; otherwise ``out`` is
         allocated, joined along axis 0. ``x`` is never written unless the result lies in it. ``tile``: bytes of a chunk
-        that move at a time, a power of two from 64 on; None: chosen.
+        that move at a time, a power of two from 64 bytes to 256 MB; None: chosen.
 
         A collective that only moves data takes elements of any type and size but references to objects. Others combine:
 

@@ -118,7 +118,7 @@ class Endpoint:
             if code is None:
                 raise InvalidArgument(f"op must be one of {', '.join(_OPERATORS)}, not {op!r}", caller())
             if tile is not None and (type(tile) is not int or tile < 64 or tile & (tile - 1) or tile > 1 << 28):
-                raise InvalidArgument(f"tile must be a power of two from 64 bytes on, not {tile!r}", caller())
+                raise InvalidArgument(f"tile must be a power of two from 64 bytes to 256 MB, not {tile!r}", caller())
             bound = self._bind_simple(x, out, prepared) if prepared.simple else None
             if bound is None:
                 bound = self._bind(schedule, prepared, x, out)
@@ -208,6 +208,13 @@ class Endpoint:
                 f"{schedule.name} is for {collective.size} ranks, this communicator has {self.size}", caller()
             )
         verify(schedule)
+        channels = _native.MOST_CONNECTIONS // self.size**2
+        ends = (end for rank in schedule.ranks for block in rank.thread_blocks for end in block.sends)
+        highest = max((end.channel for end in ends), default=0)
+        if highest >= channels:
+            raise InvalidArgument(
+                f"{schedule.name} uses channel {highest}; between {self.size} ranks there are {channels}", caller()
+            )
         plan = lower(schedule, self.rank)
         alias = collective.alias(self.rank)
         key = id(schedule)
