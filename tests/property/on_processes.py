@@ -215,5 +215,7 @@ def main(random_programs: int, sizes: tuple[int, ...]) -> None:
 
 
 if __name__ == "__main__":
+    from tests.property import on_processes  # under its own name, so that ranks import it too, and bfloat16 with it
+
     words = [int(word) for word in sys.argv[1:]]
-    main(words[0] if words else 1000, tuple(words[1:]) or (1, 3, 1000003, 16 << 20))
+    on_processes.main(words[0] if words else 1000, tuple(words[1:]) or (1, 3, 1000003, 16 << 20))
