@@ -477,3 +477,32 @@ def test_demo(workplace: Path) -> None:
     assert "= rrcs" in said
     assert "0 wrong" in said
     assert "rank 5" in svg_texts(workplace / "hocket-demo.svg")
+
+
+def test_json_has_the_dumps_and_diffs_that_were_asked_for() -> None:
+    found = json.loads(good("show", RING, "ranks=3", "--dump-ir", "after=fuse,rank=1", "--diff", "fuse", "--json"))
+    (dump,) = found["dumps"]
+    assert (dump["after"], dump["ranks"]) == ("fuse", [1])
+    assert "@1 rrs" in dump["text"]
+    assert "@0" not in dump["text"]
+    (diff,) = found["diffs"]
+    assert diff["pass"] == "fuse"
+    assert diff["lines"][:2] == ["--- before fuse", "+++ after fuse"]
+
+
+def test_what_show_prints_is_a_schedule_that_check_takes(tmp_path: Path) -> None:
+    text = tmp_path / "ring.txt"
+    text.write_text(good("show", RING, "ranks=3", "--dump-ir", "after=sync"))
+    assert text.read_text().startswith("# after sync\n")
+    assert good("check", str(text)).startswith("proven for 3 ranks")
+
+
+def test_a_value_that_makes_no_program_is_a_usage_error() -> None:
+    for words in (["ranks=0"], ["ranks=3", "--instances", "5000"]):
+        assert run("check", RING, *words).exit_code == 2
+
+
+def test_an_instruction_dag_can_be_drawn(tmp_path: Path) -> None:
+    picture = tmp_path / "instr.svg"
+    good("show", RING, "ranks=3", "--stage", "instr", "-o", str(picture))
+    assert "communication edge" in picture.read_text()

@@ -306,16 +306,23 @@ def show(
     text = print_stage(found, ranks=rank)
     if as_json:
         listed = [{"name": p.name, "doc": _doc(p.name), "seconds": p.seconds, "made": counts(p.after)} for p in passes]
-        print(json.dumps({"name": found.name, "stage": wanted.value, "text": text, "passes": listed}, indent=2))
+        report: dict[str, object] = {"name": found.name, "stage": wanted.value, "text": text, "passes": listed}
+        if dumps:
+            report["dumps"] = [
+                {"after": name, "ranks": ranks, "text": _after(passes, name, ranks)} for name, ranks in dumps
+            ]
+        if diffs:
+            report["diffs"] = [{"pass": name, "lines": _diff(_named(passes, name), rank)} for name in diffs]
+        print(json.dumps(report, indent=2))
         return
     console = _console()
     if time:
         _print_times(console, passes)
     for name, ranks in dumps:
         print(f"# after {name}" + "".join(f", rank {r}" for r in ranks))
-        print(print_stage(next(p.after for p in passes if p.name == name), ranks=ranks or None), end="")
+        print(_after(passes, name, ranks), end="")
     for name in diffs:
-        _print_diff(console, next(p for p in passes if p.name == name), rank)
+        _print_diff(console, _named(passes, name), rank)
     if output is not None:
         Console(stderr=True, highlight=False).print(f"drew {output}", soft_wrap=True)
     elif stage is not None or not (dumps or diffs or time):
@@ -390,9 +397,21 @@ def _print_times(console: Console, passes: Sequence[Pass]) -> None:
     console.print(table)
 
 
-def _print_diff(console: Console, changed: Pass, ranks: Sequence[int] | None) -> None:
+def _named(passes: Sequence[Pass], name: str) -> Pass:
+    return next(p for p in passes if p.name == name)
+
+
+def _after(passes: Sequence[Pass], name: str, ranks: Sequence[int]) -> str:
+    return print_stage(_named(passes, name).after, ranks=ranks or None)
+
+
+def _diff(changed: Pass, ranks: Sequence[int] | None) -> list[str]:
     before, after = (print_stage(stage, ranks=ranks).splitlines() for stage in (changed.before, changed.after))
-    lines = list(difflib.unified_diff(before, after, f"before {changed.name}", f"after {changed.name}", lineterm=""))
+    return list(difflib.unified_diff(before, after, f"before {changed.name}", f"after {changed.name}", lineterm=""))
+
+
+def _print_diff(console: Console, changed: Pass, ranks: Sequence[int] | None) -> None:
+    lines = _diff(changed, ranks)
     if not lines:
         console.print(f"{changed.name} changed nothing")
     for line in lines:
