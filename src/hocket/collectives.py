@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -49,7 +50,7 @@ class Alias:
 
 
 @dataclass(frozen=True)
-class Collective:
+class Collective(ABC):
     """Base of all collectives.
 
     ``ranks`` is a number, or a shape such as ``(nodes, gpus)``; then ranks and indices may be tuples, flattened
@@ -87,13 +88,13 @@ class Collective:
     def shape(self) -> tuple[int, ...]:
         return (self.ranks,) if isinstance(self.ranks, int) else self.ranks
 
+    @abstractmethod
     def input_blocks(self, rank: int) -> int:
         """Units in the input buffer of ``rank``, each of ``chunks`` chunks."""
-        raise NotImplementedError
 
+    @abstractmethod
     def output_blocks(self, rank: int) -> int:
         """Units in the output buffer of ``rank``, each of ``chunks`` chunks."""
-        raise NotImplementedError
 
     def inputs(self, rank: int) -> int:
         """Chunks of ``in`` on ``rank``."""
@@ -114,9 +115,9 @@ class Collective:
         alias = self.alias(rank)
         return (alias.target, alias.offset) if alias is not None and alias.buffer == buffer else (buffer, 0)
 
+    @abstractmethod
     def required(self, rank: int, index: int) -> Sum | None:
         """The input chunks whose sum ``out[index]`` of ``rank`` must hold; None for "anything"."""
-        raise NotImplementedError
 
     def position(self, index: int) -> int:
         """Place of a chunk inside its unit: what decides its length when a buffer does not divide evenly."""

@@ -184,10 +184,7 @@ def show_span(rank: int, buffer: str, index: int, count: int = 1) -> str:
 
 
 @dataclass(eq=False)
-class InvalidArgument(HocketError, ValueError):
-    """An argument that no program could mean: a wrong type or value where it is first seen."""
-
-    code = "invalid-argument"
+class _BadArgument(HocketError):
     message: str
     where: Where | None = None
     help: str | None = None
@@ -195,6 +192,18 @@ class InvalidArgument(HocketError, ValueError):
     def diagnostic(self) -> Diagnostic:
         labels = (Label(self.where, "here", True),) if self.where else ()
         return Diagnostic(self.code, self.message, labels, help=self.help)
+
+
+class InvalidArgument(_BadArgument, ValueError):
+    """An argument that nothing could mean: a wrong value where it is first seen."""
+
+    code = "invalid-argument"
+
+
+class WrongType(_BadArgument, TypeError):
+    """An argument of a type that is not what is needed here."""
+
+    code = "wrong-type"
 
 
 @dataclass(eq=False)
@@ -584,20 +593,6 @@ class InvalidSchedule(HocketError, ValueError):
 
 # ---------------------------------------------------------------------------------------------------------------
 # Faults of a run (design: the runtime)
-
-
-@dataclass(eq=False)
-class WrongType(HocketError, TypeError):
-    """An argument of a call is not of a type it can be."""
-
-    code = "wrong-type"
-    message: str
-    where: Where | None = None
-    help: str | None = None
-
-    def diagnostic(self) -> Diagnostic:
-        labels = (Label(self.where, "here", True),) if self.where else ()
-        return Diagnostic(self.code, self.message, labels, help=self.help)
 
 
 @dataclass(eq=False)
