@@ -47,6 +47,15 @@ _KINDS = {
 }
 
 
+NAMED = tuple(_KINDS)
+"""The collectives that are called by name, each a method of Communicator."""
+
+
+def default_program(name: str, ranks: int, root: int = 0) -> Program:
+    """The program that a communicator runs for a collective that is called by name."""
+    return _KINDS[name].program(ranks, root)
+
+
 @dataclass(frozen=True, slots=True)
 class _Default:
     """The default schedule of a collective, and whether this rank has an input and an output in it."""
@@ -246,7 +255,7 @@ class Communicator:
         found = self._defaults.get((name, rank))
         if found is None:
             kind = _KINDS[name]
-            schedule = kind.program(self.size, rank).compile()
+            schedule = default_program(name, self.size, rank).compile()
             collective = schedule.collective
             reads, writes = bool(collective.inputs(self.rank)), bool(collective.outputs(self.rank))
             found = self._defaults[name, rank] = _Default(kind, schedule, reads, writes)

@@ -1,4 +1,4 @@
-"""The command line: check, show, run, launch, demo."""
+"""The command line: check, show, run, bench, launch, demo."""
 
 from __future__ import annotations
 
@@ -75,6 +75,9 @@ Instances = Annotated[
 ]
 Slots = Annotated[
     int | None, typer.Option(min=1, help="Slots of a connection: the most that may be needed.", show_default="2")
+]
+DType = Annotated[
+    str, typer.Option(help="bool, int8 to uint64, float16 to float64, bfloat16, complex64 or complex128.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -420,7 +423,7 @@ def _print_diff(console: Console, changed: Pass, ranks: Sequence[int] | None) ->
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# run, launch, demo
+# run, bench, launch, demo
 
 
 @app.command()
@@ -431,9 +434,7 @@ def run(
         int | None, typer.Option("-n", "--ranks", help="Processes; must be the program's ranks.", show_default=False)
     ] = None,
     size: Annotated[str, typer.Option(help="Bytes of a rank's larger buffer; K = 1024.")] = "64MB",
-    dtype: Annotated[
-        str, typer.Option(help="bool, int8 to uint64, float16 to float64, bfloat16, complex64 or complex128.")
-    ] = "float32",
+    dtype: DType = "float32",
     op: Annotated[str, typer.Option(help="sum, prod, min, max or avg.")] = "sum",
     iters: Annotated[int, typer.Option(min=1, help="Calls that are timed.")] = 20,
     warmup: Annotated[int, typer.Option(min=0, help="Calls before those.")] = 5,
@@ -447,12 +448,9 @@ def run(
     Each iteration's time is that of its slowest rank. algbw and busbw are those of nccl-tests, in 1e9 bytes a second.
     Exits with 1 if anything was wrong.
     """
-    from hocket.cli.measure import DTYPES, measure, parse_size
-    from hocket.semantics import OPERATORS
+    from hocket.cli.measure import check_names, measure, parse_size
 
-    for what, word, known in (("dtype", dtype, DTYPES), ("op", op, tuple(OPERATORS))):
-        if word not in known:
-            raise UsageError(f"--{what} must be one of {', '.join(known)}, not {word!r}")
+    check_names(dtype, op)
     amount = parse_size(size)
     with working(f"compiling {target}") as update:
         schedule = Options(protocol, instances, slots).compile(one_case(target, parameters or []).load())
@@ -466,6 +464,68 @@ def run(
     else:
         _console().print(Text(f"{schedule.name}: {found}", "red" if found.wrong else ""), soft_wrap=True)
     if found.wrong:
+        raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    collective: Annotated[
+        str,
+        typer.Argument(
+            help="all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather or scatter.",
+            show_default=False,
+        ),
+    ],
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[FILE:FUNC]", help="A program of this collective, instead of the default.", show_default=False
+        ),
+    ] = None,
+    parameters: Parameters = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option("-n", "--ranks", min=1, help="Processes.", show_default="4, or the program's ranks"),
+    ] = None,
+    begin: Annotated[str, typer.Option("-b", "--minbytes", help="The first size; K = 1024.")] = "8",
+    end: Annotated[str, typer.Option("-e", "--maxbytes", help="The largest size; it counts.")] = "64M",
+    factor: Annotated[float, typer.Option("-f", "--stepfactor", help="From one size to the next.")] = 2,
+    iters: Annotated[int, typer.Option(min=1, help="Calls that are timed, of each size.")] = 20,
+    warmup: Annotated[int, typer.Option(min=0, help="Calls before those.")] = 5,
+    dtype: DType = "float32",
+    op: Annotated[
+        str | None, typer.Option(help="sum, prod, min, max or avg; for what reduces.", show_default="sum")
+    ] = None,
+    as_json: Json = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw time and busbw over size: .svg, .png or .pdf.", show_default=False)
+    ] = None,
+) -> None:
+    """Time a collective over a range of sizes, apart and in place, and check it, in the manner of nccl-tests.
+
+    Sizes are bytes of a rank's larger buffer, rounded down to whole elements but at least one. Times are of the slowest
+    rank. Exits with 1 if anything was wrong.
+    """
+    if plot is not None:
+        _check_picture(plot)
+    from hocket.cli.bench import Sweep, draw_rows, print_rows, sizes
+
+    amounts = sizes(begin, end, factor)
+    with working(f"compiling {target or collective}") as update:
+        made = None if target is None else Options(None, None, None).compile(one_case(target, parameters or []).load())
+        sweep = Sweep.of(collective, made, ranks, amounts, dtype, op, iters, warmup)
+        update(f"timing {len(sweep.jobs)} sizes on {sweep.collective.size} processes")
+        rows = sweep.measure()
+        if plot is not None:
+            try:
+                draw_rows(sweep, rows, plot)
+            except OSError as error:
+                raise UsageError(f"cannot write {plot}: {error.strerror}") from None
+    if as_json:
+        print(json.dumps(sweep.as_json(rows), indent=2))
+    else:
+        print_rows(sweep, rows, _console())
+    if any(row.wrong for row in rows):
         raise typer.Exit(1)
 
 

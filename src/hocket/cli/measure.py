@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -49,6 +49,13 @@ def dtype_named(name: str) -> np.dtype[np.generic]:
     return found
 
 
+def check_names(dtype: str, op: str) -> None:
+    """Raises UsageError for a type or an operator that does not exist."""
+    for what, word, known in (("dtype", dtype, DTYPES), ("op", op, tuple(OPERATORS))):
+        if word not in known:
+            raise UsageError(f"--{what} must be one of {', '.join(known)}, not {word!r}")
+
+
 def parse_size(text: str) -> int:
     """Bytes of ``64MB``, ``1.5K`` or ``8``; K is 1024."""
     match = _SIZE.match(text.strip())
@@ -87,6 +94,24 @@ class Measurement:
             f"  algbw {self.algbw:.3g} GB/s{busbw}\n"
             f"  {self.wrong} wrong against {against}"
         )
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast calls were: seconds of the slowest rank, and 1e9 bytes of the larger buffer a second."""
+
+    median: float
+    p95: float
+    algbw: float
+    busbw: float | None
+
+    @classmethod
+    def of(cls, collective: Collective, size: int, seconds: Sequence[Sequence[float]]) -> Speed:
+        """From the seconds of each rank and iteration, ``size`` bytes in the larger buffer."""
+        slowest = np.max(seconds, axis=0)
+        median, factor = float(np.median(slowest)), bus_factor(collective)
+        algbw = size / median / 1e9
+        return cls(median, float(np.percentile(slowest, 95)), algbw, None if factor is None else algbw * factor)
 
 
 @dataclass(frozen=True)
@@ -154,13 +179,16 @@ def larger_buffer(collective: Collective) -> int:
     return max(max(collective.input_blocks(r), collective.output_blocks(r)) for r in range(collective.size))
 
 
+def unit(collective: Collective, size: int, dtype: str) -> int:
+    """Elements of one unit for ``size`` bytes in the larger buffer of a rank: rounded down, but at least one."""
+    return max(1, size // (larger_buffer(collective) * dtype_named(dtype).itemsize))
+
+
 def measure(schedule: Schedule, size: int, dtype: str, op: str, iterations: int, warmup: int) -> Measurement:
     """Run a schedule on as many processes as it has ranks, ``size`` bytes in the larger buffer of each."""
     collective = schedule.collective
-    n = max(1, size // (larger_buffer(collective) * dtype_named(dtype).itemsize))
-    job = Job(schedule, n, dtype, op, iterations, warmup)
+    job = Job(schedule, unit(collective, size, dtype), dtype, op, iterations, warmup)
     results = hocket.spawn(_on_each_rank, ranks=collective.size, args=(job,))
-    slowest = np.max([seconds for seconds, _, _ in results], axis=0)
     wrong = sum(count for _, count, _ in results)
     if job.bytes <= _BITWISE:
         expected = reference(schedule, [job.input(rank) for rank in range(collective.size)], op)
@@ -168,9 +196,7 @@ def measure(schedule: Schedule, size: int, dtype: str, op: str, iterations: int,
             assert out is not None
             for at, _ in job.promises(rank):
                 wrong += int(np.sum(np.any(_bytes(out[at]) != _bytes(expected[rank][at]), axis=1)))
-    median = float(np.median(slowest))
-    factor = bus_factor(collective)
-    algbw = job.bytes / median / 1e9
+    speed = Speed.of(collective, job.bytes, [seconds for seconds, _, _ in results])
     return Measurement(
         collective=str(collective),
         ranks=collective.size,
@@ -178,10 +204,7 @@ def measure(schedule: Schedule, size: int, dtype: str, op: str, iterations: int,
         dtype=dtype,
         op=op,
         iterations=iterations,
-        median=median,
-        p95=float(np.percentile(slowest, 95)),
-        algbw=algbw,
-        busbw=None if factor is None else algbw * factor,
+        **asdict(speed),
         wrong=wrong,
         bitwise=job.bytes <= _BITWISE,
     )
@@ -208,7 +231,16 @@ def bus_factor(collective: Collective) -> float | None:
 
 def _on_each_rank(comm: Communicator, job: Job) -> tuple[list[float], int, Array | None]:
     """Times of this rank, the number of its wrong elements, and its output if that is small."""
-    x, out = _buffers(job, comm.rank)
+    x, out = buffers(job.schedule.collective, job, comm.rank)
+    seconds = timed(comm, job, functools.partial(comm.run, job.schedule, op=job.op), x, out)
+    return seconds, count_wrong(job, comm.rank, out), out.copy() if job.bytes <= _BITWISE else None
+
+
+def timed(
+    comm: Communicator, job: Job, call: Callable[[Array | None, Array | None], object], x: Array, out: Array
+) -> list[float]:
+    """Seconds of each call of ``call(x, out)``, from the same input every time and after a barrier. A buffer without
+    elements is None."""
     start = job.input(comm.rank)
     seconds = []
     for i in range(job.warmup + job.iterations):
@@ -216,20 +248,19 @@ def _on_each_rank(comm: Communicator, job: Job) -> tuple[list[float], int, Array
         x[:] = start  # in place, sums of sums would soon overflow
         comm.barrier()
         begin = perf_counter()
-        comm.run(job.schedule, x if len(x) else None, out if len(out) else None, op=job.op)
+        call(x if len(x) else None, out if len(out) else None)
         if i >= job.warmup:
             seconds.append(perf_counter() - begin)
-    return seconds, count_wrong(job, comm.rank, out), out.copy() if job.bytes <= _BITWISE else None
+    return seconds
 
 
-def _buffers(job: Job, rank: int) -> tuple[Array, Array]:
-    """Input and output, one inside the other where the collective is in place."""
-    collective, n = job.schedule.collective, job.n
-    x: Array = np.empty(collective.input_blocks(rank) * n, job.type)
-    out: Array = np.zeros(collective.output_blocks(rank) * n, job.type)
+def buffers(collective: Collective, job: Job, rank: int) -> tuple[Array, Array]:
+    """Input and output, one inside the other where ``collective`` is in place."""
+    x: Array = np.empty(collective.input_blocks(rank) * job.n, job.type)
+    out: Array = np.zeros(collective.output_blocks(rank) * job.n, job.type)
     alias = collective.alias(rank)
     if alias is not None:
-        begin = alias.offset // collective.chunks * n
+        begin = alias.offset // collective.chunks * job.n
         if alias.buffer == "out":
             return x, x[begin : begin + len(out)]
         return out[begin : begin + len(x)], out
@@ -237,8 +268,8 @@ def _buffers(job: Job, rank: int) -> tuple[Array, Array]:
 
 
 def count_wrong(job: Job, rank: int, out: Array) -> int:
-    """Elements that differ from NumPy: in any bit for integers, min and max; by more than the steps of a sum or product
-    can round otherwise, p * eps * sum|x| for a sum.
+    """Elements that differ from NumPy: at all for integers, min, max and what is only moved; by more than the steps of
+    a sum or product can round otherwise, p * eps * sum|x| for a sum.
 
     A block is made and compared at a time, so that memory grows neither with the size nor with the number of ranks.
     """
@@ -246,7 +277,7 @@ def count_wrong(job: Job, rank: int, out: Array) -> int:
     wide = job.type if kind in "biu" else np.dtype(np.complex128 if kind == "c" else np.float64)
     combine = OPERATORS[job.op]
     tolerance, least = 0.0, 0.0
-    if kind not in "biu" and job.op in ("sum", "prod", "avg"):
+    if kind not in "biu" and job.schedule.collective.reduces() and job.op in ("sum", "prod", "avg"):
         # An average rounds once more than its sum, a product of complex numbers three times a part.
         steps = 4 * size if job.op == "prod" else size + 1
         tolerance = steps * (2.0**-7 if job.dtype == "bfloat16" else float(np.finfo(job.dtype).eps))
