@@ -301,7 +301,7 @@ class Endpoint:
         n, rest = divmod(x.size, p.input_blocks)
         if kind is None or rest:
             return None
-        if out is None:
+        if out is None or out is x:
             return _Bound(x, None, n, kind, None, 0, x) if x.flags.carray else None
         if type(out) is not np.ndarray or out.size != x.size or out.dtype != x.dtype or np.may_share_memory(x, out):
             return None
