@@ -15,7 +15,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple, TextIO, TypeVar
 
@@ -245,7 +245,8 @@ def launch(command: Sequence[str], ranks: int) -> int:
     interrupted = False
     ends = Ends()
     try:
-        with selectors.DefaultSelector() as outputs:
+        with ExitStack() as opened:
+            outputs = opened.enter_context(selectors.DefaultSelector())
             for rank, variables in enumerate(environment(ranks, ends)):
                 process = subprocess.Popen(
                     words,
@@ -258,6 +259,8 @@ def launch(command: Sequence[str], ranks: int) -> int:
                     preexec_fn=_die_with_parent,
                 )
                 processes.append(process)
+                ending = opened.enter_context(os.fdopen(os.pidfd_open(process.pid), "rb", 0))
+                outputs.register(ending, selectors.EVENT_READ, rank)
                 assert process.stdout is not None
                 assert process.stderr is not None
                 for source, sink, last in (
@@ -270,11 +273,9 @@ def launch(command: Sequence[str], ranks: int) -> int:
             running = set(range(ranks))
             while running and (deadline is None or time.monotonic() < deadline):
                 try:
-                    _pump(outputs, 0.05)
-                    for rank in sorted(running):
-                        code = processes[rank].poll()
-                        if code is None:
-                            continue
+                    left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                    for rank in _pump(outputs, left) or ():
+                        code = processes[rank].wait()
                         running.discard(rank)
                         ends.tell(rank, f"was ended by {_signal(code)}" if code < 0 else f"exited with code {code}")
                         if code:
@@ -289,7 +290,7 @@ def launch(command: Sequence[str], ranks: int) -> int:
                         with suppress(ProcessLookupError):
                             os.killpg(process.pid, signal.SIGINT)
             _end(processes, group=True)
-            while _pump(outputs, 0.0):
+            while _pump(outputs, 0.0) is not None:
                 pass
     finally:
         _end(processes, group=True)
@@ -312,13 +313,14 @@ def launch(command: Sequence[str], ranks: int) -> int:
     return code if code > 0 else 128 - code
 
 
-def _pump(outputs: selectors.BaseSelector, wait: float) -> bool:
-    """Pass on what is there; whether there was anything."""
-    if not outputs.get_map():
-        time.sleep(wait)
-        return False
+def _pump(outputs: selectors.BaseSelector, wait: float | None) -> list[int] | None:
+    """Wait for output, which is passed on, and for ranks to end, which are returned; None if nothing came."""
     ready = outputs.select(wait)
+    ended: list[int] = []
     for key, _ in ready:
-        if not key.data.pump():
+        if isinstance(key.data, int):
+            ended.append(key.data)
             outputs.unregister(key.fileobj)
-    return bool(ready)
+        elif not key.data.pump():
+            outputs.unregister(key.fileobj)
+    return sorted(ended) if ready else None
