@@ -5,7 +5,7 @@
 // blocks. The tile loop is the outer one. There is one instruction, `dsts = reduce(srcs)`.
 //
 // The hardware layer H supplies, beside the operations of slots.h,
-//   H::publish_semaphore / H::observe_semaphore   a step's writes -> the steps of the same rank that wait for it
+//   h.publish_semaphore / H::observe_semaphore    a step's writes -> the steps of the same rank that wait for it
 //   h.reduce(dsts, m, srcs, k, bytes)             the kernel; it allows a destination to be one of the sources
 //   h.published(peer)                             after a counter that `peer` may be waiting for has moved
 #pragma once
@@ -148,7 +148,7 @@ template <class H> class Execution {
     bool waits_met(const StepRecord& step, const Cursor& cursor) const {
         for (u32 w = 0; w < step.waits; ++w) {
             const WaitRecord& wait = plan_.waits[step.first_wait + w];
-            // Pairs with H::publish_semaphore in `publish`.
+            // Pairs with publish_semaphore in `publish`.
             const u64 finished = H::observe_semaphore(&cursors_[wait.block].finished);
             if (finished < cursor.tile * plan_.blocks[wait.block].steps + wait.step + 1) return false;
         }
@@ -195,7 +195,7 @@ template <class H> class Execution {
             else end.template sent<H>();
             hardware.published(end.peer);
         }
-        H::publish_semaphore(&cursor.finished, cursor.finished + 1);  // pairs with H::observe_semaphore in `waits_met`
+        hardware.publish_semaphore(&cursor.finished, cursor.finished + 1);  // pairs with H::observe_semaphore in `waits_met`
     }
 
     PlanView plan_;

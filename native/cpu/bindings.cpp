@@ -24,12 +24,16 @@ bool python_interrupted() {
     return PyErr_CheckSignals() != 0;
 }
 
-// A communicator together with the memory and the descriptors it uses, which belong to it.
+// A communicator together with the memory and the descriptors it uses, which belong to it, and the calls that are made
+// in the background.
 struct Member {
-    Member(u32 rank, u32 size, int descriptor, std::vector<int> lifelines, u32 spins, u32 yields, double timeout)
-        : memory(descriptor, size),
-          lifelines(std::move(lifelines)),
-          communicator(rank, size, memory, this->lifelines, {{spins, yields}, timeout, python_interrupted}) {}
+    Member(u32 rank, u32 size, int descriptor, std::vector<int> lifelines, u32 spins, u32 yields, double timeout,
+           u32 threads)
+        : memory(descriptor, size), lifelines(std::move(lifelines)) {
+        Settings settings{{spins, yields}, timeout, python_interrupted};
+        settings.threads = threads;
+        communicator = std::make_unique<Communicator>(rank, size, memory, this->lifelines, settings);
+    }
     ~Member() {
         for (const int lifeline : lifelines)
             if (lifeline >= 0) ::close(lifeline);
@@ -37,10 +41,17 @@ struct Member {
     Member(const Member&) = delete;
     Member& operator=(const Member&) = delete;
 
+    // In a child after fork. Its threads are not here: nothing may wait for them.
+    void forked() {
+        (void)communicator.release();
+        (void)queue.release();
+    }
+
     SharedMemory memory;
     const std::vector<int> lifelines;
-    Communicator communicator;
+    std::unique_ptr<Communicator> communicator;
     std::mutex busy;
+    std::unique_ptr<Queue> queue = std::make_unique<Queue>();
 };
 
 std::vector<u32> words_of(const nb::bytes& bytes) {
@@ -68,6 +79,91 @@ class Held {
     Py_buffer view_{};
 };
 
+// Throws std::invalid_argument where the table has none.
+Kernel kernel_of(const KernelTable& table, u32 type, u32 op) {
+    if (type >= kTypes || op >= kOperators || table.reduce[type][op] == nullptr)
+        throw std::invalid_argument("this type does not have this operator");
+    return table.reduce[type][op];
+}
+
+// One call on arrays, which it holds.
+struct Request {
+    // Throws std::invalid_argument for what could lead outside the arrays.
+    Request(Plan& plan, nb::handle input, nb::handle output, std::optional<u64> n, u32 type, u32 op, u64 tile,
+            nb::handle initial, u64 initial_place)
+        : plan(plan), in(input), out(output), from(initial) {
+        if (op >= kOperators || (tile & (tile - 1)) || (tile && tile < kAlign))
+            throw std::invalid_argument("operator or tile");
+        if (n && plan.combines()) kernel_of(kernels(), type, op);
+        const u64 unit = n.value_or(0) * type_bytes(type);
+        if (!input.is_none()) in.need(unit * plan.header().input_blocks);
+        if (!output.is_none()) out.need(unit * plan.header().output_blocks);
+        char* to = nullptr;
+        if (!initial.is_none()) {
+            Held& whole = input.is_none() ? out : in;
+            whole.need(initial_place + from.bytes());
+            to = whole.data() + initial_place;
+        }
+        call = {in.data(), out.data(), from.data(), to, from.bytes(), n.value_or(0), tile, type, op, n.has_value()};
+    }
+
+    Plan& plan;
+    Held in, out, from;
+    Call call{};
+};
+
+// A call that is made in the background. It is kept until it is done, and outlives neither its member nor its plan.
+class Flight {
+  public:
+    // A barrier without a request.
+    Flight(Member& member, std::unique_ptr<Request> request) : member_(member), request_(std::move(request)) {
+        job_.body = [this] {
+            const std::lock_guard<std::mutex> held(member_.busy);
+            Communicator& communicator = *member_.communicator;
+            outcome_ = request_ ? communicator.run(request_->plan, request_->call) : communicator.barrier();
+        };
+        member_.queue->submit(job_);
+    }
+    // Says in the order of calls that this rank refuses one.
+    Flight(Member& member, std::string why) : member_(member) {
+        job_.body = [this, why = std::move(why)] {
+            const std::lock_guard<std::mutex> held(member_.busy);
+            outcome_ = member_.communicator->refuse(why);
+        };
+        member_.queue->submit(job_);
+    }
+    ~Flight() {
+        if (member_.queue == nullptr) return;
+        nb::gil_scoped_release released;
+        while (!member_.queue->wait(job_, 1)) continue;
+    }
+    Flight(const Flight&) = delete;
+    Flight& operator=(const Flight&) = delete;
+
+    bool done() { return member_.queue == nullptr || member_.queue->done(job_); }
+
+    std::optional<Outcome> wait() {
+        if (member_.queue == nullptr) return Outcome{Fault::kDead, 0, "is another process"};
+        for (;;) {
+            {
+                nb::gil_scoped_release released;
+                if (member_.queue->wait(job_, kSignalSeconds)) break;
+            }
+            if (PyErr_CheckSignals() != 0) throw nb::python_error();
+        }
+        if (outcome_.fault == Fault::kNone) return std::nullopt;
+        return outcome_;
+    }
+
+  private:
+    static constexpr double kSignalSeconds = 0.05;
+
+    Member& member_;
+    std::unique_ptr<Request> request_;
+    Queue::Job job_;
+    Outcome outcome_;
+};
+
 // Without the GIL, and not in two threads at once.
 template <class Body> std::optional<Outcome> alone(Member& member, Body body) {
     Outcome outcome;
@@ -85,13 +181,6 @@ template <u32 N> nb::tuple names(const char* const (&table)[N]) {
     nb::list list;
     for (const char* name : table) list.append(name);
     return nb::tuple(list);
-}
-
-// Throws std::invalid_argument where the table has none.
-Kernel kernel_of(const KernelTable& table, u32 type, u32 op) {
-    if (type >= kTypes || op >= kOperators || table.reduce[type][op] == nullptr)
-        throw std::invalid_argument("this type does not have this operator");
-    return table.reduce[type][op];
 }
 
 // The types that kernels combine, each with its operators.
@@ -166,7 +255,8 @@ NB_MODULE(_native, m) {
         .def_prop_ro("stall", [](const Outcome& outcome) -> std::optional<std::tuple<u32, u32, u64, u32>> {
             if (!outcome.stalled) return std::nullopt;
             return std::make_tuple(outcome.stall.block, outcome.stall.step, outcome.stall.tile, outcome.stall.peer);
-        });
+        })
+        .def_ro("said", &Outcome::said);
 
     nb::class_<CallHeader>(m, "CallHeader")
         .def_ro("digest", &CallHeader::digest)
@@ -179,48 +269,36 @@ NB_MODULE(_native, m) {
 
     nb::class_<Plan>(m, "Plan");
 
+    nb::class_<Flight>(m, "Flight").def("done", &Flight::done).def("wait", &Flight::wait);
+
     nb::class_<Member>(m, "Member")
-        .def(nb::init<u32, u32, int, std::vector<int>, u32, u32, double>(), "rank"_a, "size"_a, "descriptor"_a,
-             "lifelines"_a, "spins"_a, "yields"_a, "timeout"_a)
+        .def(nb::init<u32, u32, int, std::vector<int>, u32, u32, double, u32>(), "rank"_a, "size"_a,
+             "descriptor"_a, "lifelines"_a, "spins"_a, "yields"_a, "timeout"_a, "threads"_a)
         .def(
             "plan",
             [](Member& member, const nb::bytes& words, u64 digest, std::string name) {
-                return new Plan(member.communicator, words_of(words), digest, std::move(name));
+                return new Plan(*member.communicator, words_of(words), digest, std::move(name));
             },
             "words"_a, "digest"_a, "name"_a, nb::keep_alive<0, 1>())
         .def(
             "run",
             [](Member& member, Plan& plan, nb::handle input, nb::handle output, std::optional<u64> n, u32 type, u32 op,
                u64 tile, nb::handle initial, u64 initial_place) {
-                if (op >= kOperators || (tile & (tile - 1)) || (tile && tile < kAlign))
-                    throw std::invalid_argument("operator or tile");
-                if (n && plan.combines()) kernel_of(kernels(), type, op);
-                Held in(input), out(output), from(initial);
-                const u64 unit = n.value_or(0) * type_bytes(type);
-                if (!input.is_none()) in.need(unit * plan.header().input_blocks);
-                if (!output.is_none()) out.need(unit * plan.header().output_blocks);
-                char* to = nullptr;
-                if (!initial.is_none()) {
-                    Held& whole = input.is_none() ? out : in;
-                    whole.need(initial_place + from.bytes());
-                    to = whole.data() + initial_place;
-                }
-                const Call call{in.data(), out.data(), from.data(), to, from.bytes(), n.value_or(0),
-                                tile,      type,       op,          n.has_value()};
-                return alone(member, [&] { return member.communicator.run(plan, call); });
+                Request request(plan, input, output, n, type, op, tile, initial, initial_place);
+                return alone(member, [&] { return member.communicator->run(plan, request.call); });
             },
             "plan"_a, "input"_a.none(), "output"_a.none(), "n"_a.none(), "type"_a, "op"_a, "tile"_a,
             "initial"_a.none() = nb::none(), "initial_place"_a = 0)
-        .def("barrier", [](Member& member) { return alone(member, [&] { return member.communicator.barrier(); }); })
+        .def("barrier", [](Member& member) { return alone(member, [&] { return member.communicator->barrier(); }); })
         .def(
             "exchange",
             [](Member& member, const std::string& word) -> nb::object {
                 std::vector<std::string> words;
                 const auto outcome = alone(member, [&] {
-                    Outcome found = member.communicator.exchange(word);
+                    Outcome found = member.communicator->exchange(word);
                     if (found.fault == Fault::kNone)
-                        for (u32 r = 0; r < member.communicator.size(); ++r)
-                            words.emplace_back(member.communicator.said(r).text);
+                        for (u32 r = 0; r < member.communicator->size(); ++r)
+                            words.emplace_back(member.communicator->said(r).text);
                     return found;
                 });
                 return outcome ? nb::cast(*outcome) : nb::cast(words);
@@ -229,13 +307,29 @@ NB_MODULE(_native, m) {
         .def(
             "refuse",
             [](Member& member, const std::string& why) {
-                return alone(member, [&] { return member.communicator.refuse(why); });
+                return alone(member, [&] { return member.communicator->refuse(why); });
             },
             "why"_a)
-        .def("leave", [](Member& member) { member.communicator.leave(); })
-        .def("fail", [](Member& member, u32 culprit, const std::string& why) { member.communicator.fail(culprit, why); },
-             "culprit"_a, "why"_a)
-        .def("said", [](const Member& member, u32 rank) { return member.communicator.said(rank); }, "rank"_a);
+        .def(
+            "start",
+            [](Member& member, Plan& plan, nb::handle input, nb::handle output, std::optional<u64> n, u32 type, u32 op,
+               u64 tile, nb::handle initial, u64 initial_place) {
+                return new Flight(member, std::make_unique<Request>(plan, input, output, n, type, op, tile, initial,
+                                                                    initial_place));
+            },
+            "plan"_a, "input"_a.none(), "output"_a.none(), "n"_a.none(), "type"_a, "op"_a, "tile"_a,
+            "initial"_a.none() = nb::none(), "initial_place"_a = 0, nb::keep_alive<0, 1>(), nb::keep_alive<0, 2>())
+        .def(
+            "start_barrier", [](Member& member) { return new Flight(member, std::unique_ptr<Request>()); },
+            nb::keep_alive<0, 1>())
+        .def(
+            "start_refusal", [](Member& member, std::string why) { return new Flight(member, std::move(why)); },
+            "why"_a, nb::keep_alive<0, 1>())
+        .def("leave", [](Member& member) { member.communicator->leave(); })
+        .def("forked", &Member::forked)
+        .def("fail",
+             [](Member& member, u32 culprit, const std::string& why) { member.communicator->fail(culprit, why); },
+             "culprit"_a, "why"_a);
 
     m.def(
         "divide",

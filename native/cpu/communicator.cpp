@@ -10,6 +10,10 @@ namespace {
 
 constexpr u32 kGlances = 1 << 16;     // visits without sleep between two looks for faults
 
+u64 larger_buffer(const PlanHeader& h, const Geometry& geometry) {
+    return (h.input_blocks > h.output_blocks ? h.input_blocks : h.output_blocks) * geometry.unit;
+}
+
 template <u64 N> void say(char (&text)[N], const std::string& what) {
     const u64 length = what.size() < N ? what.size() : N - 1;
     std::memcpy(text, what.data(), length);
@@ -34,7 +38,7 @@ Plan::Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::
     }
     ends_.resize(h.connections);
     cursors_.resize(h.blocks);
-    pointers_.resize(view_.most_operands);
+    pointers_.resize(u64(view_.most_operands) * communicator.threads());
 }
 
 Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> lifelines, Settings settings)
@@ -43,9 +47,8 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
       memory_(memory),
       control_(memory.control()),
       lifelines_(std::move(lifelines)),
-      settings_(settings) {
-    gone_.reserve(size);
-}
+      settings_(settings),
+      outcomes_(settings.threads) {}
 
 Outcome Communicator::run(Plan& plan, const Call& call) {
     const PlanHeader& h = plan.header();
@@ -97,19 +100,36 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
                                {call.output, geometry.unit, h.chunks},
                                {scratch_.get(), h.scratch * geometry.chunk, h.scratch}};
     Execution<Cpu> execution(plan.view_, geometry, buffers, plan.cursors_.data(), plan.ends_.data());
-    Cpu cpu{plan.view_.combines ? kernels().reduce[type][call.op] : kernels().move, control_, rank_};
-    char** pointers = plan.pointers_.data();
-    return drive([&] { return execution.advance(cpu, pointers, 0, h.blocks); },
-                 [&](const u32* peer, Outcome& outcome) {
-                     for (u32 b = 0; b < h.blocks; ++b) {
-                         Stall stall{};
-                         if (!execution.stalled(b, stall) || !stall.remote || (peer && stall.peer != *peer)) continue;
-                         outcome.stalled = true;
-                         outcome.stall = stall;
-                         return true;
-                     }
-                     return false;
-                 });
+    u32 threads = 1;
+    if (settings_.threads > 1 && h.blocks > 1 && larger_buffer(h, geometry) >= settings_.team_bytes)
+        threads = team_.grow(settings_.threads < h.blocks ? settings_.threads : h.blocks);
+    const Kernel kernel = plan.view_.combines ? kernels().reduce[type][call.op] : kernels().move;
+    const auto work = [&](u32 thread) -> Outcome {
+        const u32 first = u32(u64(h.blocks) * thread / threads), end = u32(u64(h.blocks) * (thread + 1) / threads);
+        char** pointers = plan.pointers_.data() + u64(plan.view_.most_operands) * thread;
+        Cpu cpu{kernel, control_, rank_, threads > 1};
+        return drive([&] { return execution.advance(cpu, pointers, first, end); },
+                     [&](const u32* peer, Outcome& outcome) {
+                         for (u32 b = first; b < end; ++b) {
+                             Stall stall{};
+                             if (!execution.stalled(b, stall) || !stall.remote || (peer && stall.peer != *peer)) continue;
+                             outcome.stalled = true;
+                             outcome.stall = stall;
+                             return true;
+                         }
+                         return false;
+                     });
+    };
+    if (threads == 1) return work(0);
+    team_.together([&](u32 thread) {
+        if (thread < threads) outcomes_[thread] = work(thread);
+    });
+    // One that fails ends the communicator, and so the others: the first cause is the one that is not "dead before".
+    Outcome* first = &outcomes_[0];
+    for (u32 t = 1; t < threads; ++t)
+        if (first->fault == Fault::kNone || (first->fault == Fault::kDead && outcomes_[t].fault != Fault::kNone))
+            first = &outcomes_[t];
+    return std::move(*first);
 }
 
 Outcome Communicator::barrier() {
@@ -168,7 +188,7 @@ Outcome Communicator::enter(const CallHeader& mine) {
     std::strcpy(line.text, mine.text);
     Cpu::publish_header(&line.call, call);  // pairs with observe_header below, on every other rank
     for (u32 r = 0; r < size_; ++r)
-        if (r != rank_) ring(&control_[r].bell);
+        if (r != rank_) ring(control_[r].bell);
     u32 next = 0;
     Outcome outcome = drive(
         [&] {
@@ -203,7 +223,10 @@ Outcome Communicator::agree() const {
         const CallHeader& other = said(r);
         const bool same = other.digest == first.digest && other.op == first.op && other.tile == first.tile;
         const bool same_size = other.flags & kSizeUnknown || (other.n == size.n && other.type == size.type);
-        if (!same || !same_size) return {Fault::kMismatch, r, {}};
+        if (same && same_size) continue;
+        Outcome outcome{Fault::kMismatch, r, {}};
+        for (u32 every = 0; every < size_; ++every) outcome.said.push_back(said(every));
+        return outcome;
     }
     return {};
 }
@@ -211,10 +234,11 @@ Outcome Communicator::agree() const {
 // Steps until done: spins, then yields, then sleeps; looks for faults after each sleep and now and then.
 // `waits_for(peer, outcome)` says whether this rank waits for that rank (null: for any) and notes where.
 template <class Step, class Blame> Outcome Communicator::drive(Step step, Blame waits_for) {
-    u32* bell = &control_[rank_].bell;
+    Bell& bell = control_[rank_].bell;
     const Patience patience = settings_.patience;
     double since = 0;  // when this rank was first found waiting; 0: it is not
     u32 idle = 0;
+    std::vector<u32> gone;
     for (u32 visits = 1;; ++visits) {
         Progress progress = step();
         if (progress == Progress::kStalled && visits < kGlances) {
@@ -223,10 +247,9 @@ template <class Step, class Blame> Outcome Communicator::drive(Step step, Blame 
                 else ::sched_yield();
                 continue;
             }
-            lie_down(bell);
-            progress = step();  // the second look, after the store to the bell (waiting.h)
-            if (progress == Progress::kStalled) nap(bell);
-            get_up(bell);
+            const u32 seen = lie_down(bell);
+            progress = step();  // the second look, after the bell was raised (waiting.h)
+            if (progress == Progress::kStalled) nap(bell, seen);
             if (progress == Progress::kStalled) visits = kGlances;
         }
         if (progress == Progress::kDone) return {};
@@ -236,7 +259,7 @@ template <class Step, class Blame> Outcome Communicator::drive(Step step, Blame 
         }
         if (visits < kGlances) continue;
         visits = 0;
-        Outcome outcome = inspect();
+        Outcome outcome = inspect(gone);
         if (outcome.fault != Fault::kNone) {
             const u32 culprit = outcome.rank;
             if (!waits_for(&culprit, outcome)) waits_for(nullptr, outcome);
@@ -244,14 +267,14 @@ template <class Step, class Blame> Outcome Communicator::drive(Step step, Blame 
             return given_up(outcome);
         }
         // Those that are gone may have done their part before: what counts is whether this rank still needs one.
-        if (!gone_.empty()) progress = step();
+        if (!gone.empty()) progress = step();
         if (progress == Progress::kDone) return {};
         if (progress == Progress::kMoved) continue;
-        for (const u32 gone : gone_) {
-            if (!waits_for(&gone, outcome)) continue;
-            const u64 state = Cpu::observe_state(&control_[gone].state);  // pairs with publish_state in `mark`
+        for (const u32 peer : gone) {
+            if (!waits_for(&peer, outcome)) continue;
+            const u64 state = Cpu::observe_state(&control_[peer].state);  // pairs with publish_state in `mark`
             outcome.fault = Fault::kPeer;
-            outcome.rank = gone;
+            outcome.rank = peer;
             outcome.text = state == kLeft ? "closed its communicator" : "has ended";
             return given_up(outcome);
         }
@@ -267,11 +290,11 @@ template <class Step, class Blame> Outcome Communicator::drive(Step step, Blame 
 }
 
 // Looks for faults: a signal, another rank that says it failed. Collects the ranks that are gone.
-Outcome Communicator::inspect() {
-    if (settings_.interrupted != nullptr && settings_.interrupted())
+Outcome Communicator::inspect(std::vector<u32>& gone) {
+    if (!deaf && settings_.interrupted != nullptr && settings_.interrupted())
         return {Fault::kInterrupted, rank_, "was interrupted"};
     if (dead()) return {Fault::kDead, u32(control_[rank_].culprit), control_[rank_].text};
-    gone_.clear();
+    gone.clear();
     for (u32 r = 0; r < size_; ++r) {
         if (r == rank_) continue;
         pollfd line{r < lifelines_.size() ? lifelines_[r] : -1, POLLIN, 0};
@@ -279,7 +302,7 @@ Outcome Communicator::inspect() {
         // Looked at after its lifeline: a rank that says why it ends says it before it ends.
         if (failed(r)) return {Fault::kPeer, u32(control_[r].culprit), control_[r].text};
         const u64 state = Cpu::observe_state(&control_[r].state);  // pairs with publish_state in `mark`
-        if (ended || state == kLeft) gone_.push_back(r);
+        if (ended || state == kLeft) gone.push_back(r);
     }
     return {};
 }
@@ -313,7 +336,7 @@ void Communicator::mark(State state, u32 culprit, u64 since, const std::string& 
     say(mine.text, why);
     Cpu::publish_state(&mine.state, state);  // pairs with observe_state, on every rank
     for (u32 r = 0; r < size_; ++r)
-        if (r != rank_) ring(&control_[r].bell);
+        ring(control_[r].bell);  // the own one for the other threads of this rank
 }
 
 }  // namespace hocket

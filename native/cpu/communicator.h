@@ -9,6 +9,7 @@
 
 #include "../core/interpreter.h"
 #include "hardware.h"
+#include "team.h"
 
 namespace hocket {
 
@@ -34,7 +35,7 @@ class Plan {
     std::vector<Window*> windows_;
     std::vector<End> ends_;
     std::vector<Cursor> cursors_;
-    std::vector<char*> pointers_;
+    std::vector<char*> pointers_;  // for each thread
 };
 
 // What a call works on. `n` elements a unit; `tile` 0: chosen from the size. A rank with neither input nor output does
@@ -71,14 +72,17 @@ struct Outcome {
     bool stalled = false;  // `stall` says where the execution stood
     Stall stall{};
     double waited = 0;
+    std::vector<CallHeader> said;  // with kMismatch, by every rank
 };
 
 struct Settings {
     Patience patience;
     double timeout;                  // seconds without progress after which a call fails
-    bool (*interrupted)() = nullptr;  // called now and then while waiting: whether to give up
+    bool (*interrupted)() = nullptr;  // called now and then while the caller's thread waits: whether to give up
     u64 slots = 4;                   // of a connection, at least: they let neighbours drift apart
     u64 slot_bytes = 64 << 10;       // at most, where the tile is chosen here: hides the cost of a hop, stays in cache
+    u32 threads = 1;                 // that share the thread blocks of a call
+    u64 team_bytes = 1 << 20;        // of its larger buffer, from which on they do: less is not worth waking them
 };
 
 class Communicator {
@@ -90,6 +94,7 @@ class Communicator {
 
     u32 rank() const { return rank_; }
     u32 size() const { return size_; }
+    u32 threads() const { return settings_.threads; }
     Memory& memory() { return memory_; }
 
     Outcome run(Plan& plan, const Call& call);
@@ -117,7 +122,7 @@ class Communicator {
     Outcome enter(const CallHeader& mine);
     Outcome agree() const;
     template <class Step, class Blame> Outcome drive(Step step, Blame waits_for);
-    Outcome inspect();
+    Outcome inspect(std::vector<u32>& gone);
     Outcome given_up(Outcome outcome);
     bool failed(u32 rank) const;
     int reserve(Plan& plan, const Geometry& geometry, u64 slots);
@@ -132,8 +137,9 @@ class Communicator {
     u64 calls_ = 0;
     std::unique_ptr<char, decltype(&std::free)> scratch_{nullptr, &std::free};  // aligned to kAlign
     u64 scratch_bytes_ = 0;
-    std::vector<u32> gone_;
+    std::vector<Outcome> outcomes_;  // of the threads of one call
     std::atomic_flag marked_;
+    Team team_;
 };
 
 }  // namespace hocket

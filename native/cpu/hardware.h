@@ -6,7 +6,6 @@
 
 #include "kernels.h"
 #include "memory.h"
-#include "waiting.h"
 
 #define HOCKET_STRONG_0(order) order
 #define HOCKET_STRONG_1(order) __ATOMIC_RELAXED
@@ -49,10 +48,11 @@ struct Cpu {
     Kernel kernel;
     RankBlock* control;
     u32 rank;
+    bool together;  // several threads drive the thread blocks of this rank
 
     void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes) { kernel(dsts, m, srcs, k, bytes); }
 
-    void published(u32 peer) { ring(&control[peer].bell); }
+    void published(u32 peer) { ring(control[peer].bell); }
 
     // Slots. Sequentially consistent because `published` then looks whether the peer sleeps (waiting.h); as acquire and
     // release they carry the bytes of the slot.
@@ -69,12 +69,17 @@ struct Cpu {
         return __atomic_load_n(counter, HOCKET_PICK(HOCKET_RELAX_FREED_OBSERVE, __ATOMIC_SEQ_CST));
     }
 
-    // Semaphores stay inside a rank; nobody sleeps on them.
-    static void publish_semaphore(u64* semaphore, u64 value) {  // pairs with observe_semaphore
-        __atomic_store_n(semaphore, value, HOCKET_PICK(HOCKET_RELAX_SEMAPHORE_PUBLISH, __ATOMIC_RELEASE));
+    // Semaphores stay inside a rank. A thread sleeps on them only if there is another that could publish them.
+    void publish_semaphore(u64* semaphore, u64 value) {  // pairs with observe_semaphore
+        if (together) {
+            __atomic_store_n(semaphore, value, HOCKET_PICK(HOCKET_RELAX_SEMAPHORE_PUBLISH, __ATOMIC_SEQ_CST));
+            ring(control[rank].bell);
+        } else {
+            __atomic_store_n(semaphore, value, HOCKET_PICK(HOCKET_RELAX_SEMAPHORE_PUBLISH, __ATOMIC_RELEASE));
+        }
     }
     static u64 observe_semaphore(const u64* semaphore) {  // pairs with publish_semaphore
-        return __atomic_load_n(semaphore, HOCKET_PICK(HOCKET_RELAX_SEMAPHORE_OBSERVE, __ATOMIC_ACQUIRE));
+        return __atomic_load_n(semaphore, HOCKET_PICK(HOCKET_RELAX_SEMAPHORE_OBSERVE, __ATOMIC_SEQ_CST));
     }
 
     // The call header: its fields, and all that its rank did in earlier calls. Also part of going to sleep.

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "../core/slots.h"
+#include "waiting.h"
 
 namespace hocket {
 
@@ -41,10 +42,10 @@ enum CallFlag : u32 {
 
 enum State : u64 { kRunning = 0, kLeft = 1, kFailed = 2 };
 
-// The part of the control region that one rank writes, but for `bell`, which is only a hint.
+// The part of the control region that one rank writes, but for `bell`, which others lower and strike.
 struct RankBlock {
     CallHeader headers[2];       // by parity of the call number
-    alignas(kLine) u32 bell;     // 1: this rank sleeps, or is about to
+    alignas(kLine) Bell bell;
     alignas(kLine) u64 state;    // stored after the rest
     u64 culprit;                 // the rank whose fault it is
     u64 since;                   // the first call that it ends: the others may still finish those before

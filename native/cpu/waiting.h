@@ -1,16 +1,19 @@
 // Going to sleep and being woken, between processes.
 //
-// A rank has one bell, a futex word: 1 while it sleeps or is about to. The handshake is the classical one:
-//     sleeper:    bell = 1; look once more for work; sleep while bell == 1
-//     publisher:  counter = new; if bell == 1: bell = 0, wake
-// Of "bell = 1, look" and "counter = new, look at bell" one side must see the other's store, so all four are
-// sequentially consistent: with anything weaker both loads could pass both stores and the wake-up would be lost. The
-// sleep has a limit all the same, because a dead peer rings no bell.
+// A rank has one bell, for whichever of its threads sleep. It is raised while one sleeps or is about to; its strikes are
+// the futex word. The handshake is the classical one:
+//     sleeper:    seen = strikes; raised = 1; look once more for work; sleep while strikes == seen
+//     publisher:  counter = new; if raised == 1: raised = 0, strikes += 1, wake all
+// Of "raised = 1, look" and "counter = new, look at raised" one side must see the other's store, so all four are
+// sequentially consistent: with anything weaker both loads could pass both stores and the wake-up would be lost. Whoever
+// lowers the bell strikes it afterwards, so that a sleeper whose bell was lowered by a publisher of something else does
+// not fall asleep either. tests/native/test_sleep.py walks through all interleavings. The sleep has a limit all the
+// same, because a dead peer rings no bell.
 //
 // std::atomic::wait uses a futex private to the process in GCC 12; ours is shared.
 #pragma once
 
-#include <cerrno>
+#include <climits>
 #include <ctime>
 #include <linux/futex.h>
 #include <sched.h>
@@ -23,20 +26,29 @@ namespace hocket {
 
 constexpr long kNapNanoseconds = 50'000'000;  // how long a fault can go unnoticed by a sleeper
 
-inline void ring(u32* bell) {
-    if (__atomic_load_n(bell, __ATOMIC_SEQ_CST) == 0) return;  // pairs with `lie_down`
-    __atomic_store_n(bell, 0, __ATOMIC_RELAXED);               // ordered by the system call, which reads it again
-    ::syscall(SYS_futex, bell, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+struct Bell {
+    u32 raised;
+    u32 strikes;
+};
+
+inline void ring(Bell& bell) {
+    if (__atomic_load_n(&bell.raised, __ATOMIC_SEQ_CST) == 0) return;  // pairs with `lie_down`
+    __atomic_store_n(&bell.raised, 0, __ATOMIC_RELAXED);               // ordered by the strike
+    __atomic_fetch_add(&bell.strikes, 1, __ATOMIC_RELEASE);            // pairs with `lie_down`: not lowered thereafter
+    ::syscall(SYS_futex, &bell.strikes, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-inline void lie_down(u32* bell) { __atomic_store_n(bell, 1, __ATOMIC_SEQ_CST); }  // pairs with `ring`
+// Returns the strikes so far, for `nap`.
+inline u32 lie_down(Bell& bell) {
+    const u32 seen = __atomic_load_n(&bell.strikes, __ATOMIC_ACQUIRE);  // pairs with the strike in `ring`
+    __atomic_store_n(&bell.raised, 1, __ATOMIC_SEQ_CST);                // pairs with `ring`
+    return seen;
+}
 
-inline void nap(u32* bell) {
+inline void nap(Bell& bell, u32 seen) {
     const timespec limit{0, kNapNanoseconds};
-    ::syscall(SYS_futex, bell, FUTEX_WAIT, 1, &limit, nullptr, 0);  // wakes early for a signal too
+    ::syscall(SYS_futex, &bell.strikes, FUTEX_WAIT, seen, &limit, nullptr, 0);  // wakes early for a signal too
 }
-
-inline void get_up(u32* bell) { __atomic_store_n(bell, 0, __ATOMIC_RELAXED); }  // a hint: at worst one needless wake
 
 inline void relax() {
 #if defined(__x86_64__)

@@ -36,6 +36,9 @@ class Outcome:
     @property
     def stall(self) -> tuple[int, int, int, int] | None:
         """Thread block, step, tile, and the rank it waits for."""
+    @property
+    def said(self) -> list[CallHeader]:
+        """With MISMATCH: what every rank called, in rank order."""
 
 class CallHeader:
     @property
@@ -55,6 +58,12 @@ class CallHeader:
 
 class Plan: ...
 
+class Flight:
+    """A call in the background."""
+
+    def done(self) -> bool: ...
+    def wait(self) -> Outcome | None: ...
+
 class Member:
     def __init__(
         self,
@@ -65,6 +74,7 @@ class Member:
         spins: int,
         yields: int,
         timeout: float,
+        threads: int,
     ) -> None: ...
     def plan(self, words: bytes, digest: int, name: str) -> Plan: ...
     def run(
@@ -79,13 +89,27 @@ class Member:
         initial: NDArray[generic] | None = None,
         initial_place: int = 0,
     ) -> Outcome | None: ...
+    def start(
+        self,
+        plan: Plan,
+        input: NDArray[generic] | None,
+        output: NDArray[generic] | None,
+        n: int | None,
+        type: int,
+        op: int,
+        tile: int,
+        initial: NDArray[generic] | None = None,
+        initial_place: int = 0,
+    ) -> Flight: ...
+    def start_barrier(self) -> Flight: ...
+    def start_refusal(self, why: str) -> Flight: ...
     def barrier(self) -> Outcome | None: ...
     def exchange(self, word: str) -> Outcome | list[str]:
         """What every rank said, in rank order."""
     def refuse(self, why: str) -> Outcome | None: ...
     def leave(self) -> None: ...
     def fail(self, culprit: int, why: str) -> None: ...
-    def said(self, rank: int) -> CallHeader: ...
+    def forked(self) -> None: ...
 
 def divide(array: NDArray[generic], type: int, p: int, isa: str = ...) -> None: ...
 def reduce(

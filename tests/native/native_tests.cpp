@@ -92,7 +92,11 @@ class Writer {
     Writer(u32 rank, u32 ranks, u32 chunks, u32 scratch, u32 slots)
         : header_{kPlanMagic, rank, ranks, chunks, 1, 1, scratch, slots, 1, 0, 0, 0, 0, 0} {}
 
-    void block() { blocks_.push_back({u32(steps_.size()), 0}); }
+    // Its connections are of one channel.
+    void block(u32 channel = 0) {
+        blocks_.push_back({u32(steps_.size()), 0});
+        channel_ = channel;
+    }
 
     void step(std::vector<Operand> sources, std::vector<Operand> destinations, std::vector<WaitRecord> waits = {}) {
         ++blocks_.back().steps;
@@ -128,9 +132,10 @@ class Writer {
         const u32 sends = operand.place == kSend;
         u32 number = 0;
         while (number < connections_.size() &&
-               (connections_[number].peer != operand.chunk || connections_[number].sends != sends))
+               (connections_[number].peer != operand.chunk || connections_[number].channel != channel_ ||
+                connections_[number].sends != sends))
             ++number;
-        if (number == connections_.size()) connections_.push_back({operand.chunk, 0, sends, 1});
+        if (number == connections_.size()) connections_.push_back({operand.chunk, channel_, sends, 1});
         operands_.push_back({operand.place, number, 0, 0});
     }
 
@@ -141,6 +146,7 @@ class Writer {
     }
 
     PlanHeader header_;
+    u32 channel_ = 0;
     std::vector<BlockRecord> blocks_;
     std::vector<StepRecord> steps_;
     std::vector<OperandRecord> operands_;
@@ -148,15 +154,13 @@ class Writer {
     std::vector<ConnectionRecord> connections_;
 };
 
-// The ring AllReduce in place, one thread block a rank. Unfused: in the order of the program, for any number of slots.
-// Fused: ordered by depth, for two slots or more.
-std::vector<u32> ring(u32 rank, u32 ranks, u32 slots, bool fused) {
-    Writer plan(rank, ranks, ranks, 0, slots);
-    plan.block();
+// The ring AllReduce in place on chunks from `from` on, one thread block a rank. Unfused: in the order of the program,
+// for any number of slots. Fused: ordered by depth, for two slots or more.
+void ring(Writer& plan, u32 rank, u32 ranks, bool fused, u32 from) {
     const u32 next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
     const u32 last = 2 * ranks - 2;
     const auto act = [&](u32 chunk, u32 depth) {
-        const Operand local{kInput, chunk}, in{kReceive, before}, out{kSend, next};
+        const Operand local{kInput, from + chunk}, in{kReceive, before}, out{kSend, next};
         const bool sums = depth < ranks;
         std::vector<Operand> sources{in};
         if (sums) sources.push_back(local);
@@ -177,6 +181,12 @@ std::vector<u32> ring(u32 rank, u32 ranks, u32 slots, bool fused) {
             for (u32 depth = 0; depth <= last; ++depth)
                 if (chunk_at(depth) == chunk) act(chunk, depth);
     }
+}
+
+std::vector<u32> ring(u32 rank, u32 ranks, u32 slots, bool fused) {
+    Writer plan(rank, ranks, ranks, 0, slots);
+    plan.block();
+    ring(plan, rank, ranks, fused, 0);
     return plan.words();
 }
 
@@ -213,6 +223,100 @@ void rings() {
                 });
             }
     std::puts("rings: sums are right");
+}
+
+// Two threads share the thread blocks of each rank: rings on channels of their own, and blocks that copy their results
+// once they are there. `patience` is little, so that threads fall asleep on slots and on semaphores.
+void teams() {
+    constexpr u32 kRanks = 2, kRings = 3;
+    for (const u32 threads : {1u, 2u, 3u}) {
+        Arena arena(kRanks);
+        on_threads(kRanks, [&](u32 rank) {
+            ThreadMemory memory(arena);
+            Settings mine = settings(2);
+            mine.patience = {5, 2};
+            mine.threads = threads;
+            mine.team_bytes = 0;
+            Communicator communicator(rank, kRanks, memory, {}, mine);
+            Writer writer(rank, kRanks, kRanks * kRings, 0, 2);
+            for (u32 number = 0; number < kRings; ++number) {
+                writer.block(number);
+                ring(writer, rank, kRanks, true, number * kRanks);
+            }
+            for (u32 number = kRings; number-- > 0;) {
+                writer.block();
+                for (u32 chunk = 0; chunk < kRanks; ++chunk)
+                    writer.step({{kInput, number * kRanks + chunk}}, {{kOutput, number * kRanks + chunk}},
+                                {{number, 2 * kRanks - 2}});
+            }
+            Plan plan(communicator, writer.words(), 3, "rings");
+            for (int round = 0; round < 100; ++round) {
+                const u64 n = u64(round * 61 % 1201);
+                std::vector<int> data(n), result(n);
+                for (u64 i = 0; i < n; ++i) data[i] = int(i * 5 + rank * 1000 + u64(round));
+                const Outcome outcome =
+                    communicator.run(plan, {reinterpret_cast<char*>(data.data()), reinterpret_cast<char*>(result.data()),
+                                            nullptr, nullptr, 0, n, 64, type_named("int32"), 0, true});
+                CHECK(outcome.fault == Fault::kNone);
+                for (u64 i = 0; i < n; ++i) CHECK(result[i] == int(kRanks * (i * 5 + u64(round)) + 1000));
+            }
+        });
+    }
+    std::puts("teams: sums are right");
+}
+
+// A rank of several threads whose peer leaves: all of its threads stop, and the cause is what is told.
+void team_fails() {
+    Arena arena(2);
+    on_threads(2, [&](u32 rank) {
+        ThreadMemory memory(arena);
+        Settings mine = settings(2);
+        mine.threads = 2;
+        mine.team_bytes = 0;
+        Communicator communicator(rank, 2, memory, {}, mine);
+        Writer writer(rank, 2, 4, 0, 2);
+        for (u32 number = 0; number < 2; ++number) {
+            writer.block(number);
+            ring(writer, rank, 2, true, number * 2);
+        }
+        Plan plan(communicator, writer.words(), 4, "rings");
+        CHECK(communicator.barrier().fault == Fault::kNone);
+        if (rank == 0) return communicator.fail(0, "raised something");
+        std::vector<int> data(1000);
+        const Outcome outcome = communicator.run(
+            plan, {reinterpret_cast<char*>(data.data()), nullptr, nullptr, nullptr, 0, 1000, 64, type_named("int32"), 0, true});
+        CHECK(outcome.fault == Fault::kPeer && outcome.rank == 0 && outcome.text == "raised something");
+    });
+    std::puts("team: fails as one");
+}
+
+// Calls that are made in the background, in order, while the ranks' own threads look on.
+void background() {
+    Arena arena(3);
+    on_threads(3, [&](u32 rank) {
+        ThreadMemory memory(arena);
+        Communicator communicator(rank, 3, memory, {}, settings(2));
+        Plan plan(communicator, ring(rank, 3, 2, true), 1, "ring");
+        constexpr u64 kJobs = 20, kElements = 300;
+        std::vector<std::vector<int>> data(kJobs, std::vector<int>(kElements, int(rank)));
+        std::vector<Outcome> outcomes(kJobs);
+        std::vector<Queue::Job> jobs(kJobs);
+        Queue queue;
+        for (u64 j = 0; j < kJobs; ++j) {
+            jobs[j].body = [&, j] {
+                outcomes[j] = communicator.run(plan, {reinterpret_cast<char*>(data[j].data()), nullptr, nullptr, nullptr, 0,
+                                                      kElements, 64, type_named("int32"), 0, true});
+            };
+            queue.submit(jobs[j]);
+        }
+        while (!queue.done(jobs[0])) ::sched_yield();
+        while (!queue.wait(jobs[kJobs - 1], 1)) continue;
+        for (u64 j = 0; j < kJobs; ++j) {
+            CHECK(outcomes[j].fault == Fault::kNone);
+            for (const int value : data[j]) CHECK(value == 3);
+        }
+    });
+    std::puts("background: calls in order");
 }
 
 // One way only, so that nothing but the slot's own counters orders what the two ranks do.
@@ -259,7 +363,7 @@ void litmus_semaphore() {
         Cursor cursors[2];
         Execution<Cpu> execution(view, geometry, buffers, cursors, nullptr);
         on_threads(2, [&](u32 block) {
-            Cpu cpu{kernels().reduce[type_named("int32")][0], &nobody, 0};
+            Cpu cpu{kernels().reduce[type_named("int32")][0], &nobody, 0, true};
             char* pointers[2];
             while (execution.advance(cpu, pointers, block, block + 1) != Progress::kDone) ::sched_yield();
         });
@@ -358,5 +462,8 @@ int main(int arguments, char** words) {
     failed_later();
     bad_plans();
     rings();
+    teams();
+    team_fails();
+    background();
     return 0;
 }

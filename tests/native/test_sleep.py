@@ -11,82 +11,110 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-# Threads: 0 is the sleeper, 1 the publisher. An operation is (kind, word, value). "store" may linger in a buffer that
-# only its own thread sees; "store!" reaches memory before anything after it. "if" goes on only if the word holds the
-# value. The system calls, "sleep" (which looks at the word once more) and "wake", work on memory.
+# An operation is (kind, word, value). "store" may linger in a buffer that only its own thread sees; "store!" reaches
+# memory before anything after it, as "add!", an atomic addition, does. "if" goes on only if the word holds the value,
+# and ends the thread otherwise. "note" keeps the value of a word for "sleep", which goes on at once if memory holds
+# another by then, and else waits for "wake". After either, a sleeper begins again.
 Operation = tuple[str, str, int]
-Programs = tuple[tuple[Operation, ...], tuple[Operation, ...]]
+Program = tuple[Operation, ...]
+Buffered = tuple[tuple[str, int], ...]
 
 
-def programs(bell: str, counter: str) -> Programs:
-    sleeper: tuple[Operation, ...] = ((bell, "bell", 1), ("if", "counter", 0), ("sleep", "bell", 1))
-    publisher: tuple[Operation, ...] = (
-        (counter, "counter", 1),
-        ("if", "bell", 1),
-        ("store", "bell", 0),
-        ("wake", "", 0),
-    )
-    return sleeper, publisher
+def sleeper(counter: str, raise_: str = "store!") -> Program:
+    return (("note", "strikes", 0), (raise_, "raised", 1), ("if", counter, 0), ("sleep", "strikes", 0))
+
+
+def publisher(counter: str, publish: str = "store!", *, strike_first: bool = False) -> Program:
+    lower, strike = ("store", "raised", 0), ("add!", "strikes", 1)
+    ring = (strike, lower) if strike_first else (lower, strike)
+    return ((publish, counter, 1), ("if", "raised", 1), *ring, ("wake", "strikes", 0))
+
+
+@dataclass(frozen=True)
+class Thread:
+    at: int = 0
+    noted: int = 0
+    asleep: bool = False
+    buffer: Buffered = ()  # stores, oldest first
 
 
 @dataclass(frozen=True)
 class World:
-    """Memory; for each thread its position and its buffered stores, oldest first."""
+    memory: frozenset[tuple[str, int]]
+    threads: tuple[Thread, ...]
 
-    memory: frozenset[tuple[str, int]] = frozenset({("bell", 0), ("counter", 0)})
-    at: tuple[int, int] = (0, 0)
-    buffers: tuple[tuple[tuple[str, int], ...], ...] = ((), ())
-    asleep: bool = False
+    def load(self, number: int, word: str) -> int:
+        return {**dict(self.memory), **dict(self.threads[number].buffer)}[word]
 
-    def drained(self, thread: int, stores: int = 1) -> World:
+    def drained(self, number: int, stores: int) -> World:
         """The oldest stores of a thread reach memory."""
-        buffer = self.buffers[thread]
+        buffer = self.threads[number].buffer
         memory = frozenset({**dict(self.memory), **dict(buffer[:stores])}.items())
-        return replace(self, memory=memory, buffers=self._with(self.buffers, thread, buffer[stores:]))
+        return replace(self, memory=memory).changed(number, buffer=buffer[stores:])
 
-    def load(self, thread: int, word: str) -> int:
-        return {**dict(self.memory), **dict(self.buffers[thread])}[word]
+    def settled(self, number: int) -> World:
+        return self.drained(number, len(self.threads[number].buffer))
 
-    def moved(self, thread: int, to: int) -> World:
-        return replace(self, at=(to, self.at[1]) if thread == 0 else (self.at[0], to))
+    def changed(
+        self,
+        number: int,
+        *,
+        at: int | None = None,
+        noted: int | None = None,
+        asleep: bool | None = None,
+        buffer: Buffered | None = None,
+    ) -> World:
+        old = self.threads[number]
+        new = Thread(
+            old.at if at is None else at,
+            old.noted if noted is None else noted,
+            old.asleep if asleep is None else asleep,
+            old.buffer if buffer is None else buffer,
+        )
+        return replace(self, threads=(*self.threads[:number], new, *self.threads[number + 1 :]))
 
-    def stored(self, thread: int, word: str, value: int) -> World:
-        return replace(self, buffers=self._with(self.buffers, thread, (*self.buffers[thread], (word, value))))
 
-    @staticmethod
-    def _with(
-        buffers: tuple[tuple[tuple[str, int], ...], ...], thread: int, buffer: tuple[tuple[str, int], ...]
-    ) -> tuple[tuple[tuple[str, int], ...], ...]:
-        return (buffer, buffers[1]) if thread == 0 else (buffers[0], buffer)
-
-
-def successors(world: World, programs: Programs) -> Iterator[World]:
-    for thread, program in enumerate(programs):
-        if world.buffers[thread]:
-            yield world.drained(thread)
-        if world.at[thread] == len(program) or (thread == 0 and world.asleep):
+def successors(world: World, programs: tuple[Program, ...]) -> Iterator[World]:
+    for number, program in enumerate(programs):
+        thread = world.threads[number]
+        if thread.buffer:
+            yield world.drained(number, 1)
+        if thread.at == len(program) or thread.asleep:
             continue
-        kind, word, value = program[world.at[thread]]
-        after = world.moved(thread, world.at[thread] + 1)
+        kind, word, value = program[thread.at]
+        after = world.changed(number, at=thread.at + 1)
         if kind == "store":
-            yield after.stored(thread, word, value)
+            yield after.changed(number, buffer=(*thread.buffer, (word, value)))
         elif kind == "store!":
-            stored = after.stored(thread, word, value)
-            yield stored.drained(thread, len(stored.buffers[thread]))
+            yield after.changed(number, buffer=(*thread.buffer, (word, value))).settled(number)
+        elif kind == "add!":
+            settled = after.settled(number)
+            yield replace(
+                settled, memory=frozenset({**dict(settled.memory), word: settled.load(number, word) + value}.items())
+            )
         elif kind == "if":
-            yield after if world.load(thread, word) == value else world.moved(thread, len(program))
+            yield after if world.load(number, word) == value else world.changed(number, at=len(program))
+        elif kind == "note":
+            yield after.changed(number, noted=world.load(number, word))
+        elif kind == "sleep":  # a system call is a full barrier
+            settled = world.settled(number).changed(number, at=0)
+            yield settled.changed(number, asleep=settled.load(number, word) == thread.noted)
         else:
-            settled = after.drained(thread, len(after.buffers[thread]))  # a system call is a full barrier
-            yield replace(settled, asleep=kind == "sleep" and dict(settled.memory)[word] == value)
+            woken = after.settled(number)
+            for other in range(len(programs)):
+                woken = woken.changed(other, asleep=False)
+            yield woken
 
 
-def can_oversleep(programs: Programs) -> bool:
-    """Whether there is an end in which the counter has moved, nobody is left to wake, and the sleeper sleeps."""
-    seen, todo = {World()}, [World()]
+def can_oversleep(*programs: Program) -> bool:
+    """Whether there is an end in which nobody is left to wake, and a sleeper whose counter has moved sleeps."""
+    words = {word for program in programs for _, word, _ in program}
+    start = World(frozenset((word, 0) for word in words), tuple(Thread() for _ in programs))
+    seen, todo = {start}, [start]
     while todo:
         world = todo.pop()
         following = list(successors(world, programs))
-        if not following and world.asleep:
+        if not following and any(thread.asleep for thread in world.threads):
             return True
         for new in following:
             if new not in seen:
@@ -96,9 +124,19 @@ def can_oversleep(programs: Programs) -> bool:
 
 
 def test_no_wake_up_is_lost() -> None:
-    assert not can_oversleep(programs("store!", "store!"))
+    assert not can_oversleep(sleeper("counter"), publisher("counter"))
 
 
-@pytest.mark.parametrize(("bell", "counter"), [("store", "store!"), ("store!", "store")])
-def test_either_store_weakened_loses_one(bell: str, counter: str) -> None:
-    assert can_oversleep(programs(bell, counter))
+@pytest.mark.parametrize(("raise_", "publish"), [("store", "store!"), ("store!", "store")])
+def test_either_store_weakened_loses_one(raise_: str, publish: str) -> None:
+    assert can_oversleep(sleeper("counter", raise_), publisher("counter", publish))
+
+
+def test_two_threads_sleep_on_one_bell() -> None:
+    """Each is woken for its own counter, whoever lowers the bell that the other has raised."""
+    assert not can_oversleep(sleeper("a"), sleeper("b"), publisher("a"), publisher("b"))
+
+
+def test_a_bell_that_is_struck_before_it_is_lowered_loses_one() -> None:
+    late = publisher("b", strike_first=True)
+    assert can_oversleep(sleeper("a"), sleeper("b"), publisher("a", strike_first=True), late)

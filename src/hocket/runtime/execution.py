@@ -9,9 +9,11 @@ import os
 import secrets
 import sys
 import weakref
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from socket import socket
-from typing import NamedTuple, NoReturn
+from typing import Generic, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,18 +90,61 @@ class _Bound(NamedTuple):
     taken: slice | None = None
 
 
+Result = TypeVar("Result")
+
+
+class Handle(Generic[Result]):
+    """A call that goes on in the background. Its arrays are the call's until it is done."""
+
+    def __init__(self, flight: _native.Flight, finish: Callable[[Outcome | None], Result]) -> None:
+        """``finish`` makes of the outcome what the call returns, or raises."""
+        self._flight: _native.Flight | None = flight
+        self._finish = finish
+        self._result: Result
+        self._error: Exception | None = None
+
+    def done(self) -> bool:
+        """Whether the call has ended: ``wait`` does not wait any more. Does not raise."""
+        if self._flight is not None and self._flight.done():
+            self._end()
+        return self._flight is None
+
+    def wait(self) -> Result:
+        """Wait for the end of the call. Returns and raises what the call would, as often as it is asked."""
+        self._end()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def _end(self) -> None:
+        if self._flight is None:
+            return
+        outcome = self._flight.wait()
+        try:
+            self._result = self._finish(outcome)
+        except Exception as error:
+            self._error = error
+        self._flight = None
+        del self._finish
+
+
 class Endpoint:
     """One rank of a communicator. Calls on it have one order, the same on every rank."""
 
-    def __init__(self, meeting: Meeting, timeout: float) -> None:
-        """Takes the meeting's descriptors over. ``timeout``: seconds without progress after which a call fails."""
+    def __init__(self, meeting: Meeting, timeout: float, threads: int = 1) -> None:
+        """Takes the meeting's descriptors over. ``timeout``: seconds without progress after which a call fails.
+
+        ``threads``: how many share a call's thread blocks.
+        """
         self.rank = meeting.rank
         self.size = meeting.size
         spins, yields = _PATIENCE[meeting.crowded]
         self._own_lifeline: socket | None = meeting.own_lifeline
         self._member: _native.Member | None = _native.Member(
-            meeting.rank, meeting.size, meeting.memory, meeting.lifelines, spins, yields, timeout
+            meeting.rank, meeting.size, meeting.memory, meeting.lifelines, spins, yields, timeout, threads
         )
+        self.threads = threads
+        self._flights: deque[_native.Flight] = deque()  # in the background, oldest first
         self._lifelines = meeting.lifelines  # the member's, and good while it lives
         self._crowded = meeting.crowded
         self._timeout = timeout
@@ -111,45 +156,77 @@ class Endpoint:
         self, schedule: Schedule, x: Array | None, out: Array | None, op: str, tile: int | None = None
     ) -> Array | None:
         """See ``Communicator.run``."""
-        member = self._alive()
+        member = self._alone()
         try:
-            prepared = self._prepared.get(id(schedule)) or self._prepare(schedule)
-            code = _OPERATORS.get(op)
-            if code is None:
-                raise InvalidArgument(f"op must be one of {', '.join(_OPERATORS)}, not {op!r}", caller())
-            if tile is not None and (type(tile) is not int or tile < 64 or tile & (tile - 1) or tile > 1 << 28):
-                raise InvalidArgument(f"tile must be a power of two from 64 bytes to 256 MB, not {tile!r}", caller())
-            bound = self._bind_simple(x, out, prepared) if prepared.simple else None
-            if bound is None:
-                bound = self._bind(schedule, prepared, x, out)
-            if not prepared.moves and bound.n is not None and (bound.type, code) not in _PAIRS:
-                name = _native.TYPES[bound.type]
-                raise WrongType(f"{name} has no {op}, only {', '.join(_native.OPERATORS_OF[name])}", caller())
-            if op == "avg" and not prepared.averages:
-                raise InvalidArgument(f"{schedule.name} does not sum over all ranks, so there is no avg", caller())
+            prepared, bound, code = self._check(schedule, x, out, op, tile)
         except Exception as error:
             self.refuse(error)
-        source, target, n, kind, initial, place, result, taken = bound
+        source, target, n, kind, initial, place, _, _ = bound
         outcome = member.run(prepared.plan, source, target, n, kind, code, tile or 0, initial, place)
+        return self._end(outcome, schedule, bound, op)
+
+    def start(
+        self, schedule: Schedule, x: Array | None, out: Array | None, op: str, tile: int | None = None
+    ) -> Handle[Array | None]:
+        """The same in the background. Raises at once for wrong arguments; the other ranks learn of it in their turn."""
+        member = self._alive()
+        try:
+            prepared, bound, code = self._check(schedule, x, out, op, tile)
+            source, target, n, kind, initial, place, _, _ = bound
+            flight = member.start(prepared.plan, source, target, n, kind, code, tile or 0, initial, place)
+        except Exception as error:
+            self._launched(member.start_refusal(_why(error)))
+            raise
+        return Handle(self._launched(flight), lambda outcome: self._end(outcome, schedule, bound, op))
+
+    def _check(
+        self, schedule: Schedule, x: Array | None, out: Array | None, op: str, tile: int | None
+    ) -> tuple[_Prepared, _Bound, int]:
+        """All that a call needs, and the number of its operator. Nothing is written here."""
+        prepared = self._prepared.get(id(schedule)) or self._prepare(schedule)
+        code = _OPERATORS.get(op)
+        if code is None:
+            raise InvalidArgument(f"op must be one of {', '.join(_OPERATORS)}, not {op!r}", caller())
+        if tile is not None and (type(tile) is not int or tile < 64 or tile & (tile - 1) or tile > 1 << 28):
+            raise InvalidArgument(f"tile must be a power of two from 64 bytes to 256 MB, not {tile!r}", caller())
+        bound = self._bind_simple(x, out, prepared) if prepared.simple else None
+        if bound is None:
+            bound = self._bind(schedule, prepared, x, out)
+        if not prepared.moves and bound.n is not None and (bound.type, code) not in _PAIRS:
+            name = _native.TYPES[bound.type]
+            raise WrongType(f"{name} has no {op}, only {', '.join(_native.OPERATORS_OF[name])}", caller())
+        if op == "avg" and not prepared.averages:
+            raise InvalidArgument(f"{schedule.name} does not sum over all ranks, so there is no avg", caller())
+        return prepared, bound, code
+
+    def _end(self, outcome: Outcome | None, schedule: Schedule, bound: _Bound, op: str) -> Array | None:
+        """What a call returns, or raises."""
         if outcome is not None:
             self._raise(outcome, schedule)
-        if taken is not None:
-            assert source is not None
+        result = bound.result
+        if bound.taken is not None:
+            assert bound.input is not None
             assert result is not None
-            result.reshape(-1)[:] = source.reshape(-1)[taken]
+            result.reshape(-1)[:] = bound.input.reshape(-1)[bound.taken]
         if op == "avg" and result is not None:  # nobody else needs it any more: peers read slots only
-            _native.divide(result, kind, self.size)
+            _native.divide(result, bound.type, self.size)
         return result
 
     def barrier(self) -> None:
         """Return once every rank is here."""
-        outcome = self._alive().barrier()
+        self._end_barrier(self._alone().barrier())
+
+    def start_barrier(self) -> Handle[None]:
+        """The same in the background."""
+        return Handle(self._launched(self._alive().start_barrier()), self._end_barrier)
+
+    def _end_barrier(self, outcome: Outcome | None) -> None:
         if outcome is not None:
             self._raise(outcome, None)
 
     def split(self, color: int | None, key: int) -> Endpoint | None:
         """See ``Communicator.split``."""
-        member = self._alive()
+        member = self._alone()
         try:
             word = [None if color is None else operator.index(color), operator.index(key), secrets.token_hex(16)]
         except TypeError:
@@ -165,7 +242,7 @@ class Endpoint:
         here = Place(called.index(self.rank), len(called), words[called[0]][2], called)
         meeting = gather(here, self._timeout, {self._lifelines[r]: r for r in called if r != self.rank})
         meeting.crowded |= self._crowded
-        return Endpoint(meeting, self._timeout)
+        return Endpoint(meeting, self._timeout, self.threads)
 
     def close(self) -> None:
         """Leave. A rank that still needs this one raises PeerFailed."""
@@ -180,12 +257,17 @@ class Endpoint:
             self._release(f"rank {self.rank} {reason}")
 
     def forked(self) -> None:
-        """In a child after fork: the communicator is the parent's, and so is its life."""
+        """In a child after fork: the communicator is the parent's, and so are its threads and its life."""
+        if self._member is not None:
+            self._member.forked()
+            self._flights.clear()
         self._release("it belongs to the process that this one was forked from")
 
     def _release(self, why: str) -> None:
         if self._member is None:
             return
+        for flight in list(self._flights):  # the end of the communicator ends them
+            flight.wait()
         self._member = None
         self._ended = why
         self._prepared.clear()
@@ -196,6 +278,21 @@ class Endpoint:
         if self._member is None:
             raise CommunicatorDead(self._ended)
         return self._member
+
+    def _alone(self) -> _native.Member:
+        """Once nothing goes on in the background: calls have one order."""
+        member = self._alive()
+        if self._flights:
+            self._flights[-1].wait()
+            self._flights.clear()
+        return member
+
+    def _launched(self, flight: _native.Flight) -> _native.Flight:
+        """Keep a call in the background, and so its arrays, until it is done."""
+        while self._flights and self._flights[0].done():
+            self._flights.popleft()
+        self._flights.append(flight)
+        return flight
 
     def _prepare(self, schedule: Schedule) -> _Prepared:
         if not isinstance(schedule, Schedule):
@@ -336,8 +433,7 @@ class Endpoint:
 
     def refuse(self, error: Exception) -> NoReturn:
         """Tell the others that this rank cannot take part in this call, wait until they know, and raise."""
-        why = error.diagnostic().message if isinstance(error, HocketError) else f"{type(error).__name__}: {error}"
-        outcome = self._alive().refuse(why)
+        outcome = self._alone().refuse(_why(error))
         if outcome is not None and outcome.fault is not Fault.REFUSED:
             self._raise(outcome, None)
         raise error
@@ -349,7 +445,7 @@ class Endpoint:
             block, number, _, peer = outcome.stall
             step = schedule.step_name(self.rank, block, number)
         if outcome.fault is Fault.MISMATCH:
-            raise self._mismatch(outcome.rank)
+            raise _mismatch(outcome)
         if outcome.fault is Fault.REFUSED:
             raise PeerRefused(outcome.rank, outcome.text)
         if outcome.fault is Fault.MEMORY:
@@ -362,33 +458,38 @@ class Endpoint:
             raise CommunicatorBusy
         raise CommunicatorDead(self._ended or f"rank {outcome.rank} {outcome.text}")
 
-    def _mismatch(self, rank: int) -> CallMismatch:
-        said = [self._alive().said(r) for r in range(self.size)]
-        sized = next((s for s in said if s.size_known), said[0])
-        first, other = said[0], said[rank]
-        differs = [
-            what
-            for what, different in (
-                ("schedule", first.digest != other.digest),
-                ("size", other.size_known and sized.n != other.n),
-                ("type", other.size_known and sized.type != other.type),
-                ("operator", first.op != other.op),
-                ("tile", first.tile != other.tile),
-            )
-            if different
-        ]
-        calls = []
-        for s in said:
-            name = s.text.decode(errors="replace")
-            if s.digest <= 1:  # no schedule
-                calls.append("split" if s.digest else name)
-                continue
-            opaque = s.type - len(_native.TYPES)
-            kind = _native.TYPES[s.type] if opaque < 0 else f"{opaque}-byte elements"
-            size = f"{s.n} x {kind} a unit, " if s.size_known else ""
-            tile = f", tile {s.tile}" if s.tile else ""
-            calls.append(f"{name} [{s.digest:016x}] ({size}{_native.OPERATORS[s.op]}{tile})")
-        return CallMismatch(rank, tuple(differs), tuple(calls))
+
+def _why(error: Exception) -> str:
+    return error.diagnostic().message if isinstance(error, HocketError) else f"{type(error).__name__}: {error}"
+
+
+def _mismatch(outcome: Outcome) -> CallMismatch:
+    said = outcome.said
+    sized = next((s for s in said if s.size_known), said[0])
+    first, other = said[0], said[outcome.rank]
+    differs = [
+        what
+        for what, different in (
+            ("schedule", first.digest != other.digest),
+            ("size", other.size_known and sized.n != other.n),
+            ("type", other.size_known and sized.type != other.type),
+            ("operator", first.op != other.op),
+            ("tile", first.tile != other.tile),
+        )
+        if different
+    ]
+    calls = []
+    for s in said:
+        name = s.text.decode(errors="replace")
+        if s.digest <= 1:  # no schedule
+            calls.append("split" if s.digest else name)
+            continue
+        opaque = s.type - len(_native.TYPES)
+        kind = _native.TYPES[s.type] if opaque < 0 else f"{opaque}-byte elements"
+        size = f"{s.n} x {kind} a unit, " if s.size_known else ""
+        tile = f", tile {s.tile}" if s.tile else ""
+        calls.append(f"{name} [{s.digest:016x}] ({size}{_native.OPERATORS[s.op]}{tile})")
+    return CallMismatch(outcome.rank, tuple(differs), tuple(calls))
 
 
 def _code(dtype: np.dtype[np.generic]) -> int | None:
