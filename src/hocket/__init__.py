@@ -27,12 +27,13 @@ from hocket.verify import Proof, prove
 
 if TYPE_CHECKING:
     from hocket.communicator import Communicator as Communicator
+    from hocket.communicator import Handle as Handle
     from hocket.communicator import init as init
     from hocket.communicator import spawn as spawn
 
 __version__ = "0.1.0"
 
-# Communicator, init and spawn are public too, but `from hocket import *` has to work where no native code was built.
+# What is imported above is public too, but `from hocket import *` has to work where no native code was built.
 __all__ = [
     "AllGather",
     "AllReduce",
@@ -59,6 +60,6 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """The runtime is loaded when it is first asked for: writing, proving and simulating need no native code."""
-    if name in ("Communicator", "init", "spawn"):
+    if name in ("Communicator", "Handle", "init", "spawn"):
         return getattr(import_module("hocket.communicator"), name)
     raise AttributeError(f"module 'hocket' has no attribute {name!r}")

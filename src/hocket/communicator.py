@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Literal, Self, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from hocket.program import Program
 from hocket.runtime import launch
 from hocket.runtime.bootstrap import meet
 from hocket.runtime.execution import Endpoint
+from hocket.runtime.execution import Handle as Handle
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Result = TypeVar("Result")
@@ -107,6 +108,11 @@ class Communicator:
     and the communicator goes on working. A rank that ends, raises or leaves while it is needed makes every other
     raise PeerFailed, and the communicator is dead.
 
+    With ``async_=True`` a call returns a Handle at once and goes on in the background, on a thread that needs nothing
+    of Python. Calls are made one after the other, in their order; one that is not in the background waits for those
+    that are. Until ``wait`` has returned, or ``done`` has said so, its arrays must be neither read nor written.
+    Wrong arguments raise at once on the rank that gave them, everything else in ``wait``.
+
     In the collectives that have a name, ``out`` has exactly the shape of the result. Arrays lie apart, or in place as
     NCCL has it: ``x`` and ``out`` are the same, or one is the own block of the other. The default schedule of a
     collective is compiled when it is first called, and kept.
@@ -126,6 +132,7 @@ class Communicator:
         """The number of ranks."""
         return self._endpoint.size
 
+    @overload
     def run(
         self,
         schedule: Schedule,
@@ -134,7 +141,29 @@ class Communicator:
         *,
         op: str = "sum",
         tile: int | None = None,
-    ) -> NDArray[Scalar] | None:
+        async_: Literal[False] = False,
+    ) -> NDArray[Scalar] | None: ...
+    @overload
+    def run(
+        self,
+        schedule: Schedule,
+        x: NDArray[Scalar] | None,
+        out: NDArray[Scalar] | None = None,
+        *,
+        op: str = "sum",
+        tile: int | None = None,
+        async_: Literal[True],
+    ) -> Handle[NDArray[Scalar] | None]: ...
+    def run(
+        self,
+        schedule: Schedule,
+        x: NDArray[Scalar] | None,
+        out: NDArray[Scalar] | None = None,
+        *,
+        op: str = "sum",
+        tile: int | None = None,
+        async_: bool = False,
+    ) -> object:
         """Run a schedule. Returns the result, or None on a rank that has no output.
 
         A collective has units of n elements: ``x`` has ``schedule.collective.input_blocks(rank) * n`` elements, ``out``
@@ -162,90 +191,189 @@ class Communicator:
         Raises WrongType or InvalidArgument on a rank with wrong arguments and PeerRefused on the others, CallMismatch,
         UnevenSize, PeerFailed, CallTimeout, CommunicatorDead.
         """
-        return cast("NDArray[Scalar] | None", self._endpoint.run(schedule, x, out, op, tile))
+        if async_:
+            return self._endpoint.start(schedule, x, out, op, tile)
+        return self._endpoint.run(schedule, x, out, op, tile)
 
-    def all_reduce(self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, op: str = "sum") -> NDArray[Scalar]:
+    @overload
+    def all_reduce(
+        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, op: str = "sum", async_: Literal[False] = False
+    ) -> NDArray[Scalar]: ...
+    @overload
+    def all_reduce(
+        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, op: str = "sum", async_: Literal[True]
+    ) -> Handle[NDArray[Scalar]]: ...
+    def all_reduce(
+        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, op: str = "sum", async_: bool = False
+    ) -> object:
         """Combine ``x`` of all ranks element by element; every rank gets the same bits. Works in ``x`` without ``out``.
 
         Errors are those of ``run``.
         """
-        return cast("NDArray[Scalar]", self._call("all_reduce", x, out, op))
+        return self._call("all_reduce", x, out, async_, op)
 
-    def all_gather(self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None) -> NDArray[Scalar]:
+    @overload
+    def all_gather(
+        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, async_: Literal[False] = False
+    ) -> NDArray[Scalar]: ...
+    @overload
+    def all_gather(
+        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, async_: Literal[True]
+    ) -> Handle[NDArray[Scalar]]: ...
+    def all_gather(self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, async_: bool = False) -> object:
         """Join ``x`` of all ranks along axis 0, on every rank: (n, ...) gives (size * n, ...), a scalar (size,).
 
         Allocates without ``out``. Errors are those of ``run``.
         """
-        return cast("NDArray[Scalar]", self._call("all_gather", x, out))
+        return self._call("all_gather", x, out, async_)
 
+    @overload
     def reduce_scatter(
-        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, op: str = "sum"
-    ) -> NDArray[Scalar]:
+        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, op: str = "sum", async_: Literal[False] = False
+    ) -> NDArray[Scalar]: ...
+    @overload
+    def reduce_scatter(
+        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, op: str = "sum", async_: Literal[True]
+    ) -> Handle[NDArray[Scalar]]: ...
+    def reduce_scatter(
+        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, op: str = "sum", async_: bool = False
+    ) -> object:
         """Combine ``x`` of all ranks; rank r gets block r of ``size`` along axis 0: (size * n, ...) gives (n, ...).
 
         Allocates without ``out``. Errors are those of ``run``; InvalidArgument where axis 0 does not divide.
         """
-        return cast("NDArray[Scalar]", self._call("reduce_scatter", x, out, op))
+        return self._call("reduce_scatter", x, out, async_, op)
 
-    def all_to_all(self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None) -> NDArray[Scalar]:
+    @overload
+    def all_to_all(
+        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, async_: Literal[False] = False
+    ) -> NDArray[Scalar]: ...
+    @overload
+    def all_to_all(
+        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, async_: Literal[True]
+    ) -> Handle[NDArray[Scalar]]: ...
+    def all_to_all(self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, async_: bool = False) -> object:
         """Block r of ``size`` along axis 0 goes to rank r, which joins what it gets in rank order.
 
         Works in ``x`` without ``out``. Errors are those of ``run``; InvalidArgument where axis 0 does not divide.
         """
-        return cast("NDArray[Scalar]", self._call("all_to_all", x, out))
+        return self._call("all_to_all", x, out, async_)
 
+    @overload
     def broadcast(
-        self, x: NDArray[Scalar] | None, out: NDArray[Scalar] | None = None, *, root: int = 0
-    ) -> NDArray[Scalar]:
+        self,
+        x: NDArray[Scalar] | None,
+        out: NDArray[Scalar] | None = None,
+        *,
+        root: int = 0,
+        async_: Literal[False] = False,
+    ) -> NDArray[Scalar]: ...
+    @overload
+    def broadcast(
+        self, x: NDArray[Scalar] | None, out: NDArray[Scalar] | None = None, *, root: int = 0, async_: Literal[True]
+    ) -> Handle[NDArray[Scalar]]: ...
+    def broadcast(
+        self, x: NDArray[Scalar] | None, out: NDArray[Scalar] | None = None, *, root: int = 0, async_: bool = False
+    ) -> object:
         """Every rank gets ``x`` of the root. Works in ``x`` without ``out``.
 
         Off the root ``x`` is not read: it may be None where there is an ``out``. Errors are those of ``run``.
         """
-        return cast("NDArray[Scalar]", self._call("broadcast", x, out, root=root))
+        return self._call("broadcast", x, out, async_, root=root)
 
+    @overload
     def reduce(
-        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, op: str = "sum", root: int = 0
-    ) -> NDArray[Scalar] | None:
+        self,
+        x: NDArray[Scalar],
+        out: NDArray[Scalar] | None = None,
+        *,
+        op: str = "sum",
+        root: int = 0,
+        async_: Literal[False] = False,
+    ) -> NDArray[Scalar] | None: ...
+    @overload
+    def reduce(
+        self,
+        x: NDArray[Scalar],
+        out: NDArray[Scalar] | None = None,
+        *,
+        op: str = "sum",
+        root: int = 0,
+        async_: Literal[True],
+    ) -> Handle[NDArray[Scalar] | None]: ...
+    def reduce(
+        self,
+        x: NDArray[Scalar],
+        out: NDArray[Scalar] | None = None,
+        *,
+        op: str = "sum",
+        root: int = 0,
+        async_: bool = False,
+    ) -> object:
         """Combine ``x`` of all ranks element by element; the root gets the result, in ``x`` without ``out``.
 
         The other ranks get None; their ``x`` and ``out`` are not written. Errors are those of ``run``.
         """
-        return self._call("reduce", x, out, op, root)
+        return self._call("reduce", x, out, async_, op, root)
 
+    @overload
     def gather(
-        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, root: int = 0
-    ) -> NDArray[Scalar] | None:
+        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, root: int = 0, async_: Literal[False] = False
+    ) -> NDArray[Scalar] | None: ...
+    @overload
+    def gather(
+        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, root: int = 0, async_: Literal[True]
+    ) -> Handle[NDArray[Scalar] | None]: ...
+    def gather(
+        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, root: int = 0, async_: bool = False
+    ) -> object:
         """Join ``x`` of all ranks along axis 0, on the root: (n, ...) gives (size * n, ...), a scalar (size,).
 
         The root allocates without ``out``; the other ranks get None, their ``out`` is not written. Errors are those of
         ``run``.
         """
-        return self._call("gather", x, out, root=root)
+        return self._call("gather", x, out, async_, root=root)
 
+    @overload
     def scatter(
-        self, x: NDArray[Scalar] | None, out: NDArray[Scalar] | None = None, *, root: int = 0
-    ) -> NDArray[Scalar]:
+        self,
+        x: NDArray[Scalar] | None,
+        out: NDArray[Scalar] | None = None,
+        *,
+        root: int = 0,
+        async_: Literal[False] = False,
+    ) -> NDArray[Scalar]: ...
+    @overload
+    def scatter(
+        self, x: NDArray[Scalar] | None, out: NDArray[Scalar] | None = None, *, root: int = 0, async_: Literal[True]
+    ) -> Handle[NDArray[Scalar]]: ...
+    def scatter(
+        self, x: NDArray[Scalar] | None, out: NDArray[Scalar] | None = None, *, root: int = 0, async_: bool = False
+    ) -> object:
         """Rank r gets block r of ``size`` along axis 0 of the root's ``x``: (size * n, ...) gives (n, ...).
 
         Off the root ``x`` is not read. It may be None where there is an ``out``; without one, the result is allocated
         for an ``x`` of this shape and type. Errors are those of ``run``; InvalidArgument where axis 0 does not divide.
         """
-        return cast("NDArray[Scalar]", self._call("scatter", x, out, root=root))
+        return self._call("scatter", x, out, async_, root=root)
 
     def _call(
         self,
         name: str,
         x: NDArray[Scalar] | None,
         out: NDArray[Scalar] | None,
+        async_: bool,
         op: str = "sum",
         root: int = 0,
-    ) -> NDArray[Any] | None:
+    ) -> object:
         """Run the default schedule of a collective."""
         try:
             default = (type(root) is int and self._defaults.get((name, root))) or self._default(name, root)
             x, out = default.arrays(x, out)
         except Exception as error:
-            self._endpoint.refuse(error)
+            self._endpoint.refuse(error, async_)
+        if async_:
+            return self._endpoint.start(default.schedule, x, out, op)
         return self._endpoint.run(default.schedule, x, out, op)
 
     def _default(self, name: str, root: object) -> _Default:
@@ -261,9 +389,16 @@ class Communicator:
             found = self._defaults[name, rank] = _Default(kind, schedule, reads, writes)
         return found
 
-    def barrier(self) -> None:
+    @overload
+    def barrier(self, *, async_: Literal[False] = False) -> None: ...
+    @overload
+    def barrier(self, *, async_: Literal[True]) -> Handle[None]: ...
+    def barrier(self, *, async_: bool = False) -> object:
         """Return once every rank has called it. Raises CallMismatch, PeerFailed, CallTimeout, CommunicatorDead."""
+        if async_:
+            return self._endpoint.start_barrier()
         self._endpoint.barrier()
+        return None
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """A new communicator of the ranks that give the same ``color``, in order of ``key``, then of rank.

@@ -175,8 +175,7 @@ class Endpoint:
             source, target, n, kind, initial, place, _, _ = bound
             flight = member.start(prepared.plan, source, target, n, kind, code, tile or 0, initial, place)
         except Exception as error:
-            self._launched(member.start_refusal(_why(error)))
-            raise
+            self.refuse(error, async_=True)
         return Handle(self._launched(flight), lambda outcome: self._end(outcome, schedule, bound, op))
 
     def _check(
@@ -431,8 +430,14 @@ class Endpoint:
             n = array.size // blocks
         return n
 
-    def refuse(self, error: Exception) -> NoReturn:
-        """Tell the others that this rank cannot take part in this call, wait until they know, and raise."""
+    def refuse(self, error: Exception, async_: bool = False) -> NoReturn:
+        """Tell the others that this rank cannot take part in this call, and raise.
+
+        Once they know; with ``async_`` at once: they learn of it when it is this call's turn.
+        """
+        if async_:
+            self._launched(self._alive().start_refusal(_why(error)))
+            raise error
         outcome = self._alone().refuse(_why(error))
         if outcome is not None and outcome.fault is not Fault.REFUSED:
             self._raise(outcome, None)
