@@ -161,8 +161,10 @@ class Endpoint:
             prepared, bound, code = self._check(schedule, x, out, op, tile)
         except Exception as error:
             self.refuse(error)
-        source, target, n, kind, initial, place, _, _ = bound
+        source, target, n, kind, initial, place, result, taken = bound
         outcome = member.run(prepared.plan, source, target, n, kind, code, tile or 0, initial, place)
+        if outcome is None and taken is None and op != "avg":
+            return result
         return self._end(outcome, schedule, bound, op)
 
     def start(
