@@ -273,7 +273,7 @@ NB_MODULE(_native, m) {
 
     nb::class_<Member>(m, "Member")
         .def(nb::init<u32, u32, int, std::vector<int>, u32, u32, double, u32>(), "rank"_a, "size"_a,
-             "descriptor"_a, "lifelines"_a, "spins"_a, "yields"_a, "timeout"_a, "threads"_a)
+             "descriptor"_a, "lifelines"_a, "spins"_a, "yields"_a, "timeout"_a, "threads"_a = 1)
         .def(
             "plan",
             [](Member& member, const nb::bytes& words, u64 digest, std::string name) {

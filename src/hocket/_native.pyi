@@ -74,7 +74,7 @@ class Member:
         spins: int,
         yields: int,
         timeout: float,
-        threads: int,
+        threads: int = 1,
     ) -> None: ...
     def plan(self, words: bytes, digest: int, name: str) -> Plan: ...
     def run(
