@@ -189,6 +189,11 @@ def test_a_child_has_no_part_in_a_call() -> None:
     assert hocket.spawn(forking, 2) == [7, 2]
 
 
+def interrupted_wait(handle: Handle[np.ndarray]) -> None:
+    threading.Timer(0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    handle.wait()
+
+
 def interrupted(comm: Communicator) -> int:
     """Ctrl-C while waiting raises; the call itself goes on."""
     other = comm.dup()
@@ -196,8 +201,7 @@ def interrupted(comm: Communicator) -> int:
     if comm.rank == 0:
         handle = comm.all_reduce(x, async_=True)
         with pytest.raises(KeyboardInterrupt):
-            threading.Timer(0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-            handle.wait()
+            interrupted_wait(handle)
         other.barrier()
         return int(handle.wait()[0])
     other.barrier()

@@ -443,6 +443,40 @@ class PostconditionFailed(HocketError, ValueError):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class SummedChunk:
+    """An output chunk, how its sum was taken, and the operation that added last."""
+
+    rank: int
+    index: int
+    tree: str
+    where: Where | None
+
+
+@dataclass(eq=False)
+class SumsDiffer(HocketError, ValueError):
+    """A program does not keep a contract on the bits of its sums: two are taken differently, or one not in order."""
+
+    code = "sums-differ"
+    collective: str
+    contract: str
+    chunks: tuple[SummedChunk, ...]
+
+    def diagnostic(self) -> Diagnostic:
+        said = {
+            "across-ranks": "ranks sum the same chunks in different orders, so their bits may differ",
+            "across-sizes": "the order of a sum depends on where an element lies",
+            "rank-order": "a sum is not taken in one go from the first rank to the last",
+        }
+        labels = tuple(
+            Label(chunk.where, f"{chunk.tree} ends here", chunk is self.chunks[-1])
+            for chunk in self.chunks
+            if chunk.where is not None
+        )
+        notes = tuple(f"{show_span(chunk.rank, 'out', chunk.index)} is {chunk.tree}" for chunk in self.chunks)
+        return Diagnostic(self.code, f"{self.collective} is not {self.contract}: {said[self.contract]}", labels, notes)
+
+
 def _some(items: Sequence[str], limit: int = 8) -> str:
     more = f" and {len(items) - limit} more" if len(items) > limit else ""
     return ", ".join(items[:limit]) + more

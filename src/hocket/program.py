@@ -15,18 +15,25 @@ from hocket.errors import InvalidArgument, OutsideProgram, caller
 from hocket.ir.chunk_dag import ChunkDag
 from hocket.ir.schedule import PROTOCOLS, Schedule
 from hocket.language import MAX_INSTANCES, Tracer
-from hocket.verify import check_program, proven
+from hocket.verify import CONTRACTS, Contract, check_program, proven
 
 
 class Program:
     """A collective algorithm, written as the body of a ``with`` statement (paper section 3).
 
     ``name`` is what pictures and errors call it; ``protocol`` is how arrival is signalled ("auto" lets the runtime
-    choose); ``instances`` replicates the whole program (section 5.1).
+    choose); ``instances`` replicates the whole program (section 5.1). ``reproducible`` is a contract on the bits of its
+    sums that it must keep (``hocket.verify.Contract``); every AllReduce keeps "across-ranks".
     """
 
     def __init__(
-        self, collective: Collective, *, name: str | None = None, protocol: str = "auto", instances: int = 1
+        self,
+        collective: Collective,
+        *,
+        name: str | None = None,
+        protocol: str = "auto",
+        instances: int = 1,
+        reproducible: Contract | None = None,
     ) -> None:
         if not isinstance(collective, Collective):
             raise InvalidArgument(
@@ -38,6 +45,11 @@ class Program:
         self.name = name if name is not None else collective.name
         self.protocol = _protocol(protocol)
         self.instances = _positive("instances", instances, MAX_INSTANCES)
+        if reproducible is not None and reproducible not in CONTRACTS:
+            raise InvalidArgument(
+                f"there is no contract {reproducible!r}", caller(), f"contracts are {', '.join(CONTRACTS)}"
+            )
+        self.reproducible = reproducible
         self._tracer = Tracer(self.name, collective, self.protocol)
         self._state = "new"
 
@@ -73,7 +85,7 @@ class Program:
 
         ``protocol`` and ``instances`` override the program's. The least number of slots that the schedule needs, at
         most ``slots``, is found and recorded in it. ``observer(name, before, after, seconds)`` sees every pass.
-        Raises PostconditionFailed with the lines that made it so.
+        Raises PostconditionFailed with the lines that made it so, SumsDiffer if the program does not keep its contract.
         """
         if self._state == "tracing":
             raise OutsideProgram(
@@ -83,7 +95,7 @@ class Program:
         factor = self.instances if instances is None else _positive("instances", instances, MAX_INSTANCES)
         with _collector_paused():
             check_program(dag)
-            schedule, _ = proven(run_passes(dag, factor, _positive("slots", slots), observer))
+            schedule, _ = proven(run_passes(dag, factor, _positive("slots", slots), observer), self.reproducible)
         return schedule
 
 

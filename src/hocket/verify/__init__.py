@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from hocket.collectives import AllReduce
 from hocket.errors import InvalidSchedule
 from hocket.ir import schedule as msccl_ir
 from hocket.ir.schedule import Narrowing, Schedule
 from hocket.verify.events import Events
 from hocket.verify.postcondition import check_program, check_values
 from hocket.verify.races import both_orders, check_races
+from hocket.verify.sums import CONTRACTS, Contract, Sums
 
-__all__ = ["Proof", "both_orders", "check_program", "prove", "proven"]
+__all__ = ["CONTRACTS", "Contract", "Proof", "both_orders", "check_program", "kept", "prove", "proven"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,8 @@ def prove(schedule: Schedule) -> Proof:
 
     ``Proof.slots`` is the least number of slots, at most ``schedule.slots``, that the schedule needs. Raises
     InvalidSchedule (also when the schedule does not own up to a narrowing), ChannelConflict, UnmatchedTransfer,
-    Deadlock, Race, UninitializedChunk or PostconditionFailed.
+    Deadlock, Race, UninitializedChunk or PostconditionFailed; SumsDiffer for an AllReduce whose ranks would end with
+    different bits.
     """
     proof = _prove(schedule)
     hidden = set(proof.narrowings) - set(schedule.narrowings)
@@ -50,15 +53,31 @@ def prove(schedule: Schedule) -> Proof:
     return proof
 
 
-def proven(schedule: Schedule) -> tuple[Schedule, Proof]:
-    """The schedule with what its proof finds: the least slots and the sizes to refuse. Raises what ``prove`` raises."""
-    proof = _prove(schedule)
+def proven(schedule: Schedule, reproducible: Contract | None = None) -> tuple[Schedule, Proof]:
+    """The schedule with what its proof finds: the least slots and the sizes to refuse.
+
+    Raises what ``prove`` raises, and SumsDiffer if it does not keep the contract.
+    """
+    proof = _prove(schedule, reproducible)
     return replace(schedule, slots=proof.slots, narrowings=proof.narrowings), proof
 
 
-def _prove(schedule: Schedule) -> Proof:
+def kept(schedule: Schedule) -> Contract | None:
+    """The strongest contract on bits that a proven schedule keeps; None if it keeps none, or sums nothing."""
+    events = Events(schedule)
+    _, order = events.least_slots(schedule.slots)
+    terms, _ = check_values(events, order)
+    return Sums(events, terms).kept()
+
+
+def _prove(schedule: Schedule, reproducible: Contract | None = None) -> Proof:
     msccl_ir.verify(schedule)
     events = Events(schedule)
     slots, order = events.least_slots(schedule.slots)
     check_races(events, order)
-    return Proof(len(schedule.ranks), len(order), slots, check_values(events, order))
+    terms, narrowings = check_values(events, order)
+    if reproducible is None and isinstance(schedule.collective, AllReduce):
+        reproducible = "across-ranks"
+    if reproducible is not None:
+        Sums(events, terms).demand(reproducible)
+    return Proof(len(schedule.ranks), len(order), slots, narrowings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -14,36 +15,51 @@ from hocket.semantics import Memory, evaluate, initial_memory
 from hocket.verify.events import Events, Order
 
 Term = int
-"""An expression, by number: an input chunk, or the sum of two terms, in that order."""
+"""An expression, by number: an input chunk, or a sum of terms from the first to the last that is rounded once."""
 
 
 class Terms:
-    """Expressions over input chunks, each made once. Leaves, the input chunks, come first."""
+    """Expressions over input chunks, each made once. Leaves, the input chunks, come first.
+
+    ``parts[t]`` are the terms that term t sums up, or (rank, index) of an input chunk. ``made[t]`` is the step that
+    made it first: what stood in ``step`` then.
+    """
 
     def __init__(self, collective: Collective, scratch: Sequence[int]) -> None:
         self.collective = collective
-        self.parts: list[tuple[Term, Term] | Contribution] = []
+        self.parts: list[tuple[int, ...]] = []
         self.place: list[int] = []
-        self._known: dict[tuple[Term, Term], Term] = {}
+        self.made: list[int] = []
+        self.step = 0
+        self._known: dict[tuple[Term, ...], Term] = {}
         self.memory: Memory[Term] = initial_memory(collective, scratch, self._leaf)
         self.leaves = len(self.parts)
 
     def _leaf(self, rank: int, index: int) -> Term:
         self.parts.append((rank, index))
+        self.made.append(0)
         self.place.append(self.collective.position(index))
         return len(self.parts) - 1
 
-    def combine(self, a: Term, b: Term, *others: Term) -> Term:
-        """The term a + b, and so on from the left."""
-        if others:
-            return self.combine(self.combine(a, b), *others)
-        known = self._known.get((a, b))
+    def combine(self, *parts: Term) -> Term:
+        """The sum of two or more terms."""
+        known = self._known.get(parts)
         if known is not None:
             return known
-        term = self._known[a, b] = len(self.parts)
-        self.parts.append((a, b))
-        self.place.append(min(self.place[a], self.place[b]))
+        term = self._known[parts] = len(self.parts)
+        self.parts.append(parts)
+        self.made.append(self.step)
+        self.place.append(min([self.place[part] for part in parts]))
         return term
+
+    def outputs(self) -> list[list[Term | None]]:
+        """The output of each rank as it is now."""
+        collective = self.collective
+        found = []
+        for rank in range(collective.size):
+            buffer, offset = collective.place(rank, "out")
+            found.append(self.memory[rank][buffer][offset : offset + collective.outputs(rank)])
+        return found
 
     def sums(self, wanted: set[Term]) -> dict[Term, Sum | None]:
         """The set of input chunks that each wanted term adds up; None if it adds one up twice.
@@ -56,9 +72,8 @@ class Terms:
             uses[t] = 1
         for t in range(len(self.parts) - 1, self.leaves - 1, -1):
             if uses[t]:
-                a, b = self.parts[t]
-                uses[a] += 1
-                uses[b] += 1
+                for part in self.parts[t]:
+                    uses[part] += 1
         found: dict[Term, Sum | None] = {}
         sets: dict[Term, dict[int, int] | None] = {}
 
@@ -67,10 +82,10 @@ class Terms:
             total = sets[t] if uses[t] else sets.pop(t)
             return total if total is None or not uses[t] else dict(total)
 
-        for t, part in enumerate(self.parts):
+        for t, parts in enumerate(self.parts):
             if not uses[t]:
                 continue
-            sets[t] = {part[1]: 1 << part[0]} if t < self.leaves else _union(take(part[0]), take(part[1]))
+            sets[t] = {parts[1]: 1 << parts[0]} if t < self.leaves else functools.reduce(_union, map(take, parts))
             if t in wanted:
                 total = take(t)
                 found[t] = None if total is None else tuple(sorted(total.items()))
@@ -83,7 +98,8 @@ class Terms:
         for t in range(term, -1, -1):
             times = weight.pop(t, 0)
             if times and t < self.leaves:
-                found[self.parts[t]] += times
+                rank, index = self.parts[t]
+                found[rank, index] += times
             elif times:
                 for part in self.parts[t]:
                     weight[part] += times
@@ -128,8 +144,8 @@ def check_program(dag: ChunkDag) -> None:
     _check_outputs(terms, history)
 
 
-def check_values(events: Events, order: Order) -> tuple[Narrowing, ...]:
-    """Execute one tile of a schedule over expressions. Returns what uneven sizes must be refused for.
+def check_values(events: Events, order: Order) -> tuple[Terms, tuple[Narrowing, ...]]:
+    """Execute one tile of a schedule over expressions. Returns them, and what uneven sizes must be refused for.
 
     Raises UninitializedChunk or PostconditionFailed.
     """
@@ -155,6 +171,7 @@ def check_values(events: Events, order: Order) -> tuple[Narrowing, ...]:
 
     for number in order:
         step, rank = events.steps[number], events.rank[number]
+        terms.step = number
         values = evaluate(step.srcs, fetch, terms.combine)
         for target in step.dsts:
             if type(target) is Send:
@@ -177,7 +194,7 @@ def check_values(events: Events, order: Order) -> tuple[Narrowing, ...]:
         return tuple(flows[-5:])
 
     _check_outputs(terms, history)
-    return tuple(Narrowing(value, location, narrow[value, location]) for value, location in sorted(narrow))
+    return terms, tuple(Narrowing(value, location, narrow[value, location]) for value, location in sorted(narrow))
 
 
 def _writes(operands: tuple[object, ...], buffer: BufferName, index: int) -> bool:
@@ -186,10 +203,7 @@ def _writes(operands: tuple[object, ...], buffer: BufferName, index: int) -> boo
 
 def _check_outputs(terms: Terms, history: Callable[[int, BufferName, int], tuple[Flow, ...]]) -> None:
     collective = terms.collective
-    held: list[list[Term | None]] = []
-    for rank in range(collective.size):
-        buffer, offset = collective.place(rank, "out")
-        held.append(terms.memory[rank][buffer][offset : offset + collective.outputs(rank)])
+    held = terms.outputs()
     sums = terms.sums({term for output in held for term in output if term is not None})
     wrong: list[tuple[int, int, Term | None, Sum]] = []
     for rank, output in enumerate(held):
