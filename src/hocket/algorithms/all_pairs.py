@@ -1,4 +1,7 @@
-"""All Pairs AllReduce (paper section 7.1.2): two communication steps, for small buffers."""
+"""All Pairs: every rank exchanges with every other at once, for small buffers.
+
+The AllReduce of paper section 7.1.2 takes two communication steps, and is known as two-shot; one-shot takes one.
+"""
 
 from __future__ import annotations
 
@@ -20,4 +23,21 @@ def all_reduce(ranks: int, instances: int = 1) -> Program:
             for peer in range(ranks):
                 if peer != r:
                     total.copy(peer, "in", r)
+    return p
+
+
+def one_shot_all_reduce(ranks: int, instances: int = 1) -> Program:
+    """Every rank gets every buffer and adds them up in the order of ranks. In place; scratch for all buffers."""
+    with Program(AllReduce(ranks, inplace=True), name="one_shot_all_reduce", instances=instances) as p:
+        for step in range(1, ranks):
+            for r in range(ranks):
+                chunk(r, "in", 0).copy((r + step) % ranks, "sc", r)
+        for r in range(1, ranks):
+            total = chunk(r, "sc", 0)
+            for peer in range(1, ranks):
+                total = total.reduce(chunk(r, "in", 0) if peer == r else chunk(r, "sc", peer))
+            total.copy(r, "in", 0)
+        total = chunk(0, "in", 0)
+        for peer in range(1, ranks):
+            total = total.reduce(chunk(0, "sc", peer))
     return p

@@ -7,7 +7,9 @@ libraries; Thakur, Rabenseifner and Gropp, IJHPCA'05).
 
 from __future__ import annotations
 
-from hocket import AllToAll, Gather, Program, Scatter, chunk
+from math import isqrt
+
+from hocket import AllToAll, Custom, Gather, Program, Scatter, chunk
 
 
 def all_to_all(ranks: int, instances: int = 1) -> Program:
@@ -17,6 +19,27 @@ def all_to_all(ranks: int, instances: int = 1) -> Program:
             for r in range(ranks):
                 peer = (r + step) % ranks
                 chunk(r, "in", peer).copy(peer, "out", r)
+    return p
+
+
+def all_to_all_v(counts: tuple[int, ...], instances: int = 1) -> Program:
+    """An AllToAll of unequal blocks: ``counts[r * p + d]`` chunks go from rank r to rank d, perhaps none."""
+    ranks = isqrt(len(counts))
+    if ranks * ranks != len(counts) or not counts:
+        raise ValueError(f"counts is a square table, row by row: {len(counts)} numbers are none")
+    sent = [counts[r * ranks : (r + 1) * ranks] for r in range(ranks)]
+    start = [[sum(sent[r][:d]) for d in range(ranks)] for r in range(ranks)]
+    wanted = [[(r, start[r][d] + i) for r in range(ranks) for i in range(sent[r][d])] for d in range(ranks)]
+    collective = Custom(
+        ranks, inputs=[sum(row) for row in sent], outputs=[len(row) for row in wanted], post=lambda d, i: {wanted[d][i]}
+    )
+    with Program(collective, name="direct_all_to_all_v", instances=instances) as p:
+        for step in range(ranks):
+            for r in range(ranks):
+                peer = (r + step) % ranks
+                if sent[r][peer]:
+                    at = sum(sent[source][peer] for source in range(r))
+                    chunk(r, "in", start[r][peer], sent[r][peer]).copy(peer, "out", at)
     return p
 
 

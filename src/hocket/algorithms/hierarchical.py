@@ -1,6 +1,8 @@
-"""Hierarchical AllReduce (paper section 2, Figures 1 and 3) for nodes x gpus ranks."""
+"""Hierarchical AllReduce (paper section 2, Figures 1 and 3) for nodes x gpus ranks, and for more levels."""
 
 from __future__ import annotations
+
+from math import prod
 
 from hocket import AllReduce, Program, chunk, parallelize
 
@@ -40,4 +42,32 @@ def all_reduce(nodes: int, gpus: int, parallel: int = 1, instances: int = 1) -> 
         with parallelize(parallel):
             for ranks in local:
                 all_gather(ranks, 0, nodes, ch=2)
+    return p
+
+
+def multilevel_all_reduce(levels: tuple[int, ...], instances: int = 1) -> Program:
+    """The same with any number of levels, the outermost first: (2, 4, 8) is 2 racks of 4 nodes of 8 ranks. In place.
+
+    Rings reduce-scatter level by level from the innermost out, each rank the part it was left with before, and
+    all-gather on the way back.
+    """
+    ranks = prod(levels)
+    with Program(
+        AllReduce(levels if len(levels) > 1 else ranks, chunks=ranks, inplace=True),
+        name="multilevel_all_reduce",
+        instances=instances,
+    ) as p:
+        rings = []
+        apart, part, first = 1, ranks, [0] * ranks
+        for ch, size in enumerate(reversed(levels)):
+            part //= size
+            for low in range(ranks):
+                if low // apart % size == 0:
+                    rings.append(([low + apart * i for i in range(size)], first[low], part, ch))
+            first = [start + rank // apart % size * part for rank, start in enumerate(first)]
+            apart *= size
+        for ring in rings:
+            reduce_scatter(*ring)
+        for ring in reversed(rings):
+            all_gather(*ring)
     return p

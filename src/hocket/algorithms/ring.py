@@ -1,4 +1,8 @@
-"""Ring algorithms (paper section 7.1.1): bandwidth-optimal, p - 1 steps for each of reduce-scatter and all-gather."""
+"""Ring algorithms (paper section 7.1.1): bandwidth-optimal, p - 1 steps for each of reduce-scatter and all-gather.
+
+Segmented as in Open MPI: each chunk goes round in several parts, which follow each other. Bidirectional: over both
+links of every rank at once, so that nothing goes further than half around.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,54 @@ def all_reduce(ranks: int, channels: int = 1, instances: int = 1) -> Program:
                 c = chunk((i + step + 1) % ranks, "in", i).reduce(c, ch=i % channels)
             for step in range(1, ranks):
                 c = c.copy((i + step) % ranks, "in", i, ch=i % channels)
+    return p
+
+
+def segmented_all_reduce(ranks: int, segments: int = 2, instances: int = 1) -> Program:
+    """The ring with each of its p chunks in several segments, one after the other. In place."""
+    with Program(
+        AllReduce(ranks, chunks=ranks * segments, inplace=True), name="segmented_ring_all_reduce", instances=instances
+    ) as p:
+        for segment in range(segments):
+            for i in range(ranks):
+                index = i * segments + segment
+                c = chunk((i + 1) % ranks, "in", index)
+                for step in range(1, ranks):
+                    c = chunk((i + step + 1) % ranks, "in", index).reduce(c)
+                for step in range(1, ranks):
+                    c = c.copy((i + step) % ranks, "in", index)
+    return p
+
+
+def bidirectional_all_reduce(ranks: int, instances: int = 1) -> Program:
+    """Rank i sums chunk i from both sides, and hands it out to both. In place."""
+    with Program(
+        AllReduce(ranks, chunks=ranks, inplace=True), name="bidirectional_ring_all_reduce", instances=instances
+    ) as p:
+        sides = [(1, ranks // 2), (-1, (ranks - 1) // 2)]
+        for far in range(ranks // 2, 0, -1):
+            for i in range(ranks):
+                for way, length in sides:
+                    if far <= length:
+                        near = chunk((i + way * (far - 1)) % ranks, "in", i)
+                        near.reduce(chunk((i + way * far) % ranks, "in", i))
+        for far in range(1, ranks // 2 + 1):
+            for i in range(ranks):
+                for way, length in sides:
+                    if far <= length:
+                        chunk((i + way * (far - 1)) % ranks, "in", i).copy((i + way * far) % ranks, "in", i)
+    return p
+
+
+def bidirectional_all_gather(ranks: int, instances: int = 1) -> Program:
+    """Each rank's chunk goes half around the ring in one direction, and half in the other."""
+    with Program(AllGather(ranks), name="bidirectional_ring_all_gather", instances=instances) as p:
+        for r in range(ranks):
+            own = chunk(r, "in", 0).copy(r, "out", r)
+            for way, length in ((1, ranks // 2), (-1, (ranks - 1) // 2)):
+                c = own
+                for step in range(1, length + 1):
+                    c = c.copy((r + way * step) % ranks, "out", r)
     return p
 
 

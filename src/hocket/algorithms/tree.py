@@ -50,7 +50,7 @@ def scatter(ranks: int, root: int = 0, instances: int = 1) -> Program:
     with Program(Scatter(ranks, inplace=True, root=root), name="tree_scatter", instances=instances) as p:
         for child in range(1, ranks):
             chunk(root, "in", (root + child) % ranks).copy(root, "sc", child)
-        for child in range(1, ranks):
+        for child in sorted(range(1, ranks), key=lambda rank: -(rank & -rank)):  # large subtrees first
             bit = child & -child
             rank, parent, count = (root + child) % ranks, (root + child - bit) % ranks, min(bit, ranks - child)
             blocks = chunk(parent, "sc", bit, count)
