@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hocket.collectives import members
 from hocket.ir.schedule import Schedule
 from hocket.semantics import Array, reference
 
@@ -44,6 +45,16 @@ def expected(schedule: Schedule, arrays: Sequence[Array], n: int) -> list[list[A
             return [[b[r] for b in blocks] for r in ranks]
         case "alltonext":
             return [[blocks[r - 1][0] if r else None] for r in ranks]
+        case "custom":
+            chunks = collective.chunks
+            wanted = [[collective.required(r, i * chunks) for i in range(collective.output_blocks(r))] for r in ranks]
+            return [
+                [
+                    None if terms is None else sum(blocks[source][i // chunks] for source, i in members(terms))
+                    for terms in row
+                ]
+                for row in wanted
+            ]
     raise AssertionError(collective.name)
 
 

@@ -3,87 +3,84 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from pathlib import Path
+from itertools import cycle
 
 import numpy as np
 import pytest
 
 from hocket import Program, prove
-from hocket.algorithms import all_pairs, all_to_next, chain, direct, hierarchical, ring, sccl, tree, two_step
+from hocket.algorithms import (
+    all_pairs,
+    all_to_next,
+    bine,
+    bruck,
+    chain,
+    circulant,
+    direct,
+    double_tree,
+    hierarchical,
+    neighbor_exchange,
+    pat,
+    recursive_doubling,
+    recursive_halving,
+    ring,
+    sccl,
+    swing,
+    three_step,
+    tree,
+    two_step,
+)
+from hocket.algorithms.catalogue import CATALOGUE
+from hocket.algorithms.entry import Algorithm
 from hocket.ir.schedule import Schedule, Send
-from hocket.semantics import Array, Machine, reference
+from hocket.semantics import Array, reference
+from tests.algorithms.cost import counted
+from tests.algorithms.prove import cases
 from tests.reference import check, expected, inputs
 
+EVERY = pytest.mark.parametrize("algorithm", CATALOGUE, ids=lambda algorithm: algorithm.name)
 SIZES = (0, 1, 3, 17, 1000)
-ROOTED = ((1,), (2, 1), (3,), (4, 2), (5, 4), (8, 3))
-SHAPES: dict[str, tuple[Callable[..., Program], tuple[tuple[int, ...], ...]]] = {
-    "ring.all_reduce": (ring.all_reduce, ((1,), (2,), (3,), (4,), (5,), (7,), (8,), (4, 2), (5, 3), (2, 2))),
-    "ring.all_gather": (ring.all_gather, ((1,), (2,), (3,), (5,), (8,), (7, 2))),
-    "ring.reduce_scatter": (ring.reduce_scatter, ((1,), (2,), (3,), (5,), (8,), (7, 2))),
-    "all_pairs.all_reduce": (all_pairs.all_reduce, ((1,), (2,), (3,), (5,), (6,))),
-    "hierarchical.all_reduce": (
-        hierarchical.all_reduce,
-        ((1, 1), (1, 3), (3, 1), (2, 2), (2, 3), (3, 2), (3, 3), (2, 3, 2), (2, 3, 3), (2, 2, 4)),
-    ),
-    "two_step.all_to_all": (two_step.all_to_all, ((1, 1), (1, 3), (3, 1), (2, 2), (2, 3), (3, 2), (3, 3))),
-    "all_to_next.all_to_next": (all_to_next.all_to_next, ((1, 1), (1, 4), (3, 1), (2, 2), (2, 3), (3, 3), (2, 5))),
-    "sccl.all_gather": (sccl.all_gather, ((),)),
-    "chain.broadcast": (chain.broadcast, ROOTED),
-    "chain.reduce": (chain.reduce, ROOTED),
-    "tree.broadcast": (tree.broadcast, ROOTED),
-    "tree.reduce": (tree.reduce, ROOTED),
-    "tree.gather": (tree.gather, ROOTED),
-    "tree.scatter": (tree.scatter, ROOTED),
-    "direct.gather": (direct.gather, ROOTED),
-    "direct.scatter": (direct.scatter, ROOTED),
-    "direct.all_to_all": (direct.all_to_all, ((1,), (2,), (3,), (5,), (8,))),
-}
-CASES = [(name, shape) for name, (_, shapes) in SHAPES.items() for shape in shapes]
 
 
-@pytest.mark.parametrize("instances", [1, 2, 3])
-@pytest.mark.parametrize(("name", "shape"), CASES, ids=lambda v: v if isinstance(v, str) else "x".join(map(str, v)))
-def test_proven_and_right(name: str, shape: tuple[int, ...], instances: int) -> None:
-    function, _ = SHAPES[name]
-    program = function(*shape, instances=instances)
-    for slots in (1, 2, 3):
-        schedule = program.compile(slots=slots)
-        proof = prove(schedule)
-        assert schedule.slots == proof.slots <= slots
-        assert schedule.narrowings == ()
-        for n in SIZES:
-            check(schedule, n, seeds=(None, n) if n == SIZES[-1] else (n,))
+def some(algorithm: Algorithm) -> Program:
+    """A program of the algorithm for eight ranks, which all of them take."""
+    return algorithm.factory(**algorithm.cases(8)[-1])
 
 
-@pytest.mark.parametrize("name", [name for name, (_, shapes) in SHAPES.items() if shapes is ROOTED])
-def test_any_number_of_ranks_and_any_root(name: str) -> None:
-    for ranks in range(1, 18):
-        for root in sorted({0, 1 % ranks, ranks // 2, ranks - 1}):
-            schedule = SHAPES[name][0](ranks, root).compile()
-            assert prove(schedule).slots <= 2
+@EVERY
+def test_right_in_any_order(algorithm: Algorithm) -> None:
+    turns = cycle([(1, 1), (2, 2), (3, 3), (1, 2), (2, 1)])
+    sizes = cycle(SIZES)
+    for ranks in (1, 2, 3, 4, 6, 7, 8):
+        for parameters in algorithm.cases(ranks):
+            instances, slots = next(turns)
+            schedule = algorithm.factory(**parameters).compile(instances=instances, slots=slots)
+            assert schedule.slots == prove(schedule).slots <= slots
+            assert schedule.narrowings == ()
+            for n in (next(sizes), next(sizes), next(sizes)):
+                check(schedule, n, seeds=(None, n) if n == SIZES[-1] else (n,))
+
+
+@EVERY
+def test_any_number_of_ranks_and_any_root(algorithm: Algorithm) -> None:
+    for ranks in (5, 9, 13, 16):
+        for parameters in cases(algorithm, ranks):
+            schedule = algorithm.factory(**parameters).compile()
             assert schedule.narrowings == ()
             check(schedule, 17, seeds=(ranks,))
 
 
-@pytest.mark.parametrize("ranks", range(1, 18))
-def test_any_number_of_ranks(ranks: int) -> None:
-    for function in (ring.all_gather, ring.reduce_scatter, direct.all_to_all):
-        check(function(ranks).compile(), 17, seeds=(ranks,))
-
-
-@pytest.mark.parametrize(("name", "shape"), CASES, ids=lambda v: v if isinstance(v, str) else "x".join(map(str, v)))
-def test_more_slots_than_proven_do_not_hurt(name: str, shape: tuple[int, ...]) -> None:
-    schedule = SHAPES[name][0](*shape).compile(slots=1)
+@EVERY
+def test_more_slots_than_proven_do_not_hurt(algorithm: Algorithm) -> None:
+    schedule = some(algorithm).compile(slots=1)
     for slots in (2, 64):
         check(schedule, 17, seeds=(0, 1), slots=slots)
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_the_outcome_does_not_depend_on_the_order_bit_by_bit(name: str) -> None:
+@EVERY
+def test_the_outcome_does_not_depend_on_the_order_bit_by_bit(algorithm: Algorithm) -> None:
     """Floats, whose sums depend on the order of additions."""
-    function, shapes = SHAPES[name]
-    schedule = function(*shapes[-1]).compile(instances=2)
+    schedule = some(algorithm).compile(instances=2)
     rng = np.random.default_rng(0)
     n = 100
     blocks = [schedule.collective.input_blocks(rank) * n for rank in range(schedule.collective.size)]
@@ -112,21 +109,14 @@ def test_other_operators(op: str) -> None:
         np.testing.assert_array_equal(out, wanted)
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_under_thirty_lines_as_in_the_paper(name: str) -> None:
-    function = SHAPES[name][0]
-    source = inspect.getsource(function)
-    for helper in ("reduce_scatter", "all_gather"):
-        if name == "hierarchical.all_reduce":
-            source += inspect.getsource(getattr(hierarchical, helper))
+@EVERY
+def test_under_thirty_lines_as_in_the_paper(algorithm: Algorithm) -> None:
+    source = inspect.getsource(algorithm.factory)
+    if algorithm.factory is hierarchical.all_reduce:
+        source += inspect.getsource(hierarchical.reduce_scatter) + inspect.getsource(hierarchical.all_gather)
     code = [line for line in source.splitlines() if line.strip() and not line.strip().startswith(("#", '"""'))]
     # Figure 3 has 35, of which its two helpers 16.
     assert len(code) < 30
-
-
-def test_every_file_of_the_library_is_tested() -> None:
-    files = {path.stem for path in Path(ring.__file__).parent.glob("*.py")} - {"__init__"}
-    assert files == {name.partition(".")[0] for name in SHAPES}
 
 
 # What makes each algorithm what it is -----------------------------------------------------------------------
@@ -181,7 +171,7 @@ def test_a_ring_uses_the_channels_it_was_given(channels: int) -> None:
 def test_all_pairs_takes_two_communication_steps(ranks: int) -> None:
     found = sends(all_pairs.all_reduce(ranks).compile())
     assert len(found) == 2 * ranks * (ranks - 1)
-    assert depth(all_pairs.all_reduce(ranks).compile()) == 2
+    assert counted(all_pairs.all_reduce(ranks)).hops == 2
 
 
 def test_two_step_sends_once_between_each_pair_of_nodes_and_column() -> None:
@@ -214,7 +204,7 @@ def test_sccl_takes_two_steps_over_links_of_the_dgx_1() -> None:
     schedule = sccl.all_gather().compile()
     for rank, to, _, _ in sends(schedule):
         assert rank // 4 == to // 4 or abs(rank - to) == 4
-    assert depth(schedule) == 2
+    assert counted(sccl.all_gather()).hops == 2
     # Two rounds: in neither step does more than one chunk cross a link, but for the second from the opposite.
     links = [(rank, to) for rank, to, _, _ in sends(schedule)]
     assert max(links.count(link) for link in links) == 2
@@ -225,57 +215,116 @@ def test_a_chain_sends_each_byte_once_and_a_tree_takes_few_steps(ranks: int) -> 
     for chained in (chain.broadcast(ranks, 1), chain.reduce(ranks, 1)):
         schedule = chained.compile()
         assert {(to - rank) % ranks for rank, to, _, _ in sends(schedule)} == {1}
-        assert len(sends(schedule)) == depth(schedule) == ranks - 1
+        assert len(sends(schedule)) == ranks - 1
     for treelike in (tree.broadcast(ranks, 1), tree.reduce(ranks, 1), tree.gather(ranks, 1), tree.scatter(ranks, 1)):
         schedule = treelike.compile()
         assert len(sends(schedule)) == ranks - 1
         assert sum(1 in (rank, to) for rank, to, _, _ in sends(schedule)) == (ranks - 1).bit_length()
-        assert depth(schedule) == max(r.bit_count() for r in range(ranks))
+        assert counted(treelike).hops == max(r.bit_count() for r in range(ranks))
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 6])
 def test_direct_programs_send_a_block_once_and_in_another_order_on_every_rank(ranks: int) -> None:
-    assert depth(direct.all_to_all(ranks).compile()) == 1
     found = sends(direct.all_to_all(ranks).compile())
     assert len(found) == len(set(found)) == ranks * (ranks - 1)
     dag = direct.all_to_all(ranks).chunk_dag
     targets = [[op.dst.rank for op in dag.nodes if op.src is not None and op.src.rank == r] for r in range(ranks)]
     assert targets == [[(r + step) % ranks for step in range(ranks)] for r in range(ranks)]
     for rooted in (direct.gather(ranks, 1), direct.scatter(ranks, 1)):
-        assert depth(rooted.compile()) == 1
         assert len(sends(rooted.compile())) == ranks - 1
 
 
-def depth(schedule: Schedule) -> int:
-    """Transfers on the longest way from an input to an output, read off the values: hops of each chunk."""
+def distances(program: Program, ranks: int) -> set[int]:
+    """How far transfers go, around the ring of ranks: less than half of it either way."""
+    far = {(to - rank) % ranks for rank, to, _, _ in sends(program.compile())}
+    return {d if d <= ranks // 2 else d - ranks for d in far}
 
-    class Hops:
-        def __init__(self, hops: int) -> None:
-            self.hops = hops
 
-    machine = Machine[Hops](schedule, lambda r, i, t: Hops(0), lambda a, b: Hops(max(a.hops, b.hops)), slots=None)
-    event = machine.event
+def test_who_talks_to_whom() -> None:
+    for doubling in (recursive_doubling.all_reduce(16), recursive_halving.all_reduce(16)):
+        assert {rank ^ to for rank, to, _, _ in sends(doubling.compile())} == {1, 2, 4, 8}
+    for program in (
+        ring.bidirectional_all_reduce(9),
+        ring.bidirectional_all_gather(9),
+        neighbor_exchange.all_gather(8),
+    ):
+        assert distances(program, program.collective.size) == {1, -1}
+    assert distances(circulant.reduce_scatter(19), 19) == {1, 2, 3, 5, 10 - 19}
+    assert distances(circulant.broadcast(19, blocks=5), 19) == {1, 2, 3, 5, 10 - 19}
+    assert distances(bruck.all_gather(19), 19) == {-1, -2, -4, -8, 19 - 16}
+    assert distances(bruck.all_to_all(19), 19) == {1, 2, 4, 8, 16 - 19}
+    assert distances(swing.all_reduce(32), 32) == {1, -1, 3, -3, 5, -5, 11, -11}
+    assert distances(bine.broadcast(32), 32) == {1, -1, 3, -3, 5, -5, 11}
 
-    def counting(place: tuple[int, int]) -> None:
-        at = machine.cursor(place)
-        assert at is not None
-        step = schedule.ranks[place[0]].thread_blocks[place[1]].steps[at[1]]
-        writes = place in machine._held
-        if writes and any(isinstance(target, Send) for target in step.dsts):
-            held = machine._held[place]
-            local = [t for t in step.dsts if not isinstance(t, Send)]
-            machine._held[place] = [Hops(v.hops + 1) for v in held]
-            event(place)
-            for target in local:  # what stays here has made no further hop
-                for i, value in zip(target.indices(), held, strict=True):
-                    machine.memory[0][place[0]][target.buffer][i] = value
-            return
-        event(place)
 
-    machine.event = counting  # type: ignore[method-assign]
-    machine.run()
-    values = [v for rank in range(len(schedule.ranks)) for v in machine.output(rank)]
-    return max(v.hops for v in values if v is not None)
+def test_folded_ranks_talk_to_their_neighbour_only() -> None:
+    for program, folded, others in (
+        (recursive_doubling.all_reduce(11), (0, 2, 4), (1, 3, 5)),
+        (recursive_halving.all_reduce(11), (1, 3, 5), (0, 2, 4)),
+    ):
+        found = {(rank, to) for rank, to, _, _ in sends(program.compile())}
+        assert {(r, to) for r, to in found if r in folded} == set(zip(folded, others, strict=True))
+        assert {(r, to) for r, to in found if to in folded} == set(zip(others, folded, strict=True))
+
+
+@pytest.mark.parametrize("ranks", [5, 8, 16, 17])
+def test_pat_sends_most_to_the_nearest(ranks: int) -> None:
+    for program, way in ((pat.all_gather(ranks), 1), (pat.reduce_scatter(ranks), -1)):
+        found = [way * (to - rank) % ranks for rank, to, _, _ in sends(program.compile())]
+        powers = [1 << k for k in range((ranks - 1).bit_length())]
+        assert [found.count(d) for d in powers] == sorted((found.count(d) for d in powers), reverse=True)
+        assert found.count(powers[-1]) == ranks * (1 if ranks == 2 * powers[-1] else min(ranks - powers[-1], 1))
+
+
+@pytest.mark.parametrize("ranks", [5, 8, 9, 16])
+def test_a_rank_is_inside_at_most_one_of_two_trees(ranks: int) -> None:
+    """But for the one next to the top, where the number of ranks is no power of two."""
+    dag = double_tree.broadcast(ranks).chunk_dag
+    children = [[0, 0] for _ in range(ranks)]
+    for _, op in dag.operations():
+        assert op.src is not None
+        children[op.src.rank][op.dst.index] += 1
+    assert children[0] == [1, 1]
+    assert all(count <= 2 for both in children for count in both)
+    assert all(0 in both for both in children[1:])
+
+
+def test_three_step_sends_once_between_nodes() -> None:
+    nodes, gpus = 4, 2
+    found = sends(three_step.all_to_all(nodes, gpus).compile())
+    across = [(rank // gpus, to // gpus, count) for rank, to, _, count in found if rank // gpus != to // gpus]
+    assert sorted(across) == [(m, n, gpus * gpus) for m in range(nodes) for n in range(nodes) if m != n]
+
+
+def test_levels_send_least_between_the_outermost() -> None:
+    found = sends(hierarchical.multilevel_all_reduce((2, 2, 3)).compile())
+    for rank in range(12):
+        level = [0, 0, 0]
+        for source, to, _, count in found:
+            if source == rank:
+                level[0 if source // 6 != to // 6 else 1 if source // 3 != to // 3 else 2] += count
+        assert level == [2, 4, 16]
+    assert {channel for rank, to, channel, _ in found if rank // 6 != to // 6} == {2}
+
+
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_one_shot_adds_in_the_order_of_ranks(ranks: int) -> None:
+    schedule = all_pairs.one_shot_all_reduce(ranks).compile()
+    given = [np.random.default_rng(rank).standard_normal(100).astype(np.float32) for rank in range(ranks)]
+    total = given[0]
+    for one in given[1:]:
+        total = total + one
+    for out in reference(schedule, list(given)):
+        assert out.tobytes() == total.tobytes()
+
+
+def test_a_block_of_all_to_all_v_may_be_empty() -> None:
+    program = direct.all_to_all_v((0, 2, 0, 0, 1, 3, 0, 0, 0))
+    assert [program.collective.inputs(rank) for rank in range(3)] == [2, 4, 0]
+    assert [program.collective.outputs(rank) for rank in range(3)] == [0, 3, 3]
+    check(program.compile(instances=2), 5)
+    with pytest.raises(ValueError, match="counts is a square table, row by row: 3 numbers are none"):
+        direct.all_to_all_v((1, 2, 3))
 
 
 def test_inputs_differ_between_ranks_and_elements() -> None:

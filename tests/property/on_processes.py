@@ -12,7 +12,6 @@ import hashlib
 import random
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -20,10 +19,12 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket import Communicator, Program, Schedule, _native, spawn
-from hocket.algorithms import all_pairs, all_to_next, chain, direct, hierarchical, ring, sccl, tree, two_step
+from hocket import Communicator, Schedule, _native, spawn
+from hocket.algorithms import ring
+from hocket.algorithms.catalogue import CATALOGUE
 from hocket.collectives import members
 from hocket.semantics import reference
+from tests.algorithms.prove import cases
 from tests.property.programs import random_case
 
 Array = NDArray[np.generic]
@@ -127,47 +128,31 @@ def against_numpy(run: Run, inputs: list[Array], outputs: list[Array]) -> None:
             assert np.all(np.abs(found.astype(expected.dtype) - expected / divisor) <= bound), (run.name, rank, block)
 
 
-def library() -> Iterator[Program]:
-    """Every library algorithm at several shapes, odd and prime numbers of ranks too."""
-    for ranks in (1, 2, 3, 4, 5, 7):
-        yield ring.all_reduce(ranks)
-        yield ring.all_reduce(ranks, channels=2)
-        yield ring.all_gather(ranks, channels=2)
-        yield ring.reduce_scatter(ranks)
-        yield all_pairs.all_reduce(ranks)
-        yield direct.all_to_all(ranks)
-        for rooted in (chain.broadcast, chain.reduce, tree.broadcast, tree.reduce):
-            yield rooted(ranks, ranks // 2)
-        for rooted in (direct.gather, direct.scatter, tree.gather, tree.scatter):
-            yield rooted(ranks, ranks // 2)
-    for nodes, gpus in ((1, 2), (2, 2), (2, 3), (3, 2)):
-        yield hierarchical.all_reduce(nodes, gpus)
-        yield hierarchical.all_reduce(nodes, gpus, parallel=2)
-        yield two_step.all_to_all(nodes, gpus)
-        yield all_to_next.all_to_next(nodes, gpus)
-    yield sccl.all_gather()
-
-
 TYPES = tuple((dtype, op) for dtype, ops in _native.OPERATORS_OF.items() for op in ops)
 """Every type with every operator it has."""
 
 NUMPY = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add}
 
 
-def library_runs(sizes: tuple[int, ...], seed: int = 0) -> list[Run]:
-    """Calls of the library: each program with 1 to 3 instances, each at every size."""
+def library_runs(sizes: tuple[int, ...], every: int = 1) -> list[Run]:
+    """Calls of every program of the catalogue on 1 to 8 ranks, rooted ones at one root, with 1 to 3 instances, at every
+    size; or only one ``every`` so many."""
+    programs = [
+        functools.partial(algorithm.factory, **parameters)
+        for algorithm in CATALOGUE
+        for ranks in range(1, 9)
+        for parameters in cases(algorithm, ranks, roots=[ranks // 2])
+    ]
     runs = []
-    for program in library():
-        for instances in (1, 2, 3):
-            schedule = program.compile(instances=instances)
-            for size in sizes:
-                dtype, op = TYPES[len(runs) % len(TYPES)]
-                collective = schedule.collective
-                if not collective.reduces():
-                    op = "sum"
-                blocks = [max(collective.input_blocks(r), collective.output_blocks(r)) for r in range(collective.size)]
-                units = max(1, size // max(blocks))
-                runs.append(Run(program.name, schedule, units, dtype, op, seed + len(runs), len(runs) % 2 == 0))
+    for number, (program, instances, size) in list(enumerate(product(programs, (1, 2, 3), sizes)))[::every]:
+        schedule = program().compile(instances=instances)
+        dtype, op = TYPES[len(runs) % len(TYPES)]
+        collective = schedule.collective
+        if not collective.reduces():
+            op = "sum"
+        blocks = [max(collective.input_blocks(r), collective.output_blocks(r)) for r in range(collective.size)]
+        units = max(1, size // max(blocks))
+        runs.append(Run(schedule.name, schedule, units, dtype, op, number, len(runs) % 2 == 0))
     return runs
 
 
