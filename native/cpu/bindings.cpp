@@ -234,6 +234,8 @@ NB_MODULE(_native, m) {
     m.attr("OPERATORS_OF") = operators_of_types();
     m.attr("OPERATORS") = names(kOperatorNames);
     m.attr("FILE_BYTES") = kFileBytes;
+    m.attr("STAMP") = kStamp;
+    m.def("reserve_control", &reserve_control, "descriptor"_a, "ranks"_a);
     m.attr("MOST_CONNECTIONS") = kMostWindows;
     m.attr("PROTOCOL") = std::to_string(kPlanMagic) + "." + std::to_string(sizeof(RankBlock));
 

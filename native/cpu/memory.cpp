@@ -11,12 +11,18 @@ namespace {
 
 u64 whole_pages(u64 bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
-// Maps part of the file. The pages are there afterwards: a full memory is an error now rather than a SIGBUS later.
+u64 control_bytes(u32 ranks) { return whole_pages(ranks * sizeof(RankBlock)); }
+
+// Makes sure that the pages are there: a full memory is an error now rather than a SIGBUS later. Not posix_fallocate,
+// which writes to the pages where the file system cannot do it, while another rank does.
+int reserve(int descriptor, u64 place, u64 bytes) {
+    while (::fallocate(descriptor, 0, off_t(place), off_t(bytes)) != 0)
+        if (errno != EINTR) return errno;
+    return 0;
+}
+
 void* map(int descriptor, u64 place, u64 bytes) {
-    int failed;
-    do failed = ::posix_fallocate(descriptor, off_t(place), off_t(bytes));
-    while (failed == EINTR);
-    if (failed != 0) {
+    if (const int failed = reserve(descriptor, place, bytes)) {
         errno = failed;
         return MAP_FAILED;
     }
@@ -25,10 +31,16 @@ void* map(int descriptor, u64 place, u64 bytes) {
 
 }  // namespace
 
+int reserve_control(int descriptor, u32 ranks) { return reserve(descriptor, 0, control_bytes(ranks)); }
+
 SharedMemory::SharedMemory(int descriptor, u32 ranks)
-    : descriptor_(descriptor), ranks_(ranks), control_bytes_(whole_pages(ranks * sizeof(RankBlock))) {
+    : descriptor_(descriptor), ranks_(ranks), control_bytes_(control_bytes(ranks)) {
     void* at = map(descriptor_, 0, control_bytes_);
-    if (at == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "cannot map shared memory");
+    if (at == MAP_FAILED) {
+        const int failed = errno;
+        ::close(descriptor_);
+        throw std::system_error(failed, std::generic_category(), "cannot map shared memory");
+    }
     control_ = static_cast<RankBlock*>(at);
 }
 

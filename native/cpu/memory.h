@@ -2,7 +2,7 @@
 //
 // The file is sparse and very large: a control region, then a window at a fixed place for every connection there could
 // be, (source, destination, channel). So no rank has to agree with another on an allocation, memory is reused from one
-// schedule to the next, and a window that grows stays where it is.
+// schedule to the next, and a window that grows stays where it is. A file that is no memfd grows to its last window.
 #pragma once
 
 #include <map>
@@ -17,6 +17,7 @@ constexpr u64 kPage = 4096;
 constexpr u64 kWindowStride = u64(1) << 30;  // the most a window can hold
 constexpr u64 kMostWindows = u64(1) << 24;
 constexpr u64 kFileBytes = (kMostWindows + 1) * kWindowStride;
+constexpr u64 kStamp = kWindowStride - kPage;  // where the file says which meeting it is of
 
 // The digest of a call that exchanges words; 0 is that of a barrier, and a schedule has neither.
 constexpr u64 kExchange = 1;
@@ -68,10 +69,13 @@ class Memory {
     virtual int reserve(Window* window, u64 bytes) = 0;
 };
 
-// Memory in a sealed memfd that other processes map too.
+// Makes sure that there is memory for the control region of so many ranks. Returns 0 or an errno.
+int reserve_control(int descriptor, u32 ranks);
+
+// Memory in a file that other processes map too (hocket/runtime/segments.py).
 class SharedMemory final : public Memory {
   public:
-    // Takes the descriptor over. Throws std::system_error.
+    // Takes the descriptor over, also where it throws std::system_error.
     SharedMemory(int descriptor, u32 ranks);
     ~SharedMemory() override;
     SharedMemory(const SharedMemory&) = delete;

@@ -11,6 +11,7 @@ TYPES: tuple[str, ...]
 OPERATORS_OF: dict[str, tuple[str, ...]]
 OPERATORS: tuple[str, ...]
 FILE_BYTES: int
+STAMP: int
 MOST_CONNECTIONS: int
 PROTOCOL: str
 
@@ -110,6 +111,9 @@ class Member:
     def leave(self) -> None: ...
     def fail(self, culprit: int, why: str) -> None: ...
     def forked(self) -> None: ...
+
+def reserve_control(descriptor: int, ranks: int) -> int:
+    """Make sure that there is memory for the control region. Returns 0 or an errno."""
 
 def divide(array: NDArray[generic], type: int, p: int, isa: str = ...) -> None: ...
 def reduce(

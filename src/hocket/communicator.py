@@ -19,6 +19,7 @@ from hocket.runtime import launch
 from hocket.runtime.bootstrap import meet
 from hocket.runtime.execution import Endpoint
 from hocket.runtime.execution import Handle as Handle
+from hocket.runtime.stores import Store
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Result = TypeVar("Result")
@@ -439,18 +440,32 @@ class Communicator:
         return f"<Communicator rank {self.rank} of {self.size}>"
 
 
-def init(timeout: float = 1800.0) -> Communicator:
-    """Meet the other ranks that a launcher started; alone without one.
+def init(
+    timeout: float = 1800.0, *, rank: int | None = None, size: int | None = None, store: Store | None = None
+) -> Communicator:
+    """Meet the other ranks that a launcher started, or those that share a key-value store; alone without either.
 
     Launchers are ``hocket launch``, ``hocket.spawn``, torchrun, Open MPI's, MPICH's and Intel's mpiexec, srun; where
     several left their variables, the first of these counts. All ranks must be on one machine.
+
+    ``store`` is anything with ``set(key, value)``, ``get(key)`` and ``check(keys)`` that all ranks reach, such as a
+    store of torch.distributed; ``rank`` and ``size`` belong to it, and the launcher is not asked. Every rank makes the
+    same number of calls with a store, in the same order. Ranks that turn out to be on several machines, in several
+    network namespaces or of several users are an error on every rank, at once.
 
     ``timeout`` is in seconds: how long nothing may move, here and in any call, before it counts as an error.
     Raises BootstrapFailed, and PeerFailed when it is known that a rank ended and never will come.
     """
     if not isinstance(timeout, int | float) or not timeout > 0:
         raise InvalidArgument(f"timeout must be a positive number of seconds, not {timeout!r}", caller())
-    return Communicator(Endpoint(meet(timeout), timeout))
+    if store is None and rank is None and size is None:
+        return Communicator(Endpoint(meet(timeout), timeout))
+    which, many = whole(rank), whole(size)
+    if store is None or which is None or many is None:
+        raise InvalidArgument("rank, size and store belong together", caller(), "a launcher gives ranks without them")
+    if not 0 <= which < many:
+        raise InvalidArgument(f"rank must be in [0, {many}), not {which}", caller())
+    return Communicator(Endpoint(meet(timeout, which, many, store), timeout))
 
 
 def spawn(fn: Callable[..., Result], ranks: int = 4, args: Sequence[object] = ()) -> list[Result]:

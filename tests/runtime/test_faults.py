@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket import Communicator, _native
+from hocket import Communicator
 from hocket.algorithms import ring
 from hocket.errors import BootstrapFailed, CallTimeout, CommunicatorDead, HocketError, PeerFailed, RankFailed
+from hocket.runtime import bootstrap
 
 BOUND = 5.0  # seconds in which a fault must be known everywhere
 
@@ -347,7 +348,7 @@ def test_a_rank_that_ends_while_the_others_meet() -> None:
         )
         for rank in range(2)
     ]
-    hello = {"protocol": _native.PROTOCOL, "rank": 2, "size": 4, "cores": [0]}
+    hello = {"protocol": bootstrap._PROTOCOL, "rank": 2, "size": 4, "cores": [0]}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
         while line.connect_ex(f"\0hocket/{variables['HOCKET_RENDEZVOUS']}/0"):
             time.sleep(0.01)

@@ -122,7 +122,9 @@ def test_the_innermost_launcher_counts() -> None:
     ("variables", "message", "helps"),
     [
         (torchrun(0, 4, "17") | {"LOCAL_WORLD_SIZE": "2"}, "torchrun started 4 ranks, only 2", "one machine"),
-        (slurm(0, 4, "1") | {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_TASKS_PER_NODE": "2(x2)"}, "only 2", "machine"),
+        (open_mpi(3, 4, "1") | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "Open MPI started 4 ranks, only 1", "one machine"),
+        (intel(1, 4, "1") | {"MPI_LOCALNRANKS": "2"}, "MPICH started 4 ranks, only 2", "one machine"),
+        (slurm(0, 4, "1") | {"SLURM_STEP_NUM_NODES": "2"}, "SLURM started 4 ranks, only some", "one machine"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, "torchrun says nothing that tells this job", "set HOCKET_RENDEZVOUS"),
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, "Open MPI says nothing", "HOCKET_RENDEZVOUS"),
         ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "MPICH says nothing", "HOCKET_RENDEZVOUS"),

@@ -12,7 +12,7 @@ from hocket.algorithms import all_pairs, hierarchical, ring, two_step
 from hocket.errors import Location, UnevenSize
 from hocket.ir.geometry import check_size, chunk_length
 from hocket.ir.schedule import Narrowing, Rank, Schedule
-from hocket.runtime.bootstrap import _memory
+from hocket.runtime import segments
 from hocket.runtime.plan import lower
 
 SIZES = st.integers(0, 3000)
@@ -72,12 +72,12 @@ def test_native_code_accepts_every_plan(schedule: Schedule) -> None:
     size = schedule.collective.size
     for rank in range(size):
         plan = lower(schedule, rank)
-        member = _native.Member(rank, size, _memory(), [-1] * size, 0, 0, 1.0)
+        member = _native.Member(rank, size, segments.create(size, ""), [-1] * size, 0, 0, 1.0)
         member.plan(plan.words, plan.digest, plan.name)
         assert lower(schedule, rank) == plan
         with pytest.raises(ValueError, match="tables do not fill it"):
             member.plan(plan.words[:-4], plan.digest, plan.name)
-        other = _native.Member((rank + 1) % size, size, _memory(), [-1] * size, 0, 0, 1.0)
+        other = _native.Member((rank + 1) % size, size, segments.create(size, ""), [-1] * size, 0, 0, 1.0)
         with pytest.raises(ValueError, match="another rank"):
             other.plan(plan.words, plan.digest, plan.name)
 

@@ -2,12 +2,13 @@
 
 Rank 0 listens on an abstract socket, whose name holds a token nobody can guess; nothing lies in a file system. Every
 rank sends it one end of its *lifeline*, a socket pair whose other end only that rank holds, so that the kernel tells
-all who hold the first end when the rank is gone. Rank 0 hands out all lifelines and a sealed memfd, the shared memory.
+all who hold the first end when the rank is gone. Rank 0 hands out all lifelines and the shared memory, every rank says
+whether it could take them, and only then any goes on: what fails on one fails on all, for the same reason.
 """
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import json
 import os
 import secrets
@@ -16,19 +17,24 @@ import socket
 import stat
 import struct
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from hocket import _native
-from hocket.errors import BootstrapFailed, PeerFailed
+from hocket.errors import BootstrapFailed, HocketError, PeerFailed
+from hocket.runtime import segments, stores
 from hocket.runtime.launchers import RANK, SIZE, TOKEN, Place, place
 
 _LAUNCHER = "HOCKET_LAUNCHER"  # "descriptor:inode" of a socket on which the launcher says that a rank has ended
 _BATCH = 128  # descriptors in one message; the kernel takes 253
 _MESSAGE = 1 << 16
+_PROTOCOL = f"{_native.PROTOCOL}.2"  # what all of a meeting must have in common
+_PATIENCE = 1.0  # seconds beyond the timeout in which rank 0 may say who was missing
+_FILES = "a limit on open files (ulimit -n) must be raised"
 _meetings = count()  # a program may call init() several times; each rank counts its own calls, in the same order
 
 
@@ -45,6 +51,14 @@ class Meeting:
     lifelines: list[int]
     own_lifeline: socket.socket | None
     crowded: bool
+
+    def leave(self) -> None:
+        """Close all but the memory."""
+        for lifeline in self.lifelines:
+            if lifeline >= 0:
+                os.close(lifeline)
+        if self.own_lifeline is not None:
+            self.own_lifeline.close()
 
 
 class Ends:
@@ -84,259 +98,356 @@ def _from_launcher(variables: Mapping[str, str] = os.environ) -> dict[int, int |
     return {}
 
 
-def meet(timeout: float) -> Meeting:
-    """Wait until all ranks are here. One rank alone without a launcher.
+def meet(
+    timeout: float, rank: int | None = None, size: int | None = None, store: stores.Store | None = None
+) -> Meeting:
+    """Wait until all ranks are here: those of a store, or those of a launcher; one rank alone with neither.
 
     Raises BootstrapFailed, also when they are not all here after ``timeout`` seconds, and PeerFailed when one has ended
     that never will be.
     """
-    here = place()
-    if here is None:
-        return Meeting(0, 1, _memory(), [-1], None, crowded=False)
-    return gather(replace(here, token=f"{here.token}/{next(_meetings)}"), timeout, _from_launcher())
+    watched = _from_launcher()
+    if store is None:
+        here = place() or Place(0, 1, "")
+        return gather(replace(here, token=f"{here.token}/{next(_meetings)}"), timeout, watched)
+    assert rank is not None
+    assert size is not None
+    begun = time.monotonic()
+    with selectors.DefaultSelector() as waiting:
+        for descriptor in watched:
+            waiting.register(descriptor, selectors.EVENT_READ)
+        here = stores.place(
+            store, rank, size, _PROTOCOL, timeout, lambda pause: _raise_ended(waiting.select(pause), watched)
+        )
+    return gather(here, timeout - (time.monotonic() - begun), watched)
 
 
 def gather(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Meeting:
-    """Wait until all ranks of one token are here.
+    """Wait until all ranks of one token are here and have what they need.
 
     ``watched`` maps sockets to the rank whose end makes them readable, None where a message on it says which. No rank
     can leave a meeting before all have come, so if one ends while this rank waits for any, they never will meet.
     """
     if here.size == 1:
-        return Meeting(0, 1, _memory(), [-1], None, crowded=False)
-    near, far = socket.socketpair()
-    address = f"\0hocket/{here.token}"
+        return Meeting(0, 1, segments.create(1, here.token), [-1], None, crowded=False)
     try:
-        with far:
-            meeting = _host if here.rank == 0 else _join
-            met = meeting(here, address, timeout, far, watched)
+        near, far = socket.socketpair()
+        try:
+            with far:
+                met = (_host if here.rank == 0 else _join)(here, timeout, far, watched)
+        except BaseException:
+            near.close()
+            raise
     except (OSError, ValueError) as error:
-        near.close()
-        if isinstance(error, TimeoutError):
-            raise _absent(here, timeout, {0}) from error
-        raise BootstrapFailed(f"rank {here.rank} could not meet the others: {error}") from error
-    except BaseException:
-        near.close()
-        raise
+        raise _impossible(here, timeout, error) from error
     met.own_lifeline = near
     os.close(met.lifelines[here.rank])
     met.lifelines[here.rank] = -1
     return met
 
 
-def _memory() -> int:
-    """Shared memory without a name, which nobody can shrink under our feet. Sparse: only what is used takes memory."""
-    try:
-        descriptor = os.memfd_create("hocket", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+def _host(here: Place, timeout: float, own: socket.socket, watched: Mapping[int, int | None]) -> Meeting:
+    host = _Host(here, timeout, watched)
+    memory: int | None = None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.setblocking(False)
         try:
-            os.ftruncate(descriptor, _native.FILE_BYTES)
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        except OSError:
-            os.close(descriptor)
-            raise
-    except OSError as error:
-        raise BootstrapFailed(
-            f"there is no shared memory: {error.strerror}", "a limit on the size of files (ulimit -f) must be lifted"
-        ) from error
-    return descriptor
-
-
-def _absent(here: Place, timeout: float, ranks: Collection[int]) -> BootstrapFailed:
-    which = ", ".join(map(str, sorted(ranks)))
-    return BootstrapFailed(
-        f"not all of the {here.size} ranks were here after {timeout:.3g} s: {which} not seen",
-        "ranks must be on one machine, in one network namespace",
-    )
-
-
-def _host(here: Place, address: str, timeout: float, own: socket.socket, watched: Mapping[int, int | None]) -> Meeting:
-    lifelines = [os.dup(own.fileno())] + [-1] * (here.size - 1)
-    cores = set(os.sched_getaffinity(0))
-    guests: dict[int, socket.socket] = {}
-    strangers: set[socket.socket] = set()  # who have connected and not said hello, or nothing that can be accepted
-    memory = -1
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            listener.setblocking(False)
-            listener.bind(address)
+            host.lifelines[0] = os.dup(own.fileno())
+            listener.bind(_address(here))
             listener.listen(here.size)
-            failed = _await_guests(here, listener, timeout, watched, guests, strangers, lifelines, cores)
-            if failed is not None:
-                _accept(listener, strangers, timeout)  # who has come in the meantime is to know as well
-        if failed is None:
-            memory = _memory()
-        crowded = here.size > min(len(cores), _quota())
-        terms = json.dumps({"failed": _told(failed), "crowded": crowded}).encode()
-        for guest in (*guests.values(), *strangers) if failed else guests.values():
-            with suppress(ConnectionError):  # it is gone; its lifeline tells, in the first call
-                guest.sendall(terms)
-                for sent in range(0, 0 if failed else here.size, _BATCH):
-                    socket.send_fds(guest, [b"lifelines"], lifelines[sent : sent + _BATCH])
-                if failed is None:
-                    socket.send_fds(guest, [b"memory"], [memory])
-        if failed is not None:
-            raise failed
-    except BaseException:
-        for descriptor in (*lifelines, memory):
-            if descriptor >= 0:
-                os.close(descriptor)
-        raise
-    finally:
-        for guest in (*guests.values(), *strangers):
-            guest.close()
-    return Meeting(0, here.size, memory, lifelines, None, crowded)
+            host.await_hellos(listener)
+            crowded = here.size > min(len(host.cores), _quota())
+            memory = segments.create(here.size, here.token)
+            host.hand_out(memory, crowded)
+            host.await_answers()
+            host.dismiss({})
+        except BaseException as error:
+            for descriptor in (*host.lifelines, -1 if memory is None else memory):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            expected = isinstance(error, OSError | ValueError)
+            failed = _impossible(here, timeout, error) if expected else error
+            host.dismiss({"failed": _told(here, failed)}, listener)
+            if failed is error:
+                raise
+            raise failed from error
+    return Meeting(0, here.size, memory, host.lifelines, None, crowded)
 
 
-def _await_guests(
-    here: Place,
-    listener: socket.socket,
-    timeout: float,
-    watched: Mapping[int, int | None],
-    guests: dict[int, socket.socket],
-    strangers: set[socket.socket],
-    lifelines: list[int],
-    cores: set[int],
-) -> BootstrapFailed | PeerFailed | None:
-    """Fill ``guests``, their ``lifelines`` and all their ``cores``. Returns why that cannot be done."""
-    deadline = time.monotonic() + timeout
-    with selectors.DefaultSelector() as waiting:
-        for descriptor in (listener.fileno(), *watched):
-            waiting.register(descriptor, selectors.EVENT_READ)
-        while len(guests) < here.size - 1:
-            ready = {key.fileobj for key, _ in waiting.select(deadline - time.monotonic())}
-            failed = _ended(ready, watched)
-            if failed is not None:
-                return failed
-            if not ready and time.monotonic() >= deadline:
-                return _absent(here, timeout, set(range(1, here.size)) - guests.keys())
-            for rank, guest in guests.items():
-                if guest in ready:  # it has nothing more to say
-                    return PeerFailed(here.name(rank), "ended while the ranks were meeting")
-            for guest in [guest for guest in strangers if guest in ready]:
-                data, descriptors = b"", list[int]()
-                with suppress(ConnectionError):
-                    data, descriptors, _, _ = socket.recv_fds(guest, _MESSAGE, 1)
-                if not data:  # who it was is not known; what started it will tell
+class _Host:
+    """Rank 0's side of a meeting."""
+
+    def __init__(self, here: Place, timeout: float, watched: Mapping[int, int | None]) -> None:
+        self.lifelines = [-1] * here.size
+        self.cores = set(os.sched_getaffinity(0))
+        self._here = here
+        self._timeout = timeout
+        self._deadline = time.monotonic() + timeout
+        self._watched = watched
+        self._guests: dict[int, socket.socket] = {}
+        self._strangers: set[socket.socket] = set()  # who have connected and not said hello
+        self._foreign: set[int] = set()  # other users who knocked
+
+    def await_hellos(self, listener: socket.socket) -> None:
+        """Fill ``lifelines`` and ``cores``."""
+        with selectors.DefaultSelector() as waiting:
+            for descriptor in (listener.fileno(), *self._watched):
+                waiting.register(descriptor, selectors.EVENT_READ)
+            while len(self._guests) < self._here.size - 1:
+                ready = self._wait(waiting, set(range(1, self._here.size)) - self._guests.keys())
+                for rank, guest in self._guests.items():
+                    if guest.fileno() in ready:  # it has nothing to say but that it gives up
+                        self._hear(rank, guest)
+                for guest in [guest for guest in self._strangers if guest.fileno() in ready]:
+                    if not self._introduce(guest):
+                        waiting.unregister(guest)
+                        guest.close()
+                if listener.fileno() in ready:
+                    for guest in self._accept(listener):
+                        waiting.register(guest, selectors.EVENT_READ)
+
+    def hand_out(self, memory: int, crowded: bool) -> None:
+        """Give every guest all lifelines and the memory."""
+        for guest in self._guests.values():
+            with suppress(ConnectionError):  # it is gone: await_answers will see
+                _send(guest, {"crowded": crowded}, [], self._deadline)
+                for sent in range(0, self._here.size, _BATCH):
+                    _send(guest, {}, self.lifelines[sent : sent + _BATCH], self._deadline)
+                _send(guest, {}, [memory], self._deadline)
+
+    def await_answers(self) -> None:
+        """Return once every guest has said that it has all."""
+        pending = dict(self._guests)
+        with selectors.DefaultSelector() as waiting:
+            for descriptor in (*(guest.fileno() for guest in pending.values()), *self._watched):
+                waiting.register(descriptor, selectors.EVENT_READ)
+            while pending:
+                ready = self._wait(waiting, pending)
+                for rank in [rank for rank, guest in pending.items() if guest.fileno() in ready]:
+                    guest = pending.pop(rank)
                     waiting.unregister(guest)
-                    strangers.remove(guest)
+                    self._hear(rank, guest)
+
+    def dismiss(self, word: dict[str, Any], listener: socket.socket | None = None) -> None:
+        """Say a last word to all that are here, also to those at the door."""
+        for guest in (*self._guests.values(), *self._strangers):
+            with guest, suppress(OSError):
+                _send(guest, word, [], self._deadline + _PATIENCE)
+        if listener is not None:
+            with suppress(OSError):
+                while True:
+                    guest, _ = listener.accept()
+                    with guest, suppress(OSError):
+                        if _user(guest) == os.geteuid():
+                            _send(guest, word, [], self._deadline + _PATIENCE)
+
+    def _wait(self, waiting: selectors.BaseSelector, missing: Collection[int]) -> set[int]:
+        events = waiting.select(max(0.0, self._deadline - time.monotonic()))
+        _raise_ended(events, self._watched)
+        if not events and time.monotonic() >= self._deadline:
+            users = ", ".join(map(str, sorted(self._foreign)))
+            also = f"; a process of another user ({users}) was, and is no rank" if users else ""
+            raise stores.absent(self._here.size, self._timeout, set(map(self._here.name, missing)), also)
+        return {key.fd for key, _ in events}
+
+    def _hear(self, rank: int, guest: socket.socket) -> None:
+        data = b""
+        with suppress(ConnectionError):
+            data = guest.recv(_MESSAGE)
+        if not data:
+            raise PeerFailed(self._here.name(rank), "ended while the ranks were meeting")
+        _raise_told(json.loads(data))
+
+    def _introduce(self, guest: socket.socket) -> bool:
+        """Make a stranger a guest; False if it left without a word. What started it will tell who it was."""
+        self._strangers.remove(guest)
+        data, descriptors = b"", list[int]()
+        with suppress(ConnectionError):
+            data, descriptors, _, _ = socket.recv_fds(guest, _MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
+        if not data:
+            return False
+        try:
+            hello = json.loads(data)
+            objection = _objection(self._here, hello, self._guests)
+            if objection is not None:
+                raise BootstrapFailed(objection)
+            if not descriptors:
+                raise BootstrapFailed("rank 0 can open no more files", _FILES)
+        except BaseException:
+            self._strangers.add(guest)  # it is to know as well
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise
+        self._guests[hello["rank"]] = guest
+        (self.lifelines[hello["rank"]],) = descriptors
+        self.cores |= set(hello["cores"])
+        return True
+
+    def _accept(self, listener: socket.socket) -> list[socket.socket]:
+        found = []
+        with suppress(BlockingIOError):
+            while True:
+                guest, _ = listener.accept()
+                user = _user(guest)
+                if user == os.geteuid():
+                    found.append(guest)
+                    self._strangers.add(guest)
+                else:
+                    self._foreign.add(user)
                     guest.close()
-                    continue
-                hello = json.loads(data)
-                objection = _objection(here, hello, guests)
-                if objection is not None:
-                    for descriptor in descriptors:
-                        os.close(descriptor)
-                    return BootstrapFailed(objection)
-                strangers.remove(guest)
-                guests[hello["rank"]] = guest
-                (lifelines[hello["rank"]],) = descriptors
-                cores |= set(hello["cores"])
-            if listener.fileno() in ready:
-                for guest in _accept(listener, strangers, timeout):
-                    waiting.register(guest, selectors.EVENT_READ)
-    return None
+        return found
 
 
-def _accept(listener: socket.socket, strangers: set[socket.socket], timeout: float) -> list[socket.socket]:
-    """Add to the strangers who waits at the door."""
-    found = []
-    with suppress(BlockingIOError):
-        while True:
-            guest, _ = listener.accept()
-            guest.settimeout(timeout)
-            if _same_user(guest):
-                found.append(guest)
+def _join(here: Place, timeout: float, own: socket.socket, watched: Mapping[int, int | None]) -> Meeting:
+    deadline = time.monotonic() + timeout
+    received: list[int] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as host, selectors.DefaultSelector() as waiting:
+        for watch in watched:
+            waiting.register(watch, selectors.EVENT_READ)
+        _connect(host, here, deadline, waiting, watched)
+
+        def hear() -> dict[str, Any]:
+            host.settimeout(_left(deadline + _PATIENCE))
+            data = b""
+            for _ in range(2):  # an error may come before the last word of a host that left, and only once
+                with suppress(ConnectionError):
+                    data, descriptors, flags, _ = socket.recv_fds(host, _MESSAGE, _BATCH, socket.MSG_CMSG_CLOEXEC)
+                    received.extend(descriptors)
+                    if flags & socket.MSG_CTRUNC:
+                        raise BootstrapFailed(f"rank {here.name(here.rank)} can open no more files", _FILES)
+                    break
+            if not data:
+                _raise_ended(waiting.select(0), watched)
+                raise PeerFailed(here.name(0), "ended while the ranks were meeting")
+            word: dict[str, Any] = json.loads(data)
+            _raise_told(word)
+            return word
+
+        try:
+            hello = {
+                "protocol": _PROTOCOL,
+                "rank": here.rank,
+                "size": here.size,
+                "cores": sorted(os.sched_getaffinity(0)),
+            }
+            with suppress(ConnectionError):  # it may have said why it left
+                _send(host, hello, [own.fileno()], deadline)
+            crowded = bool(hear()["crowded"])
+            while len(received) < here.size + 1:
+                hear()
+            segments.check(received[-1], here.token)
+            with suppress(ConnectionError):
+                _send(host, {}, [], deadline)
+            hear()
+        except BaseException as error:
+            for descriptor in received:
+                os.close(descriptor)
+            expected = isinstance(error, OSError | ValueError)
+            failed = _impossible(here, timeout, error) if expected else error
+            with suppress(OSError):
+                _send(host, {"failed": _told(here, failed)}, [], deadline + _PATIENCE)
+            if failed is error:
+                raise
+            raise failed from error
+    return Meeting(here.rank, here.size, received[-1], received[:-1], None, crowded)
+
+
+def _connect(
+    host: socket.socket,
+    here: Place,
+    deadline: float,
+    waiting: selectors.BaseSelector,
+    watched: Mapping[int, int | None],
+) -> None:
+    pause = 0.001
+    while True:
+        host.settimeout(_left(deadline))
+        try:
+            host.connect(_address(here))
+            break
+        except (ConnectionRefusedError, BlockingIOError):  # rank 0 is not there yet, or has its hands full
+            _raise_ended(waiting.select(pause), watched)
+            pause = min(2 * pause, 0.02)
+    user = _user(host)
+    if user != os.geteuid():
+        raise BootstrapFailed(
+            f"rank {here.name(0)} is a process of another user ({user}) than rank {here.name(here.rank)}"
+            f" ({os.geteuid()})",
+            stores.USERS,
+        )
+
+
+def _address(here: Place) -> str:
+    return f"\0hocket/{here.token}"
+
+
+def _send(line: socket.socket, word: Mapping[str, Any], descriptors: Sequence[int], deadline: float) -> None:
+    data = json.dumps(word).encode()
+    while True:
+        line.settimeout(_left(deadline))
+        try:
+            if descriptors:
+                socket.send_fds(line, [data], descriptors)
             else:
-                guest.close()
-    strangers.update(found)
-    return found
+                line.sendall(data)
+            return
+        except OSError as error:
+            if error.errno != errno.ETOOMANYREFS:  # a user's descriptors on the way are limited as open ones are
+                raise
+        time.sleep(0.001)
 
 
-def _ended(ready: Collection[object], watched: Mapping[int, int | None]) -> BootstrapFailed | PeerFailed | None:
-    """The error that says whose end one of the watched sockets reports."""
-    for descriptor in watched.keys() & ready:
-        with socket.socket(fileno=os.dup(descriptor)) as line:
-            rank, text = watched[descriptor], line.recv(_MESSAGE, socket.MSG_PEEK).decode()
+def _raise_ended(events: Sequence[tuple[selectors.SelectorKey, int]], watched: Mapping[int, int | None]) -> None:
+    """Raise the error that says whose end one of the watched sockets reports."""
+    for descriptor in watched.keys() & {key.fd for key, _ in events}:
+        rank = watched[descriptor]
         if rank is not None:
-            return PeerFailed(rank, "ended before the ranks had met")
+            raise PeerFailed(rank, "ended or gave up before the ranks had met")
+        with socket.socket(fileno=os.dup(descriptor)) as line:
+            text = line.recv(_MESSAGE, socket.MSG_PEEK).decode()
         if not text:
-            return BootstrapFailed("the launcher ended before the ranks had met")
+            raise BootstrapFailed("the launcher ended before the ranks had met")
         number, _, how = text.partition(" ")
-        return PeerFailed(int(number), f"{how} before the ranks had met")
-    return None
+        raise PeerFailed(int(number), f"{how} before the ranks had met")
 
 
-def _told(error: BootstrapFailed | PeerFailed | None) -> list[object] | None:
-    return None if error is None else [error.rank if isinstance(error, PeerFailed) else None, error.reason]
+def _told(here: Place, error: BaseException) -> list[object]:
+    """An error as it travels: the rank it is of, if it is of one, what happened, and what helps."""
+    if isinstance(error, BootstrapFailed):
+        return [None, error.reason, error.help]
+    if isinstance(error, PeerFailed):
+        return [error.rank, error.reason, None]
+    how = "was interrupted" if isinstance(error, KeyboardInterrupt) else f"raised {type(error).__name__}"
+    return [here.name(here.rank), f"{how} while the ranks were meeting", None]
+
+
+def _raise_told(word: Mapping[str, Any]) -> None:
+    if "failed" in word:
+        rank, reason, helps = word["failed"]
+        raise BootstrapFailed(reason, helps) if rank is None else PeerFailed(rank, reason)
+
+
+def _impossible(here: Place, timeout: float, error: BaseException) -> HocketError:
+    """What an error of the system, or a message that makes no sense, means for this meeting."""
+    if isinstance(error, TimeoutError):
+        return stores.absent(here.size, timeout, {here.name(0)})
+    number = error.errno if isinstance(error, OSError) else None
+    if number == errno.EADDRINUSE:
+        return BootstrapFailed("two processes are rank 0")
+    why = os.strerror(number) if number else str(error)
+    helps = _FILES if number in (errno.EMFILE, errno.ENFILE) else None
+    return BootstrapFailed(f"rank {here.name(here.rank)} could not meet the others: {why}", helps)
 
 
 def _objection(here: Place, hello: Mapping[str, object], guests: Mapping[int, socket.socket]) -> str | None:
     rank = hello["rank"]
-    if hello["protocol"] != _native.PROTOCOL:
+    if hello["protocol"] != _PROTOCOL:
         return f"rank {rank} runs another version of hocket"
     if hello["size"] != here.size:
         return f"rank {rank} was told of {hello['size']} ranks, rank 0 of {here.size}"
     if rank == 0 or rank in guests:
         return f"two processes are rank {rank}"
     return None
-
-
-def _join(here: Place, address: str, timeout: float, own: socket.socket, watched: Mapping[int, int | None]) -> Meeting:
-    deadline = time.monotonic() + timeout
-    hello = {
-        "protocol": _native.PROTOCOL,
-        "rank": here.rank,
-        "size": here.size,
-        "cores": sorted(os.sched_getaffinity(0)),
-    }
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as host, selectors.DefaultSelector() as waiting:
-        for descriptor in watched:
-            waiting.register(descriptor, selectors.EVENT_READ)
-        pause = 0.001
-        while True:
-            host.settimeout(_left(deadline))
-            try:
-                host.connect(address)
-                break
-            except (ConnectionRefusedError, BlockingIOError):  # rank 0 is not there yet, or has its hands full
-                ended = _ended({key.fileobj for key, _ in waiting.select(pause)}, watched)
-                if ended is not None:
-                    raise ended from None
-                pause = min(2 * pause, 0.02)
-        if not _same_user(host):
-            raise BootstrapFailed("somebody else's process took the place of rank 0")
-
-        def gone() -> BootstrapFailed | PeerFailed:
-            ended = _ended({key.fileobj for key, _ in waiting.select(0)}, watched)
-            return ended or PeerFailed(here.name(0), "ended while the ranks were meeting")
-
-        received: list[int] = []
-        try:
-            socket.send_fds(host, [json.dumps(hello).encode()], [own.fileno()])
-            host.settimeout(_left(deadline))
-            answer = host.recv(_MESSAGE)
-            if not answer:
-                raise gone()
-            terms = json.loads(answer)
-            if terms["failed"] is not None:
-                rank, reason = terms["failed"]
-                raise BootstrapFailed(reason) if rank is None else PeerFailed(rank, reason)
-            while len(received) < here.size + 1:
-                data, descriptors, _, _ = socket.recv_fds(host, 16, _BATCH)
-                received += descriptors
-                if not data:
-                    raise gone()
-                if not descriptors:
-                    raise BootstrapFailed("no more files can be opened", "ulimit -n must be raised")
-        except BaseException as error:
-            for descriptor in received:
-                os.close(descriptor)
-            if isinstance(error, ConnectionError):
-                raise gone() from error
-            raise
-        for descriptor in received:
-            os.set_inheritable(descriptor, False)
-        return Meeting(here.rank, here.size, received[-1], received[:-1], None, bool(terms["crowded"]))
 
 
 def _left(deadline: float) -> float:
@@ -346,10 +457,10 @@ def _left(deadline: float) -> float:
     return left
 
 
-def _same_user(peer: socket.socket) -> bool:
+def _user(peer: socket.socket) -> int:
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, user, _ = struct.unpack("3i", credentials)
-    return bool(user == os.geteuid())
+    return int(user)
 
 
 def _quota() -> float:

@@ -22,6 +22,7 @@ from hocket import _native
 from hocket._native import Fault, Outcome
 from hocket.collectives import Alias
 from hocket.errors import (
+    BootstrapFailed,
     CallMismatch,
     CallTimeout,
     CommunicatorBusy,
@@ -140,9 +141,13 @@ class Endpoint:
         self.size = meeting.size
         spins, yields = _PATIENCE[meeting.crowded]
         self._own_lifeline: socket | None = meeting.own_lifeline
-        self._member: _native.Member | None = _native.Member(
-            meeting.rank, meeting.size, meeting.memory, meeting.lifelines, spins, yields, timeout, threads
-        )
+        try:
+            self._member: _native.Member | None = _native.Member(
+                meeting.rank, meeting.size, meeting.memory, meeting.lifelines, spins, yields, timeout, threads
+            )
+        except (RuntimeError, MemoryError) as error:
+            meeting.leave()
+            raise BootstrapFailed(f"rank {meeting.rank} has no room for the shared memory: {error}") from error
         self.threads = threads
         self._flights: deque[_native.Flight] = deque()  # in the background, oldest first
         self._lifelines = meeting.lifelines  # the member's, and good while it lives
@@ -241,9 +246,20 @@ class Endpoint:
         ranks = sorted((k, rank) for rank, (c, k, _) in enumerate(words) if c == word[0])
         called = tuple(rank for _, rank in ranks)
         here = Place(called.index(self.rank), len(called), words[called[0]][2], called)
-        meeting = gather(here, self._timeout, {self._lifelines[r]: r for r in called if r != self.rank})
-        meeting.crowded |= self._crowded
-        return Endpoint(meeting, self._timeout, self.threads)
+        try:
+            meeting = gather(here, self._timeout, {self._lifelines[r]: r for r in called if r != self.rank})
+            meeting.crowded |= self._crowded
+            return Endpoint(meeting, self._timeout, self.threads)
+        except PeerFailed as error:
+            outcome = member.barrier()  # the one it names may have given up only because of another
+            if outcome is not None and outcome.rank != error.rank:
+                error = PeerFailed(outcome.rank, outcome.text)
+            self._fail(error.rank, error.reason)
+            raise error from None
+        except BaseException as error:  # the others wait for this rank, and see its end by this communicator's lifeline
+            interrupted = isinstance(error, KeyboardInterrupt)
+            self.abort("was interrupted" if interrupted else f"could not split: {getattr(error, 'reason', error)}")
+            raise
 
     def close(self) -> None:
         """Leave. A rank that still needs this one raises PeerFailed."""
@@ -253,9 +269,12 @@ class Endpoint:
 
     def abort(self, reason: str) -> None:
         """End the communicator on every rank: they raise PeerFailed with this reason, a verb phrase."""
+        self._fail(self.rank, reason)
+
+    def _fail(self, culprit: int, reason: str) -> None:
         if self._member is not None:
-            self._member.fail(self.rank, reason)
-            self._release(f"rank {self.rank} {reason}")
+            self._member.fail(culprit, reason)
+            self._release(f"rank {culprit} {reason}")
 
     def forked(self) -> None:
         """In a child after fork: the communicator is the parent's, and so are its threads and its life."""

@@ -20,6 +20,8 @@ from pathlib import Path
 from hocket.errors import BootstrapFailed
 
 RANK, SIZE, TOKEN = "HOCKET_RANK", "HOCKET_SIZE", "HOCKET_RENDEZVOUS"
+MACHINES = "ranks share memory: start all on one machine, or give the ranks of each a store of their own to init()"
+"""What to do where ranks are on several machines."""
 
 Variables = Mapping[str, str]
 
@@ -43,12 +45,15 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class _Launcher:
-    """``token`` gives what tells one job from another, empty if nothing does; ``local`` the ranks on this machine."""
+    """``token`` gives what tells one job from another, empty if nothing does.
+
+    ``local`` gives the ranks on this machine: empty if that is not known, 0 if they are not all.
+    """
 
     name: str
     rank: str
     size: str
-    local: Callable[[Variables], str | None]
+    local: Callable[[Variables], str]
     token: Callable[[Variables], str]
 
     def place(self, variables: Variables) -> Place | None:
@@ -63,8 +68,7 @@ class _Launcher:
             raise BootstrapFailed(f"{self.rank}={rank} is no rank of {self.size}={size}")
         if local < size:
             raise BootstrapFailed(
-                f"{self.name} started {size} ranks, only {local} of them on this machine",
-                "ranks share memory, so all must be on one machine",
+                f"{self.name} started {size} ranks, only {local or 'some'} of them on this machine", MACHINES
             )
         token = variables.get(TOKEN) or self.token(variables)
         if size > 1 and not token:
@@ -111,9 +115,8 @@ def _slurm(variables: Variables) -> str:
     return f"{job}.{step}" if job and step else ""
 
 
-def _slurm_local(variables: Variables) -> str | None:
-    nodes = _first("SLURM_STEP_NUM_NODES", "SLURM_NNODES")(variables) or "1"
-    return None if nodes == "1" else _first("SLURM_STEP_TASKS_PER_NODE")(variables).partition("(")[0].partition(",")[0]
+def _slurm_local(variables: Variables) -> str:
+    return "" if _first("SLURM_STEP_NUM_NODES", "SLURM_NNODES")(variables) in ("", "1") else "0"
 
 
 _LAUNCHERS = (

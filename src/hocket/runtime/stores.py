@@ -1,0 +1,121 @@
+"""Ranks that meet through a key-value store they were given: who they are, and whether they can share memory at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from hocket.errors import BootstrapFailed, HocketError
+from hocket.runtime.launchers import MACHINES, Place
+
+_CONTAINERS = "containers must share the network of the host, or of one of them"
+USERS = "memory is shared between processes of one user only"
+
+
+class Store(Protocol):
+    """A key-value store that all ranks reach. Those of torch.distributed are such stores.
+
+    All keys that are set begin with ``hocket/``.
+    """
+
+    def set(self, key: str, value: str, /) -> object:
+        """Set a key. None is set twice but one for each rank, by that rank."""
+
+    def get(self, key: str, /) -> bytes | str:
+        """The value of a key that is set."""
+
+    def check(self, keys: list[str], /) -> bool:
+        """Whether all of these are set. Does not wait."""
+
+
+def place(store: Store, rank: int, size: int, protocol: str, timeout: float, pause: Callable[[float], None]) -> Place:
+    """Wait until every rank has said in the store who it is, and agree on a token to meet under.
+
+    ``pause`` sleeps and raises where it is known that a rank will never come. Each rank counts its own meetings in the
+    store, so that all take part in the same. Raises BootstrapFailed on every rank if they cannot share memory.
+    """
+    deadline = time.monotonic() + timeout
+    try:
+        number = _count(store, rank)
+        names = [f"hocket/{number}/{r}" for r in range(size)]
+        terms = f"hocket/{number}/terms"
+
+        def wait(keys: list[str]) -> None:
+            interval = 0.001
+            while not store.check(keys):
+                if time.monotonic() >= deadline:
+                    missing = {r for r in range(size) if not store.check([names[r]])}
+                    raise absent(size, timeout, missing or {0})
+                pause(interval)
+                interval = min(2 * interval, 0.05)
+
+        store.set(names[rank], json.dumps(_identity(size, protocol)))
+        if rank == 0:
+            said: dict[str, str | None] = {"token": secrets.token_hex(16)}
+            try:
+                wait(names)
+                failed = _objection([json.loads(store.get(name)) for name in names])
+            except BootstrapFailed as error:
+                failed = error
+            if failed is not None:
+                said = {"failed": failed.reason, "help": failed.help}
+            store.set(terms, json.dumps(said))
+        else:
+            wait([terms])
+            said = json.loads(store.get(terms))
+    except HocketError:
+        raise
+    except Exception as error:
+        raise BootstrapFailed(f"the store failed: {type(error).__name__}: {error}") from error
+    token = said.get("token")
+    if token is None:
+        raise BootstrapFailed(str(said["failed"]), said["help"])
+    return Place(rank, size, token)
+
+
+def absent(size: int, timeout: float, ranks: set[int], also: str = "") -> BootstrapFailed:
+    """The error that says who was not there in time."""
+    which = ", ".join(map(str, sorted(ranks)))
+    return BootstrapFailed(
+        f"not all of the {size} ranks were here after {timeout:.3g} s: {which} not seen{also}",
+        "ranks must be on one machine, in one network namespace",
+    )
+
+
+def _count(store: Store, rank: int) -> int:
+    """How many meetings this rank had through this store."""
+    key = f"hocket/meetings/{rank}"
+    number = int(store.get(key)) if store.check([key]) else 0
+    store.set(key, str(number + 1))
+    return number
+
+
+def _identity(size: int, protocol: str) -> dict[str, object]:
+    machine = network = None
+    with suppress(OSError):
+        machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    with suppress(OSError):
+        network = Path("/proc/self/ns/net").stat().st_ino
+    return {"size": size, "protocol": protocol, "machine": machine, "network": network, "user": os.geteuid()}
+
+
+def _objection(identities: list[Mapping[str, object]]) -> BootstrapFailed | None:
+    """Why these ranks, in rank order, cannot share memory."""
+    first = identities[0]
+    for field, how, helps in (
+        ("protocol", "run different versions of hocket", None),
+        ("size", "were told different numbers of ranks", None),
+        ("machine", "are on different machines", MACHINES),
+        ("network", "are in different network namespaces", _CONTAINERS),
+        ("user", "are of different users", USERS),
+    ):
+        others = [str(rank) for rank, identity in enumerate(identities) if identity[field] != first[field]]
+        if others:
+            return BootstrapFailed(f"rank 0 and rank{'s' * (len(others) > 1)} {', '.join(others)} {how}", helps)
+    return None
