@@ -1,7 +1,8 @@
-"""Faults by the hundred: ``python -m tests.runtime.campaign kills 200`` and ``... disagree 10000``, ``--seed N``.
+"""Faults by the hundred: ``python -m tests.runtime.campaign kills 200``, ``... disagree 10000``, ``--seed N``; also
+``stops`` and ``limits``, of hardships.py.
 
-Kills: a rank is ended by SIGKILL while the ranks meet, when it is idle, in a call, or when it closes. Every other rank
-must know within 5 seconds and name it, with the step where it stood in one, and nothing may be left behind.
+Kills: a rank is ended by SIGKILL while the ranks meet, when it is idle, in a call, in a split, or when it closes. Every
+other rank must know within 5 seconds and name it, with the step where it stood in one, and nothing may be left behind.
 
 Disagreements: one rank's call differs from the others' in one respect. Every rank must raise, no array may change, and
 the next call must work.
@@ -10,18 +11,14 @@ the next call must work.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
-import selectors
 import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,10 +28,10 @@ import hocket
 from hocket import Communicator, HocketError
 from hocket.algorithms import all_pairs, ring
 from hocket.errors import CallMismatch, InvalidArgument, PeerFailed, PeerRefused, WrongType
-from hocket.runtime.bootstrap import Ends, environment
+from tests.runtime import hardships
+from tests.runtime.processes import BOUND, Word, judge_step, leftovers, run
 
-BOUND = 5.0  # seconds in which every rank must know
-PHASES = ("bootstrap", "idle", "call", "close")
+PHASES = ("bootstrap", "idle", "call", "close", "split", "dup")
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -98,86 +95,25 @@ def live(kill: Kill, rank: int) -> None:
             if kill.calls % 2:
                 comm.barrier()
             return
+        if kill.phase in ("split", "dup"):
+            if victim:
+                die_later(kill.delay)
+            while True:
+                with comm.dup() if kill.phase == "dup" else comm.split(rank % 2, -rank) as part:
+                    part.barrier()
         while True:
             comm.run(schedule, x)
 
 
-def told(error: BaseException) -> dict[str, Any]:
-    step = getattr(error, "step", None)
-    return {
-        "type": type(error).__name__,
-        "rank": getattr(error, "rank", None),
-        "text": str(error),
-        "step": None if step is None else [step.operation, step.thread_block, step.step, str(step.where)],
-    }
-
-
-def start(kill: Kill, rank: int, variables: dict[str, str], words: int) -> int:
-    """A process that is a rank; it says in the end how it went."""
-    child = os.fork()
-    if child:
-        return child
-    code = 1
-    try:
-        os.environ.update(variables)
-        word: dict[str, Any] = {"type": None}
-        try:
-            live(kill, rank)
-        except BaseException as error:
-            word = told(error)
-        os.write(words, json.dumps(word | {"from": rank}).encode() + b"\n")
-        code = 0
-    finally:
-        os._exit(code)
-
-
 def trial(kill: Kill) -> str:
     """Run it and return what the others saw, in a word. Raises AssertionError if it was not as promised."""
-    ends = Ends()
-    source, sink = os.pipe()
-    pids: dict[int, int] = {}
-    died: float | None = None
-    found = b""
-    try:
-        for rank, variables in enumerate(environment(kill.ranks, ends)):
-            pids[rank] = start(kill, rank, variables, sink)
-        os.close(sink)
-        with selectors.DefaultSelector() as waiting:
-            waiting.register(source, selectors.EVENT_READ)
-            victim = os.pidfd_open(pids[kill.victim])
-            try:
-                waiting.register(victim, selectors.EVENT_READ)
-                begun = time.monotonic()
-                while True:
-                    ready = {key.fd for key, _ in waiting.select(1.0)}
-                    if victim in ready:
-                        died = time.monotonic()
-                        ends.tell(kill.victim, "was ended by SIGKILL")
-                        waiting.unregister(victim)
-                    if source in ready:
-                        data = os.read(source, 1 << 16)
-                        found += data
-                        if not data:
-                            break
-                    now = time.monotonic()
-                    assert died is None or now - died < BOUND, ("hangs", kill, found)
-                    assert died is not None or now - begun < 60, ("was never killed", kill, found)
-            finally:
-                os.close(victim)
-    finally:
-        for pid in pids.values():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        codes = {rank: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for rank, pid in pids.items()}
-        os.close(source)
-        ends.close()
-    assert codes[kill.victim] == -signal.SIGKILL, (kill, codes, found)
-    words = {word["from"]: word for word in map(json.loads, found.splitlines())}
+    words, codes = run(kill.ranks, lambda rank: live(kill, rank), kill.victim)
+    assert codes[kill.victim] == -signal.SIGKILL, (kill, codes, words)
     assert words.keys() == codes.keys() - {kill.victim}, (kill, codes, words)
     return "+".join(sorted({judge(kill, word) for word in words.values()}))
 
 
-def judge(kill: Kill, word: dict[str, Any]) -> str:
+def judge(kill: Kill, word: Word) -> str:
     """What a rank saw, in a word, if the message is a good one."""
     if word["type"] is None:
         assert kill.phase == "close", (kill, word)
@@ -186,25 +122,12 @@ def judge(kill: Kill, word: dict[str, Any]) -> str:
     assert word["type"] == PeerFailed.__name__, (kill, word)
     assert word["rank"] == kill.victim, (kill, word)
     assert f"rank {kill.victim} " in word["text"], (kill, word)
-    reasons = ("has ended", "was ended by SIGKILL before", "ended while", "closed its communicator")
+    reasons = ("has ended", "was ended by SIGKILL before", "ended or gave up before", "ended while", "closed its")
     assert any(reason in word["text"] for reason in reasons), (kill, word)
     if word["step"] is None:
-        return "before all had met" if "the ranks" in word["text"] else "between calls"
-    operation, _, _, where = word["step"]
-    assert "<" in operation or ">" in operation, (kill, word)
-    assert where.startswith("ring.py:"), (kill, word)
-    for part in ("waiting for rank", "thread block", " step ", "--> ring.py:"):
-        assert part in word["text"], (kill, word)
+        return "before all had met" if " the ranks" in word["text"] else "between calls"
+    judge_step(word)
     return "in a step"
-
-
-def leftovers() -> set[str]:
-    """Files, descriptors and children that are there now."""
-    shared = {f"/dev/shm/{path.name}" for path in Path("/dev/shm").iterdir()}
-    files = {f"/tmp/{path.name}" for path in Path("/tmp").iterdir() if "hocket" in path.name.lower()}
-    descriptors = {f"descriptor {path.name}" for path in Path("/proc/self/fd").iterdir() if path.exists()}
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return shared | files | descriptors | {f"process {pid}" for pid in children}
 
 
 def kills(count: int, seed: int) -> None:
@@ -317,12 +240,13 @@ def disagree(count: int, seed: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["kills", "disagree"])
+    parser.add_argument("what", choices=["kills", "disagree", "stops", "limits"])
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
-    {"kills": kills, "disagree": disagree}[given.what](given.count, given.seed)
+    campaigns = {"kills": kills, "disagree": disagree, "stops": hardships.stops, "limits": hardships.limits}
+    campaigns[given.what](given.count, given.seed)
 
 
 if __name__ == "__main__":

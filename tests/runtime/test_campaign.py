@@ -9,7 +9,9 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("words", [("kills", "12"), ("disagree", "300")], ids=["kills", "disagree"])
+@pytest.mark.parametrize(
+    "words", [("kills", "12"), ("disagree", "300"), ("stops", "12"), ("limits", "24")], ids=lambda words: words[0]
+)
 def test_a_sample(words: tuple[str, str]) -> None:
     seed = str(random.randrange(1 << 32))
     found = subprocess.run(  # apart, because it forks

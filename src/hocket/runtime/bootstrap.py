@@ -157,7 +157,10 @@ def _host(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
             listener.listen(here.size)
             host.await_hellos(listener)
             crowded = here.size > min(len(host.cores), _quota())
-            memory = segments.create(here.size, here.token)
+            try:
+                memory = segments.create(here.size, here.token)
+            except BootstrapFailed as error:
+                raise BootstrapFailed(f"rank {here.name(0)}: {error.reason}", error.help) from error
             host.hand_out(memory, crowded)
             host.await_answers()
             host.dismiss({})
