@@ -280,13 +280,28 @@ template <class Step, class Blame> Outcome Communicator::drive(Step step, Blame 
         }
         const double now = seconds();
         if (since == 0) since = now;
+        if (waits_for(nullptr, outcome)) {
+            if (outcome.stalled) outcome.rank = outcome.stall.peer;
+            __atomic_store_n(&control_[rank_].peer, outcome.rank, __ATOMIC_RELAXED);
+            __atomic_store_n(&control_[rank_].looked, u64(now * 1e9), __ATOMIC_RELAXED);
+        }
         if (now - since <= settings_.timeout) continue;
-        waits_for(nullptr, outcome);
         outcome.fault = Fault::kTimeout;
         outcome.waited = now - since;
-        if (outcome.stalled) outcome.rank = outcome.stall.peer;
+        outcome.rank = straggler(outcome.rank, now);
         return given_up(outcome);
     }
+}
+
+// Whose fault it is that this rank waits for `peer`: the first of a chain of waiting ranks that does not wait itself.
+u32 Communicator::straggler(u32 peer, double now) const {
+    u32 found = peer;
+    for (u32 steps = 0; steps < size_; ++steps) {
+        const double looked = 1e-9 * double(__atomic_load_n(&control_[found].looked, __ATOMIC_RELAXED));
+        if (now - looked > settings_.timeout / 2) return found;
+        found = u32(__atomic_load_n(&control_[found].peer, __ATOMIC_RELAXED));
+    }
+    return peer;
 }
 
 // Looks for faults: a signal, another rank that says it failed. Collects the ranks that are gone.

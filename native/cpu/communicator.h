@@ -124,6 +124,7 @@ class Communicator {
     template <class Step, class Blame> Outcome drive(Step step, Blame waits_for);
     Outcome inspect(std::vector<u32>& gone);
     Outcome given_up(Outcome outcome);
+    u32 straggler(u32 peer, double now) const;
     bool failed(u32 rank) const;
     int reserve(Plan& plan, const Geometry& geometry, u64 slots);
     void mark(State state, u32 culprit, u64 since, const std::string& why);

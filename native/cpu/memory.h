@@ -47,6 +47,8 @@ enum State : u64 { kRunning = 0, kLeft = 1, kFailed = 2 };
 struct RankBlock {
     CallHeader headers[2];       // by parity of the call number
     alignas(kLine) Bell bell;
+    alignas(kLine) u64 looked;   // when this rank was last found waiting, in nanoseconds, and for whom: only hints,
+    u64 peer;                    // to tell who holds up the ranks that wait for one that waits itself
     alignas(kLine) u64 state;    // stored after the rest
     u64 culprit;                 // the rank whose fault it is
     u64 since;                   // the first call that it ends: the others may still finish those before
