@@ -246,7 +246,9 @@ def limit_trial(limit: Limit) -> str:
         own = limit.rank in (None, rank)
         allowed = ("BootstrapFailed", "PeerFailed", "PeerRefused", *(("MemoryError",) if own else ()))
         assert word["type"] in allowed, (limit, word)
-        assert own or re.search(rf"\brank {limit.rank}\b", word["text"]), (limit, word)
+        named = re.search(rf"\brank {limit.rank}\b", word["text"])
+        # One that came too late to be told hears from the launcher of the first that ended, which may be another.
+        assert own or named or "ended before the ranks had met" in word["text"], (limit, word)
     return what + "+".join(sorted({word["type"] for word in words.values()}))
 
 

@@ -187,11 +187,11 @@ def in_call(thread: threading.Thread, name: str) -> bool:
     return frame.f_code.co_name == name and frame.f_code.co_filename.endswith("execution.py")
 
 
-def once_in_barrier(act: Callable[[], object]) -> threading.Thread:
-    """Do something in another thread, once the main thread is in a barrier."""
+def once_in_call(act: Callable[[], object], name: str) -> threading.Thread:
+    """Do something in another thread, once the main thread is in a call."""
 
     def wait_and_act() -> None:
-        while not in_call(threading.main_thread(), "barrier"):
+        while not in_call(threading.main_thread(), name):
             os.sched_yield()
         act()
 
@@ -200,19 +200,29 @@ def once_in_barrier(act: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def given_up(comm: Communicator, how: str) -> str:
-    """Rank 0 gives up a barrier that rank 1 enters only afterwards."""
+def given_up(comm: Communicator, how: str, call: str) -> str:
+    """Rank 0 gives up a call that rank 1 enters only afterwards."""
     other = hocket.init()
     text = ""
-    if comm.rank == 0:
-        if how == "abort":
-            thread = once_in_barrier(comm.abort)
-            with pytest.raises(CommunicatorDead):
-                comm.barrier()
+
+    def enter() -> None:
+        if call == "barrier":
+            comm.barrier()
+        elif call == "split":
+            comm.split(0)
         else:
-            thread = once_in_barrier(lambda: os.kill(os.getpid(), signal.SIGINT))
+            comm.all_reduce(np.ones(5))
+
+    if comm.rank == 0:
+        name = {"all_reduce": "run"}.get(call, call)
+        if how == "abort":
+            thread = once_in_call(comm.abort, name)
+            with pytest.raises(CommunicatorDead):
+                enter()
+        else:
+            thread = once_in_call(lambda: os.kill(os.getpid(), signal.SIGINT), name)
             with pytest.raises(KeyboardInterrupt):
-                comm.barrier()
+                enter()
         thread.join()
         with pytest.raises(CommunicatorDead) as dead:
             comm.barrier()
@@ -221,18 +231,19 @@ def given_up(comm: Communicator, how: str) -> str:
     else:
         other.barrier()
         with pytest.raises(PeerFailed) as failed:
-            comm.barrier()
+            enter()
         assert failed.value.rank == 0
         text = failed.value.reason
     return text
 
 
 def test_abort_from_another_thread() -> None:
-    assert hocket.spawn(given_up, 2, ("abort",)) == ["rank 0 called abort()", "called abort()"]
+    assert hocket.spawn(given_up, 2, ("abort", "barrier")) == ["rank 0 called abort()", "called abort()"]
 
 
-def test_ctrl_c_inside_a_call() -> None:
-    assert hocket.spawn(given_up, 2, ("interrupt",)) == ["rank 0 was interrupted", "was interrupted"]
+@pytest.mark.parametrize("call", ["barrier", "all_reduce", "split"])
+def test_ctrl_c_inside_a_call(call: str) -> None:
+    assert hocket.spawn(given_up, 2, ("interrupt", call)) == ["rank 0 was interrupted", "was interrupted"]
 
 
 def late(comm: Communicator) -> str:
@@ -269,6 +280,42 @@ def forked(comm: Communicator) -> int:
 
 def test_a_child_after_fork_has_no_communicator_and_harms_none() -> None:
     assert hocket.spawn(forked, 2) == [7, 7]
+
+
+def leaving_a_child(comm: Communicator, how: str) -> str:
+    """Rank 1 forks; the child ends like a script, or outlives its parent."""
+    if comm.rank != 1:
+        if how == "child ends":
+            comm.barrier()
+            return "met"
+        with pytest.raises(PeerFailed, match="rank 1 has ended"):
+            comm.barrier()
+        return "told"
+    child = os.fork()
+    if child == 0:
+        if how == "child ends":
+            raise SystemExit
+        parent = os.getppid()
+        while os.getppid() == parent:
+            time.sleep(0.01)
+        time.sleep(2 * BOUND)  # the others must not need its end
+        os._exit(0)
+    if how == "parent ends":
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    comm.barrier()
+    return "met"
+
+
+def test_a_child_that_ends_like_a_script_says_nothing_for_its_parent() -> None:
+    assert hocket.spawn(leaving_a_child, 3, ("child ends",)) == ["met"] * 3
+
+
+def test_a_child_that_outlives_its_parent_hides_nothing() -> None:
+    begun = time.monotonic()
+    with pytest.raises(RankFailed, match="rank 1 was ended by SIGKILL"):
+        hocket.spawn(leaving_a_child, 3, ("parent ends",))
+    assert time.monotonic() - begun < 2 * BOUND
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -357,6 +404,70 @@ def test_a_rank_that_ends_while_the_others_meet() -> None:
     if ranks[1].poll() is None:  # had it come by then? one that comes later cannot know that nobody is left
         ranks[1].kill()
     ranks[1].communicate()
+
+
+def connected(token: str) -> bool:
+    """Whether somebody has reached rank 0 of the first meeting under this token."""
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    return any(line[-1] == f"@hocket/{token}/0" and line[5] == "03" for line in lines)  # SS_CONNECTED
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_ctrl_c_while_the_ranks_meet(who: int) -> None:
+    """Rank 2 never comes."""
+    code = """
+import hocket
+try:
+    hocket.init()
+except KeyboardInterrupt:
+    print("interrupted")
+except hocket.HocketError as error:
+    print(error.rank, error.reason)
+"""
+    token = secrets.token_hex(8)
+    variables = os.environ | {"HOCKET_SIZE": "3", "HOCKET_RENDEZVOUS": token}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], env=variables | {"HOCKET_RANK": str(r)}, stdout=subprocess.PIPE, text=True
+        )
+        for r in range(2)
+    ]
+    while not connected(token):
+        assert all(process.poll() is None for process in ranks)
+        time.sleep(0.01)
+    ranks[who].send_signal(signal.SIGINT)
+    found = [process.communicate(timeout=BOUND)[0] for process in ranks]
+    assert found[who] == "interrupted\n"
+    assert found[1 - who] == f"{who} was interrupted while the ranks were meeting\n"
+
+
+def test_another_user_is_no_rank() -> None:
+    if os.geteuid():
+        pytest.skip("only root can be another user")
+    code = """
+import os, sys, hocket.communicator
+if os.environ["HOCKET_RANK"] == "1":
+    os.setuid(65534)
+print("ready", flush=True)
+try:
+    hocket.init(timeout=float(sys.argv[1]))
+except hocket.errors.BootstrapFailed as error:
+    print(error.reason)
+"""
+    variables = os.environ | {"HOCKET_SIZE": "2", "HOCKET_RENDEZVOUS": secrets.token_hex(8)}
+
+    def start(rank: int, timeout: str) -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", code, timeout]
+        found = subprocess.Popen(words, env=variables | {"HOCKET_RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        assert found.stdout is not None
+        assert found.stdout.readline() == "ready\n"
+        return found
+
+    other = start(1, "30")
+    host = start(0, "1")
+    missing = "not all of the 2 ranks were here after 1 s: 1 not seen"
+    assert host.communicate()[0] == f"{missing}; a process of another user (65534) was, and is no rank\n"
+    assert other.communicate()[0] == "rank 0 is a process of another user (0) than rank 1 (65534)\n"
 
 
 def mistaken(comm: Communicator) -> str:

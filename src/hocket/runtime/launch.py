@@ -151,6 +151,7 @@ def _serve() -> None:
     _die_with_parent()
     line = socket.socket(fileno=int(sys.argv.pop()))
     line.set_inheritable(False)
+    os.register_at_fork(after_in_child=line.close)  # a child does not answer for this rank
     answer = _Answer(None, None, None)
     try:
         data = _read(line)
