@@ -51,6 +51,10 @@ def start(live: Callable[[int], None], rank: int, variables: dict[str, str], wor
         os._exit(code)
 
 
+def spoken(data: bytes) -> list[Word]:
+    return [json.loads(line) for line in data.splitlines()]
+
+
 def run(
     ranks: int,
     live: Callable[[int], None],
@@ -64,6 +68,7 @@ def run(
     """
     ends = Ends()
     source, sink = os.pipe()
+    os.set_blocking(source, False)
     pids: dict[int, int] = {}
     lines: dict[int, int] = {}
     codes: dict[int, int] = {}
@@ -85,16 +90,24 @@ def run(
             while waiting.get_map():
                 for key, _ in waiting.select(0.5):
                     if key.fd == source:
-                        data = os.read(source, 1 << 16)
-                        found += data
-                        if not data:
-                            waiting.unregister(source)
+                        with suppress(BlockingIOError):
+                            data = os.read(source, 1 << 16)
+                            found += data
+                            if not data:
+                                waiting.unregister(source)
                         continue
                     rank = lines[key.fd]
                     waiting.unregister(key.fd)
                     codes[rank] = os.waitstatus_to_exitcode(os.waitpid(pids[rank], 0)[1])
-                    how = f"was ended by {signal.Signals(-codes[rank]).name}" if codes[rank] < 0 else "ended"
-                    ends.tell(rank, how)
+                    with suppress(BlockingIOError):
+                        found += os.read(source, 1 << 16)  # its word is there
+                    word = next((word for word in spoken(found) if word["from"] == rank), {"type": None})
+                    if codes[rank] < 0:
+                        ends.tell(rank, f"was ended by {signal.Signals(-codes[rank]).name}")
+                    elif word["type"] == "PeerFailed":
+                        ends.tell(word["rank"], f"was missed by rank {rank}")
+                    else:
+                        ends.tell(rank, "ended")
                     if rank == victim:
                         died = time.monotonic()
                 now = time.monotonic()
@@ -111,7 +124,7 @@ def run(
         os.close(source)
         ends.close()
         beside.join()
-    return {word["from"]: word for word in map(json.loads, found.splitlines())}, codes
+    return {word["from"]: word for word in spoken(found)}, codes
 
 
 def judge_step(word: Word) -> None:

@@ -108,7 +108,10 @@ def _gather(processes: Sequence[subprocess.Popen[bytes]], lines: Sequence[socket
                     ends.tell(rank, "returned")
                 else:
                     failures.append(_Failure(rank, _raised(rank, answer.error, answer.report)))
-                    ends.tell(rank, f"raised {type(answer.error).__name__}" if answer.error else "raised an exception")
+                    if isinstance(answer.error, PeerFailed):  # it may be here before the end of the one it names
+                        ends.tell(answer.error.rank, f"was missed by rank {rank}")
+                    else:
+                        ends.tell(rank, f"raised {type(answer.error).__name__ if answer.error else 'an exception'}")
             if failures and deadline is None:
                 deadline = time.monotonic() + _GRACE
             if deadline is not None and time.monotonic() >= deadline:
