@@ -468,6 +468,29 @@ except hocket.errors.BootstrapFailed as error:
     assert other.communicate()[0] == "rank 0 is a process of another user (0) than rank 1 (65534)\n"
 
 
+@pytest.mark.parametrize(("most", "seen"), [(120, "None"), (60, "BootstrapFailed PeerFailed")])
+def test_many_ranks_with_few_files(most: int, seen: str) -> None:
+    """40 ranks pass 1640 descriptors, and a user may have only as many on their way as may be open in a process."""
+    if os.geteuid():
+        pytest.skip("only root can be another user, whom the limit holds")
+    code = """
+import os, resource, sys, hocket.communicator
+from tests.runtime.processes import run
+os.setuid(65534)
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)
+def live(rank):
+    with hocket.init() as comm:
+        comm.barrier()
+words, codes = run(40, live)
+assert set(codes.values()) == {0}, codes
+print(*sorted({str(word["type"]) for word in words.values()}))
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code, str(most)], stdout=subprocess.PIPE, text=True, check=True, timeout=60
+    )
+    assert set(found.stdout.split()) <= set(seen.split())
+
+
 def mistaken(comm: Communicator) -> str:
     if comm.rank == 1:
         os.environ["HOCKET_SIZE"] = "3"
