@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import threading
@@ -143,6 +144,13 @@ def test_who_is_missing_is_named_by_every_rank(tmp_path: Path) -> None:
         assert error.reason == "not all of the 3 ranks were here after 0.3 s: 2 not seen"
 
 
+def test_a_rank_that_rank_0_was_not_told_of(tmp_path: Path) -> None:
+    found = met(Files(tmp_path), 2)
+    assert found[0] == found[1]
+    with pytest.raises(BootstrapFailed, match="rank 2 was told of 3 ranks, rank 0 of 2"):
+        stores.place(Files(tmp_path), 2, 3, "p", 20.0, lambda _: None)
+
+
 def test_a_store_that_fails(tmp_path: Path) -> None:
     with pytest.raises(BootstrapFailed, match="the store failed: FileNotFoundError: "):
         hocket.init(rank=0, size=2, store=Files(tmp_path / "nowhere"))
@@ -215,15 +223,15 @@ def test_ranks_that_really_are_apart(tmp_path: Path, what: str, message: str) ->
     assert [rank.communicate(timeout=60)[0] for rank in ranks] == [message + "\n"] * 2
 
 
-def torch_store(kind: str, directory: Path, rank: int) -> stores.Store:
+def torch_store(kind: str, directory: Path, port: int, rank: int) -> stores.Store:
     distributed = pytest.importorskip("torch.distributed", reason="torch is not installed")
     if kind == "file":
         return distributed.FileStore(str(directory / "store"), 2)
-    return distributed.TCPStore("127.0.0.1", 29617, 2, rank == 0)
+    return distributed.TCPStore("127.0.0.1", port, 2, rank == 0)
 
 
-def by_torch(comm: Communicator, kind: str, directory: Path) -> list[float]:
-    store = torch_store(kind, directory, comm.rank)
+def by_torch(comm: Communicator, kind: str, directory: Path, port: int) -> list[float]:
+    store = torch_store(kind, directory, port, comm.rank)
     with hocket.init(rank=comm.rank, size=2, store=store) as a, hocket.init(rank=comm.rank, size=2, store=store) as b:
         found = a.all_reduce(b.all_reduce(np.ones(2))).tolist()
     comm.barrier()  # the store is rank 0's
@@ -233,4 +241,6 @@ def by_torch(comm: Communicator, kind: str, directory: Path) -> list[float]:
 @pytest.mark.parametrize("kind", ["file", "tcp"])
 def test_stores_of_torch(tmp_path: Path, kind: str) -> None:
     pytest.importorskip("torch.distributed", reason="torch is not installed")
-    assert hocket.spawn(by_torch, 2, (kind, tmp_path)) == [[4.0, 4.0]] * 2
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert hocket.spawn(by_torch, 2, (kind, tmp_path, port)) == [[4.0, 4.0]] * 2

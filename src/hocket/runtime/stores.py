@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from hocket.errors import BootstrapFailed, HocketError
 from hocket.runtime.launchers import MACHINES, Place
@@ -57,7 +57,7 @@ def place(store: Store, rank: int, size: int, protocol: str, timeout: float, pau
 
         store.set(names[rank], json.dumps(_identity(size, protocol)))
         if rank == 0:
-            said: dict[str, str | None] = {"token": secrets.token_hex(16)}
+            said: dict[str, Any] = {"token": secrets.token_hex(16), "size": size}
             try:
                 wait(names)
                 failed = _objection([json.loads(store.get(name)) for name in names])
@@ -73,10 +73,11 @@ def place(store: Store, rank: int, size: int, protocol: str, timeout: float, pau
         raise
     except Exception as error:
         raise BootstrapFailed(f"the store failed: {type(error).__name__}: {error}") from error
-    token = said.get("token")
-    if token is None:
-        raise BootstrapFailed(str(said["failed"]), said["help"])
-    return Place(rank, size, token)
+    if "failed" in said:
+        raise BootstrapFailed(said["failed"], said["help"])
+    if said["size"] != size:  # rank 0 looks at the ranks that it was told of
+        raise BootstrapFailed(f"rank {rank} was told of {size} ranks, rank 0 of {said['size']}")
+    return Place(rank, size, said["token"])
 
 
 def absent(size: int, timeout: float, ranks: set[int], also: str = "") -> BootstrapFailed:
