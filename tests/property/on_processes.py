@@ -7,7 +7,6 @@ NumPy in float64; an input that is not also the result must be as it was. Prints
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import random
 import sys
@@ -15,17 +14,16 @@ import time
 from dataclasses import dataclass
 from itertools import product
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from hocket import Communicator, Schedule, _native, spawn
 from hocket.algorithms import ring
 from hocket.algorithms.catalogue import CATALOGUE
-from hocket.collectives import members
 from hocket.semantics import reference
 from tests.algorithms.prove import cases
 from tests.property.programs import random_case
+from tests.runtime.cases import count_unlike_numpy
 
 Array = NDArray[np.generic]
 
@@ -95,43 +93,11 @@ def check(runs: list[Run]) -> None:
         for rank in range(ranks):
             if run.schedule.collective.output_blocks(rank):
                 assert results[rank][i] == digest(expected[rank]), (run.name, run.units, run.dtype, run.op, rank)
-        against_numpy(run, inputs, expected)
-
-
-def against_numpy(run: Run, inputs: list[Array], outputs: list[Array]) -> None:
-    """The reference itself, chunk by chunk of the unrefined collective: against NumPy in float64 or complex128, where
-    sums and products may differ by the rounding of each step; else exactly."""
-    collective = run.schedule.collective
-    kind = np.dtype(run.dtype).kind
-    exact = kind in "biu"
-    ufunc = NUMPY[run.op]
-    for rank, output in enumerate(outputs):
-        for block in range(collective.output_blocks(rank)):
-            terms = collective.required(rank, block * collective.chunks)
-            if terms is None:
-                continue
-            parts = []
-            for source, index in members(terms):
-                start = index // collective.chunks * run.units
-                parts.append(inputs[source][start : start + run.units])
-            found = output[block * run.units : (block + 1) * run.units]
-            wide = parts if exact else [part.astype(np.complex128 if kind == "c" else np.float64) for part in parts]
-            expected = functools.reduce(ufunc, wide)
-            if exact or run.op in ("min", "max"):
-                assert np.array_equal(found.astype(expected.dtype), expected), (run.name, rank, block)
-                continue
-            divisor = collective.size if run.op == "avg" else 1
-            size = functools.reduce(ufunc, map(np.abs, wide)) / divisor
-            # A product of complex numbers rounds three times a part, an average once more than its sum.
-            steps = 4 * len(parts) if kind == "c" else len(parts) + 1 if run.op == "avg" else len(parts)
-            bound = steps * float(ml_dtypes.finfo(found.dtype).eps) * size
-            assert np.all(np.abs(found.astype(expected.dtype) - expected / divisor) <= bound), (run.name, rank, block)
+        assert not count_unlike_numpy(run.schedule, run.op, inputs, expected), (run.name, run.units, run.dtype, run.op)
 
 
 TYPES = tuple((dtype, op) for dtype, ops in _native.OPERATORS_OF.items() for op in ops)
 """Every type with every operator it has."""
-
-NUMPY = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add}
 
 
 def library_runs(sizes: tuple[int, ...], every: int = 1) -> list[Run]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket import Communicator, Schedule, _native
+from hocket.collectives import members
 from hocket.ir.geometry import chunk_length
 from hocket.semantics import reference
 
@@ -96,9 +98,61 @@ def same(found: Array, expected: Array) -> NDArray[np.bool_]:
     if found.dtype.kind == "c":
         parts = (array.view(f"f{array.itemsize // 2}") for array in (found, expected))
         return same(*parts).reshape(-1, 2).all(axis=1)
-    raw = (array.view(np.uint8).reshape(len(array), array.itemsize) for array in (found, expected))
-    equal: NDArray[np.bool_] = np.equal(*raw).all(axis=1)
-    if found.dtype not in FLOATS:
+    if found.itemsize in (1, 2, 4, 8):
+        equal: NDArray[np.bool_] = np.equal(*(array.view(f"u{array.itemsize}") for array in (found, expected)))
+    else:
+        raw = (array.view(np.uint8).reshape(len(array), array.itemsize) for array in (found, expected))
+        equal = np.equal(*raw).all(axis=1)
+    if found.dtype not in FLOATS or equal.all():
         return equal
     with np.errstate(all="ignore"):
         return equal | ((found != found) & (expected != expected))
+
+
+UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add}
+
+
+def count_unlike_numpy(schedule: Schedule, op: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> int:
+    """How many elements NumPy contradicts, block by block of the unrefined collective.
+
+    What is only moved, integers, min and max must be equal. A sum or product may differ from that in float64 or
+    complex128 by the rounding of each step, p * eps * sum|x|; where it overflows, or a product comes near to that or to
+    zero, no bound holds and nothing is said.
+    """
+    collective, wrong = schedule.collective, 0
+    for rank, output in enumerate(outputs):
+        n = len(output) // max(1, collective.output_blocks(rank))
+        for block in range(collective.output_blocks(rank)):
+            terms = collective.required(rank, block * collective.chunks)
+            if terms is None:
+                continue
+            parts = []
+            for source, index in members(terms):
+                start = index // collective.chunks * n
+                parts.append(inputs[source][start : start + n])
+            with np.errstate(all="ignore"):
+                like = _like_numpy(output[block * n : (block + 1) * n], parts, op)
+            wrong += int(np.sum(~like))
+    return wrong
+
+
+def _like_numpy(found: Array, parts: list[Array], op: str) -> NDArray[np.bool_]:
+    """For each element whether it is what ``op`` makes of ``parts``, in any order."""
+    dtype, ufunc, divisor = found.dtype, UFUNCS[op], len(parts) if op == "avg" else 1
+    if len(parts) == 1 or not (dtype in FLOATS or dtype.kind == "c"):
+        return same(found, functools.reduce(ufunc, parts))
+    wide = [part.astype(np.complex128 if dtype.kind == "c" else np.float64) for part in parts]
+    expected = functools.reduce(ufunc, wide)
+    got = found.astype(expected.dtype)
+    if op in ("min", "max"):
+        return np.asarray((got == expected) | ((got != got) & (expected != expected)))
+    magnitudes = [np.abs(part) for part in wide]
+    size = functools.reduce(ufunc, magnitudes) / divisor
+    limits = ml_dtypes.finfo(dtype)
+    said = size <= float(limits.max) / 4
+    if op == "prod":
+        said &= (np.min(magnitudes, axis=0) >= 0.25) & (np.max(magnitudes, axis=0) <= 4)
+    # A product of complex numbers rounds three times a part, an average once more than its sum.
+    steps = 4 * len(parts) if dtype.kind == "c" else len(parts) + 1 if op == "avg" else len(parts)
+    bound = steps * float(limits.eps) * size + float(limits.smallest_subnormal)
+    return np.asarray(~said | (np.abs(got - expected / divisor) <= bound))
