@@ -3,6 +3,7 @@
 // `filled` is written by the sender only, `freed` by the receiver only, each on a line of its own. Both count messages
 // since the communicator was made and are never reset: they may wrap. At the end of a call the two are equal, so that
 // the next call may choose another number and size of slots: slot number `counter % slots` is the same on both ends.
+// The number of slots is a power of two, so that messages just before and after a counter wraps lie in different slots.
 //
 // The hardware layer H supplies the four atomic operations:
 //   H::publish_filled / H::observe_filled   the sender's bytes in the slot  ->  the receiver's reads of them
@@ -28,7 +29,7 @@ struct End {
     Counters* shared;
     char* slots;     // of the first slot
     u64 slot_bytes;
-    u64 capacity;    // slots
+    u64 capacity;    // slots: a power of two
     u64 next;        // messages sent, or received, so far
     u64 seen;        // the other end's counter when last looked at
     u32 peer;
@@ -36,7 +37,7 @@ struct End {
     // The two ends differ in which counter is theirs.
     void begin(bool sends) { next = seen = sends ? shared->filled : shared->freed; }
 
-    char* slot() const { return slots + next % capacity * slot_bytes; }
+    char* slot() const { return slots + (next & (capacity - 1)) * slot_bytes; }
 
     template <class H> bool can_send() {
         if (next - seen < capacity) return true;

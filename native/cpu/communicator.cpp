@@ -1,5 +1,6 @@
 #include "communicator.h"
 
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <poll.h>
@@ -48,6 +49,7 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
       control_(memory.control()),
       lifelines_(std::move(lifelines)),
       settings_(settings),
+      calls_(settings.first),
       outcomes_(settings.threads) {}
 
 Outcome Communicator::run(Plan& plan, const Call& call) {
@@ -60,7 +62,7 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
     mine.op = call.op;
     mine.flags = call.size_known ? 0u : u32(kSizeUnknown);
     say(mine.text, plan.name_);
-    const u64 slots = h.slots > settings_.slots ? h.slots : settings_.slots;
+    const u64 slots = std::bit_ceil(h.slots > settings_.slots ? h.slots : settings_.slots);
     const auto geometry_for = [&](u64 n, u32 type) {
         return cut(n, type_bytes(type), h.chunks, h.widest, settings_.slot_bytes, call.tile);
     };
@@ -327,19 +329,20 @@ Outcome Communicator::inspect(std::vector<u32>& gone) {
 Outcome Communicator::given_up(Outcome outcome) {
     const bool missed = outcome.fault == Fault::kPeer || outcome.fault == Fault::kTimeout;
     const std::string why = outcome.fault == Fault::kTimeout ? "was waited for in vain" : outcome.text;
-    mark(kFailed, missed ? outcome.rank : rank_, missed ? calls_ : 0, why);
+    mark(missed ? kFailed : kAborted, missed ? outcome.rank : rank_, calls_, why);
     return outcome;
 }
 
 // Whether another rank's failure ends the call that this one is in.
 bool Communicator::failed(u32 rank) const {
     const RankBlock& other = control_[rank];
-    return Cpu::observe_state(&other.state) == kFailed && other.since <= calls_;  // pairs with publish_state in `mark`
+    const u64 state = Cpu::observe_state(&other.state);  // pairs with publish_state in `mark`
+    return state == kAborted || (state == kFailed && (calls_ - other.since) >> 63 == 0);  // the number of calls may wrap
 }
 
 void Communicator::leave() { mark(kLeft, rank_, 0, "closed"); }
 
-void Communicator::fail(u32 culprit, const std::string& why) { mark(kFailed, culprit, 0, why); }
+void Communicator::fail(u32 culprit, const std::string& why) { mark(kAborted, culprit, 0, why); }
 
 bool Communicator::dead() const { return Cpu::observe_state(&control_[rank_].state) != kRunning; }
 

@@ -83,6 +83,7 @@ struct Settings {
     u64 slot_bytes = 64 << 10;       // at most, where the tile is chosen here: hides the cost of a hop, stays in cache
     u32 threads = 1;                 // that share the thread blocks of a call
     u64 team_bytes = 1 << 20;        // of its larger buffer, from which on they do: less is not worth waking them
+    u64 first = 0;                   // the number of calls so far; tests begin near where it wraps
 };
 
 class Communicator {
@@ -135,7 +136,7 @@ class Communicator {
     RankBlock* control_;
     std::vector<int> lifelines_;
     Settings settings_;
-    u64 calls_ = 0;
+    u64 calls_;
     std::unique_ptr<char, decltype(&std::free)> scratch_{nullptr, &std::free};  // aligned to kAlign
     u64 scratch_bytes_ = 0;
     std::vector<Outcome> outcomes_;  // of the threads of one call

@@ -41,7 +41,8 @@ enum CallFlag : u32 {
     kSizeUnknown = 2,   // it has neither input nor output: others say n and the type
 };
 
-enum State : u64 { kRunning = 0, kLeft = 1, kFailed = 2 };
+// kFailed: from call `since` on. kAborted: every call.
+enum State : u64 { kRunning = 0, kLeft = 1, kFailed = 2, kAborted = 3 };
 
 // The part of the control region that one rank writes, but for `bell`, which others lower and strike.
 struct RankBlock {

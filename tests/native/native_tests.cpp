@@ -44,16 +44,24 @@ Block lines(u64 bytes) {
 struct Arena {
     static constexpr u64 kBytes = 1 << 20;  // of slots, for each connection
 
-    explicit Arena(u32 ranks) : control(lines(ranks * sizeof(RankBlock))) {}
+    // As if there had been `first` calls, and as many messages on each connection.
+    explicit Arena(u32 ranks, u64 first = 0) : control(lines(ranks * sizeof(RankBlock))), first(first) {
+        for (u32 r = 0; r < ranks; ++r)
+            for (const u64 call : {first - 1, first}) static_cast<RankBlock*>(control.get())[r].headers[call % 2].call = call;
+    }
 
     Counters* counters(u64 source, u64 destination, u64 channel) {
         const std::lock_guard<std::mutex> held(lock);
         Block& block = windows[(channel << 32) + (source << 16) + destination];
-        if (block == nullptr) block = lines(kPage + kBytes);
+        if (block == nullptr) {
+            block = lines(kPage + kBytes);
+            *static_cast<Counters*>(block.get()) = {first, first};
+        }
         return static_cast<Counters*>(block.get());
     }
 
     Block control;
+    const u64 first;
     std::mutex lock;
     std::map<u64, Block> windows;
 };
@@ -198,31 +206,45 @@ template <class Body> void on_threads(u32 ranks, Body body) {
 
 Settings settings(u64 slots) { return {{50, 20}, 60.0, nullptr, slots, 64 << 10}; }
 
+// Calls and messages are counted from `first`.
+void ring_calls(u32 ranks, bool fused, u64 slots, u64 first) {
+    Arena arena(ranks, first);
+    on_threads(ranks, [&](u32 rank) {
+        ThreadMemory memory(arena);
+        Settings mine = settings(slots);
+        mine.first = first;
+        Communicator communicator(rank, ranks, memory, {}, mine);
+        Plan plan(communicator, ring(rank, ranks, u32(slots), fused), 1, "ring");
+        for (int round = 0; round < 60; ++round) {
+            const u64 n = u64(round * 37 % 401);
+            std::vector<int> data(n);
+            for (u64 i = 0; i < n; ++i) data[i] = int(i * 7 + rank * 1000 + u64(round));
+            char* at = reinterpret_cast<char*>(data.data());
+            const u64 tile = round % 3 ? 64 : 0;  // up to seven tiles
+            const Outcome outcome =
+                communicator.run(plan, {at, nullptr, nullptr, nullptr, 0, n, tile, type_named("int32"), 0, true});
+            CHECK(outcome.fault == Fault::kNone);
+            for (u64 i = 0; i < n; ++i)
+                CHECK(data[i] == int(ranks * (i * 7 + u64(round)) + 1000 * (ranks * (ranks - 1) / 2)));
+        }
+        CHECK(communicator.barrier().fault == Fault::kNone);
+    });
+}
+
 void rings() {
     for (u32 ranks = 2; ranks <= 4; ++ranks)
         for (const bool fused : {false, true})
-            for (u64 slots = fused ? 2 : 1; slots <= 3; ++slots) {
-                Arena arena(ranks);
-                on_threads(ranks, [&](u32 rank) {
-                    ThreadMemory memory(arena);
-                    Communicator communicator(rank, ranks, memory, {}, settings(slots));
-                    Plan plan(communicator, ring(rank, ranks, u32(slots), fused), 1, "ring");
-                    for (int round = 0; round < 60; ++round) {
-                        const u64 n = u64(round * 37 % 401);
-                        std::vector<int> data(n);
-                        for (u64 i = 0; i < n; ++i) data[i] = int(i * 7 + rank * 1000 + u64(round));
-                        char* at = reinterpret_cast<char*>(data.data());
-                        const u64 tile = round % 3 ? 64 : 0;  // up to seven tiles
-                        const Outcome outcome =
-                            communicator.run(plan, {at, nullptr, nullptr, nullptr, 0, n, tile, type_named("int32"), 0, true});
-                        CHECK(outcome.fault == Fault::kNone);
-                        for (u64 i = 0; i < n; ++i)
-                            CHECK(data[i] == int(ranks * (i * 7 + u64(round)) + 1000 * (ranks * (ranks - 1) / 2)));
-                    }
-                    CHECK(communicator.barrier().fault == Fault::kNone);
-                });
-            }
+            for (u64 slots = fused ? 2 : 1; slots <= 3; ++slots) ring_calls(ranks, fused, slots, 0);
     std::puts("rings: sums are right");
+}
+
+// Counters that reach 2^32 and 2^64 in the middle of calls, of a message's tiles, and with slots of any number.
+void rings_wrap() {
+    for (const u64 bits : {32, 64})
+        for (u32 ranks = 2; ranks <= 3; ++ranks)
+            for (u64 slots = 2; slots <= 7; ++slots)
+                for (const u64 before : {20, 150, 151, 152}) ring_calls(ranks, true, slots, (u64(2) << (bits - 1)) - before);
+    std::puts("rings: sums are right where counters pass 2^32 and 2^64");
 }
 
 // Two threads share the thread blocks of each rank: rings on channels of their own, and blocks that copy their results
@@ -265,7 +287,9 @@ void teams() {
     std::puts("teams: sums are right");
 }
 
-// A rank of several threads whose peer leaves: all of its threads stop, and the cause is what is told.
+std::atomic<bool> looks;  // a rank that waits looks for faults
+
+// A rank of several threads whose peer fails in the call: all of its threads stop, and the cause is what is told.
 void team_fails() {
     Arena arena(2);
     on_threads(2, [&](u32 rank) {
@@ -273,18 +297,22 @@ void team_fails() {
         Settings mine = settings(2);
         mine.threads = 2;
         mine.team_bytes = 0;
+        mine.interrupted = [] { return !(looks = true); };
         Communicator communicator(rank, 2, memory, {}, mine);
         Writer writer(rank, 2, 4, 0, 2);
-        for (u32 number = 0; number < 2; ++number) {
+        for (u32 number = 0; number < 2 && rank == 1; ++number) {
             writer.block(number);
             ring(writer, rank, 2, true, number * 2);
         }
         Plan plan(communicator, writer.words(), 4, "rings");
-        CHECK(communicator.barrier().fault == Fault::kNone);
-        if (rank == 0) return communicator.fail(0, "raised something");
         std::vector<int> data(1000);
         const Outcome outcome = communicator.run(
             plan, {reinterpret_cast<char*>(data.data()), nullptr, nullptr, nullptr, 0, 1000, 64, type_named("int32"), 0, true});
+        if (rank == 0) {  // which sends nothing
+            looks = false;
+            while (!looks) ::sched_yield();
+            return communicator.fail(0, "raised something");
+        }
         CHECK(outcome.fault == Fault::kPeer && outcome.rank == 0 && outcome.text == "raised something");
     });
     std::puts("team: fails as one");
@@ -342,14 +370,19 @@ void litmus_slots() {
     std::puts("slots: one way");
 }
 
-// Two threads drive two thread blocks of one rank: the second waits for the first.
-void litmus_semaphore() {
+// Two thread blocks of one rank: the second waits for the first.
+std::vector<u32> one_after_the_other() {
     Writer writer(0, 1, 1, 1, 1);
     writer.block();
     writer.step({{kInput, 0}}, {{kScratch, 0}});
     writer.block();
     writer.step({{kScratch, 0}}, {{kOutput, 0}}, {{0, 0}});
-    const std::vector<u32> words = writer.words();
+    return writer.words();
+}
+
+// Two threads drive them.
+void litmus_semaphore() {
+    const std::vector<u32> words = one_after_the_other();
     PlanView view{};
     CHECK(view_plan(words.data(), words.size(), view) == nullptr);
     RankBlock nobody{};
@@ -370,6 +403,33 @@ void litmus_semaphore() {
         for (const int value : output) CHECK(value == round);
     }
     std::puts("semaphore: one way");
+}
+
+// A thread block follows another past 2^32 steps. Tiles so far into a chunk have no bytes.
+void semaphores_count_on() {
+    const std::vector<u32> words = one_after_the_other();
+    PlanView view{};
+    CHECK(view_plan(words.data(), words.size(), view) == nullptr);
+    RankBlock nobody{};
+    long long data[3] = {};
+    Geometry geometry = cut(1, 8, 1, 1, 0, 64);
+    geometry.tiles = u64(1) << 33;
+    const Buffer buffers[3] = {{reinterpret_cast<char*>(&data[0]), geometry.unit, 1},
+                               {reinterpret_cast<char*>(&data[1]), geometry.unit, 1},
+                               {reinterpret_cast<char*>(&data[2]), geometry.unit, 1}};
+    Cursor cursors[2];
+    Execution<Cpu> execution(view, geometry, buffers, cursors, nullptr);
+    Cpu cpu{kernels().move, &nobody, 0, false};
+    char* pointers[2];
+    const u64 first = (u64(1) << 32) - 3;
+    cursors[1].tile = cursors[1].finished = first;
+    for (u64 finished = first; finished < first + 6; ++finished) {
+        cursors[0].finished = finished;
+        const Progress progress = execution.advance(cpu, pointers, 1, 2);
+        CHECK(progress == (finished == first ? Progress::kStalled : Progress::kMoved));
+        CHECK(cursors[1].tile == finished && cursors[1].finished == finished);
+    }
+    std::puts("semaphores: past 2^32");
 }
 
 void litmus_header() {
@@ -409,7 +469,7 @@ void litmus_state() {
 
 // Rank 0 leaves after a barrier, rank 1 misses it in the next one and fails; rank 2, still in the first, must not: all
 // it needs is there. Its hook holds it, in the look for faults of that first barrier, until rank 1 has failed.
-std::atomic<bool> looks, has_failed;
+std::atomic<bool> has_failed;
 
 bool hold() {
     looks = true;
@@ -417,11 +477,13 @@ bool hold() {
     return false;
 }
 
-void failed_later() {
-    Arena arena(3);
+void failed_later(u64 first) {
+    looks = has_failed = false;
+    Arena arena(3, first);
     on_threads(3, [&](u32 rank) {
         ThreadMemory memory(arena);
         Settings mine = settings(1);
+        mine.first = first;
         if (rank == 2) mine.interrupted = hold;
         Communicator communicator(rank, 3, memory, {}, mine);
         while (rank == 0 && !looks) ::sched_yield();
@@ -432,6 +494,32 @@ void failed_later() {
         if (rank == 1) has_failed = true;
     });
     std::puts("a failure in a later call: does not end this one");
+}
+
+// The other way round: rank 1 fails in call 2^64 - 1, for a message that rank 0 does not send; the others, who need
+// nothing in that call, must know in the next, which is 0.
+void failed_before() {
+    const u64 first = ~u64(0) - 1;
+    Arena arena(3, first);
+    on_threads(3, [&](u32 rank) {
+        ThreadMemory memory(arena);
+        Settings mine = settings(1);
+        mine.first = first;
+        if (rank == 1) mine.timeout = 0.1;
+        Communicator communicator(rank, 3, memory, {}, mine);
+        Writer writer(rank, 3, 1, 0, 1);
+        writer.block();
+        if (rank == 1) writer.step({{kReceive, 0}}, {{kOutput, 0}});
+        Plan plan(communicator, writer.words(), 5, "nobody sends");
+        long long data = 0;
+        char* at = reinterpret_cast<char*>(&data);
+        const Outcome outcome = communicator.run(plan, {at, at, nullptr, nullptr, 0, 1, 0, type_named("int64"), 0, true});
+        CHECK(outcome.fault == (rank == 1 ? Fault::kTimeout : Fault::kNone));
+        if (rank == 1) return;
+        const Outcome next = communicator.barrier();
+        CHECK(next.fault == Fault::kPeer && next.text == "was waited for in vain");
+    });
+    std::puts("a failure in an earlier call: ends this one, where the number of calls wraps too");
 }
 
 // Words that are no plan are refused before anything follows them.
@@ -459,9 +547,12 @@ int main(int arguments, char** words) {
     litmus_header();
     litmus_state();
     if (only_litmus) return 0;
-    failed_later();
+    for (const u64 first : {u64(0), ~u64(0) - 1}) failed_later(first);
+    failed_before();
     bad_plans();
     rings();
+    rings_wrap();
+    semaphores_count_on();
     teams();
     team_fails();
     background();
