@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -163,6 +164,16 @@ def leaving(comm: Communicator) -> None:
 
 def test_closing_with_a_call_in_flight() -> None:
     hocket.spawn(leaving, 2)
+
+
+def test_closing_gives_back_what_the_background_took() -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with hocket.init() as comm:
+        comm.all_reduce(np.ones(3), async_=True).wait()
+        assert len(list(Path("/proc/self/fd").iterdir())) > before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    with pytest.raises(CommunicatorDead):
+        comm.barrier()
 
 
 def forking(comm: Communicator) -> int:

@@ -147,12 +147,12 @@ def _like_numpy(found: Array, parts: list[Array], op: str) -> NDArray[np.bool_]:
     if op in ("min", "max"):
         return np.asarray((got == expected) | ((got != got) & (expected != expected)))
     magnitudes = [np.abs(part) for part in wide]
-    size = functools.reduce(ufunc, magnitudes) / divisor
+    size = functools.reduce(ufunc, magnitudes)
     limits = ml_dtypes.finfo(dtype)
     said = size <= float(limits.max) / 4
     if op == "prod":
         said &= (np.min(magnitudes, axis=0) >= 0.25) & (np.max(magnitudes, axis=0) <= 4)
     # A product of complex numbers rounds three times a part, an average once more than its sum.
     steps = 4 * len(parts) if dtype.kind == "c" else len(parts) + 1 if op == "avg" else len(parts)
-    bound = steps * float(limits.eps) * size + float(limits.smallest_subnormal)
+    bound = steps * float(limits.eps) * size / divisor + float(limits.smallest_subnormal)
     return np.asarray(~said | (np.abs(got - expected / divisor) <= bound))

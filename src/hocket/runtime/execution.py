@@ -288,6 +288,7 @@ class Endpoint:
             return
         for flight in list(self._flights):  # the end of the communicator ends them
             flight.wait()
+        self._flights = deque()  # the last one would keep the member; another thread may look at the old ones
         self._member = None
         self._ended = why
         self._prepared.clear()
@@ -302,16 +303,18 @@ class Endpoint:
     def _alone(self) -> _native.Member:
         """Once nothing goes on in the background: calls have one order."""
         member = self._alive()
-        if self._flights:
-            self._flights[-1].wait()
-            self._flights.clear()
+        flights = self._flights
+        if flights:
+            flights[-1].wait()
+            flights.clear()
         return member
 
     def _launched(self, flight: _native.Flight) -> _native.Flight:
         """Keep a call in the background, and so its arrays, until it is done."""
-        while self._flights and self._flights[0].done():
-            self._flights.popleft()
-        self._flights.append(flight)
+        flights = self._flights
+        while flights and flights[0].done():
+            flights.popleft()
+        flights.append(flight)
         return flight
 
     def _prepare(self, schedule: Schedule) -> _Prepared:
