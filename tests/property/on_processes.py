@@ -7,6 +7,7 @@ NumPy in float64; an input that is not also the result must be as it was. Prints
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 import sys
