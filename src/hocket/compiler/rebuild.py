@@ -51,11 +51,16 @@ class Rebuild:
 
 
 def overwrites(instr: Instr, fused: Instr) -> bool:
-    """Whether an instruction stores to a chunk that the two halves of a fused one hand on."""
+    """Whether an instruction stores to a chunk that the two halves of a fused one hand on.
+
+    An rrs stores nothing, but what overwrites its place after it relies on it to come after what read the place before.
+    """
     between = unfuse(fused)[0].dsts[0]
     assert isinstance(between, Span)
     chunks = set(between.indices())
+    received, _, _, stored = instr.shape
+    targets = instr.srcs if received and not stored else instr.dsts
     return any(
         isinstance(target, Span) and target.buffer == between.buffer and not chunks.isdisjoint(target.indices())
-        for target in instr.dsts
+        for target in targets
     )
