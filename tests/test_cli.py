@@ -19,8 +19,8 @@ import hocket
 from hocket.algorithms import all_pairs, hierarchical, ring
 from hocket.cli import app
 from hocket.cli.compiled import Facts
-from hocket.cli.measure import Job, bus_factor, count_wrong, parse_size, show_seconds, show_size
-from hocket.cli.target import UsageError
+from hocket.cli.measure import Job, bus_factor, count_wrong, show_seconds, show_size
+from hocket.cli.target import UsageError, parse_size
 from hocket.compiler.pipeline import PASSES
 from hocket.formats.picture import draw
 from hocket.ir.text import parse_instr_dag, parse_schedule, print_stage

@@ -127,6 +127,10 @@ class Collective(ABC):
         """The same collective with every chunk cut into ``factor`` chunks."""
         return self if factor == 1 else replace(self, chunks=self.chunks * factor)
 
+    def placed(self, inplace: bool) -> Collective:
+        """The same collective with input and output in one memory, or apart."""
+        return replace(self, inplace=inplace)
+
     def reduces(self) -> bool:
         """Whether some output is a sum of several inputs."""
         return False
@@ -439,6 +443,11 @@ class Custom(Collective):
         finer = copy(self)
         finer._normalize("chunks", self.chunks * factor)
         return finer
+
+    def placed(self, inplace: bool) -> Collective:
+        found = copy(self)
+        found._normalize("inplace", inplace)
+        return found
 
     def reduces(self) -> bool:
         return any(terms is not None and len(terms) > 1 for row in self.table for terms in row)

@@ -524,15 +524,18 @@ class Deadlock(HocketError, ValueError):
     because: tuple[WaitKind, ...]
 
     def diagnostic(self) -> Diagnostic:
+        # Of steps in a row in one thread block the first and the last say it all.
+        ends = [i for i, why in enumerate(self.because) if not (why == "order" and self.because[i - 1] == "order")]
+        steps = [self.cycle[i] for i in ends]
         notes = []
-        for i, (step, why) in enumerate(zip(self.cycle, self.because, strict=True)):
-            following = (i + 1) % len(self.cycle) + 1
-            notes.append(f"({i + 1}) {step}\n      {_WAITS[why].format(following)}")
-        steps = f"these {len(self.cycle)} steps wait" if len(self.cycle) > 1 else "this step waits"
+        for n, i in enumerate(ends):
+            following = (n + 1) % len(ends) + 1
+            notes.append(f"({n + 1}) {self.cycle[i]}\n      {_WAITS[self.because[i]].format(following)}")
+        these = f"these {len(steps)} steps wait" if len(steps) > 1 else "this step waits"
         return Diagnostic(
             self.code,
-            f"with {_number(self.slots, 'slot')} {steps} for {'each other' if len(self.cycle) > 1 else 'itself'}",
-            _step_labels(self.cycle),
+            f"with {_number(self.slots, 'slot')} {these} for {'each other' if len(steps) > 1 else 'itself'}",
+            _step_labels(steps),
             tuple(notes),
         )
 
@@ -623,6 +626,21 @@ class InvalidSchedule(HocketError, ValueError):
         if self.step is None:
             return Diagnostic(self.code, self.reason)
         return Diagnostic(self.code, self.reason, _step_labels((self.step,)), (str(self.step),))
+
+
+@dataclass(eq=False)
+class TargetLimit(HocketError, ValueError):
+    """A schedule is right, but another runtime cannot take it. ``where`` are lines of what it cannot take."""
+
+    code = "target-limit"
+    target: str
+    reason: str
+    where: tuple[Where, ...] = ()
+    help: str | None = None
+
+    def diagnostic(self) -> Diagnostic:
+        labels = {at.resolve(): Label(at, "from here") for at in self.where}
+        return Diagnostic(self.code, f"{self.target}: {self.reason}", tuple(labels.values()), help=self.help)
 
 
 # ---------------------------------------------------------------------------------------------------------------

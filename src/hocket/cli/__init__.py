@@ -1,4 +1,4 @@
-"""The command line: check, show, run, bench, launch, demo."""
+"""The command line: check, show, run, export, bench, launch, demo."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from typer.core import TyperGroup
 
 import hocket
 from hocket.cli.compiled import Facts, Options, Pass, counts, show_counts
+from hocket.cli.files import Finding, judge, parsed, print_findings
 from hocket.cli.progress import working
-from hocket.cli.target import Case, UsageError, cases, one_case, show_value
+from hocket.cli.target import Case, UsageError, cases, is_xml, one_case, parse_size, show_value
 from hocket.compiler.pipeline import PASSES
 from hocket.errors import HocketError, InvalidArgument
+from hocket.formats.msccl_targets import TARGETS
 from hocket.ir.instr_dag import InstrDag
 from hocket.ir.schedule import Schedule
 from hocket.ir.text import Stage, print_stage
@@ -60,7 +62,7 @@ Target = Annotated[
     typer.Argument(
         metavar="FILE:FUNC",
         help="A function that returns a Program, in a file or a module such as hocket.algorithms.ring:all_reduce; "
-        "or a file that holds the text of a schedule.",
+        "or a file that holds the text of a schedule, or MSCCL's XML.",
         show_default=False,
     ),
 ]
@@ -171,9 +173,15 @@ def check(
 ) -> None:
     """Prove that a program implements its collective, without race or deadlock.
 
-    Ranges such as ranks=2..33 (both ends included) prove every case and print a table. Exits with 0 if all is proven,
-    with 1 and a counterexample if not, with 2 if the command line is wrong.
+    Ranges such as ranks=2..33 (both ends included) prove every case and print a table. So do files of MSCCL's XML, any
+    number of them, for the slots of their protocols. Exits with 0 if all is proven, with 1 and a counterexample if not,
+    with 2 if the command line is wrong.
     """
+    if is_xml(target):
+        if (protocol, instances, slots) != (None, None, None):
+            raise UsageError("a file is compiled already: --protocol, --instances and --slots are for programs")
+        _check_files([target, *(parameters or [])], as_json)
+        return
     options = Options(protocol, instances, slots)
     chosen = cases(target, parameters or [])
     verdicts = []
@@ -191,6 +199,29 @@ def check(
         _print_verdicts(console, verdicts)
         if refuted:
             _print_counterexample(console, refuted[0])
+    if refuted:
+        raise typer.Exit(1)
+
+
+def _check_files(files: Sequence[str], as_json: bool) -> None:
+    findings: list[Finding] = []
+    for file in files:
+        if not is_xml(file):
+            raise UsageError(f"{file} is no file of XML", "files of XML are checked together, programs one by one")
+    with working("proving") as update:
+        for number, file in enumerate(files):
+            update(f"proving {file} ({number + 1} of {len(files)})")
+            findings.append(judge(file))
+    refuted = [finding for finding in findings if finding.error is not None]
+    if as_json:
+        print(json.dumps({"proven": not refuted, "files": [f.as_json() for f in findings]}, indent=2))
+    else:
+        console = _console()
+        print_findings(console, findings)
+        for finding in refuted:
+            assert finding.error is not None
+            console.print()
+            print_error(finding.error, console)
     if refuted:
         raise typer.Exit(1)
 
@@ -290,7 +321,7 @@ def show(
         _check_picture(output)
     passes: list[Pass] = []
     with working(f"compiling {target}") as update:
-        made = one_case(target, parameters or []).load()
+        made = parsed(target) if is_xml(target) and not parameters else one_case(target, parameters or []).load()
         wanted = stage or StageName.schedule
         if isinstance(made, Schedule) and (dumps or diffs or time or wanted is not StageName.schedule):
             raise UsageError(f"{target} is a schedule already: it has no other stage and no passes")
@@ -448,7 +479,7 @@ def run(
     Each iteration's time is that of its slowest rank. algbw and busbw are those of nccl-tests, in 1e9 bytes a second.
     Exits with 1 if anything was wrong.
     """
-    from hocket.cli.measure import check_names, measure, parse_size
+    from hocket.cli.measure import check_names, measure
 
     check_names(dtype, op)
     amount = parse_size(size)
@@ -465,6 +496,52 @@ def run(
         _console().print(Text(f"{schedule.name}: {found}", "red" if found.wrong else ""), soft_wrap=True)
     if found.wrong:
         raise typer.Exit(1)
+
+
+@app.command()
+def export(
+    target: Target,
+    parameters: Parameters = None,
+    to: Annotated[str, typer.Option("--target", help="The runtime: msccl or rccl.")] = "msccl",
+    protocol: Annotated[
+        str | None, typer.Option(help="Simple, LL or LL128.", show_default="the program's, or Simple")
+    ] = None,
+    instances: Instances = None,
+    inplace: Annotated[
+        bool | None,
+        typer.Option("--inplace/--out-of-place", help="Which calls it serves.", show_default="as the program is"),
+    ] = None,
+    min_bytes: Annotated[
+        str | None, typer.Option(help="The smallest call it serves; K = 1024.", show_default="0")
+    ] = None,
+    max_bytes: Annotated[
+        str | None, typer.Option(help="The largest call it serves; it counts.", show_default="no limit")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The file to write.", show_default="standard output")
+    ] = None,
+) -> None:
+    """Write a program, or a schedule, as XML that MSCCL or RCCL loads, proven for the slots that it has there.
+
+    A file of XML can be exported again: for the other runtime, or for other sizes.
+    """
+    from hocket.cli.export import Wishes
+    from hocket.cli.export import export as exported
+
+    wishes = Wishes(to, protocol, instances, inplace, *(parse_size(s) if s else None for s in (min_bytes, max_bytes)))
+    with working(f"exporting {target}"):
+        text = exported(target, parameters or [], wishes)
+    note = TARGETS[to].note
+    if note is not None:
+        Console(stderr=True, highlight=False).print(f"note: {note}", soft_wrap=True)
+    if output is None:
+        print(text, end="")
+        return
+    try:
+        output.write_text(text)
+    except OSError as error:
+        raise UsageError(f"cannot write {output}: {error.strerror}") from None
+    Console(stderr=True, highlight=False).print(f"wrote {output}", soft_wrap=True)
 
 
 @app.command()

@@ -15,8 +15,8 @@ from rich.table import Table
 
 import hocket
 from hocket import _native
-from hocket.cli.measure import Job, Speed, buffers, check_names, count_wrong, dtype_named, parse_size, timed, unit
-from hocket.cli.target import UsageError
+from hocket.cli.measure import Job, Speed, buffers, check_names, count_wrong, dtype_named, timed, unit
+from hocket.cli.target import UsageError, parse_size
 from hocket.collectives import Collective
 from hocket.communicator import NAMED, default_program
 from hocket.ir.schedule import Schedule

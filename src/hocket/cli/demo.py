@@ -11,8 +11,9 @@ from rich.text import Text
 import hocket
 from hocket.algorithms import hierarchical
 from hocket.cli.compiled import Facts, Options, Pass, counts, show_counts
-from hocket.cli.measure import measure, parse_size
+from hocket.cli.measure import measure
 from hocket.cli.progress import working
+from hocket.cli.target import parse_size
 from hocket.compiler.pipeline import PASSES
 from hocket.formats.picture import draw
 from hocket.ir.instr_dag import Instr, InstrDag, opcode

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from time import perf_counter
@@ -34,8 +33,6 @@ _BITWISE = 1 << 20
 _BLOCK = 1 << 18
 """Elements that are made and compared at a time."""
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
-
 
 def dtype_named(name: str) -> np.dtype[np.generic]:
     """The type of a name; NumPy does not know bfloat16."""
@@ -54,14 +51,6 @@ def check_names(dtype: str, op: str) -> None:
     for what, word, known in (("dtype", dtype, DTYPES), ("op", op, tuple(OPERATORS))):
         if word not in known:
             raise UsageError(f"--{what} must be one of {', '.join(known)}, not {word!r}")
-
-
-def parse_size(text: str) -> int:
-    """Bytes of ``64MB``, ``1.5K`` or ``8``; K is 1024."""
-    match = _SIZE.match(text.strip())
-    if match is None:
-        raise UsageError(f"{text!r} is no size", "a size is written 8, 64K, 25MB or 1G, where K = 1024")
-    return int(float(match[1]) * 1024 ** ("KMGT".index(match[2].upper()) + 1 if match[2] else 0))
 
 
 @dataclass(frozen=True)

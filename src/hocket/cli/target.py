@@ -1,4 +1,4 @@
-"""What the user names on the command line: FILE:FUNC name=value ..., or the text of a schedule."""
+"""What the user names on the command line: FILE:FUNC name=value ..., the text of a schedule, or MSCCL's XML."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hocket.errors import Diagnostic, HocketError, Label, Location, Site, Where
+from hocket.formats import msccl_xml
 from hocket.ir.schedule import Schedule
 from hocket.ir.text import parse_schedule
 from hocket.program import Program
@@ -65,6 +66,10 @@ def cases(target: str, words: Sequence[str]) -> list[Case]:
     name, colon, function = target.rpartition(":")
     if not colon:
         path = Path(target)
+        if is_xml(target):
+            if words:
+                raise UsageError(f"{target} is a schedule; it has no parameter {words[0]!r}")
+            return [Case({}, lambda: msccl_xml.read(path))]
         if path.is_file():
             text = _read(path)
             meant = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
@@ -79,6 +84,18 @@ def cases(target: str, words: Sequence[str]) -> list[Case]:
             raise UsageError(f"{target} is a program; it has no parameter {words[0]!r}")
         return [Case({}, lambda: found)]
     return [Case(values, _loader(target, found, values)) for values in _arguments(target, found, words)]
+
+
+def is_xml(target: str) -> bool:
+    """Whether a target is a file that looks like XML."""
+    path = Path(target)
+    if not path.is_file():
+        return False
+    try:
+        with path.open("rb") as file:
+            return file.read(4096).lstrip().startswith(b"<")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
 
 
 def one_case(target: str, words: Sequence[str]) -> Case:
@@ -159,7 +176,7 @@ def _no_function(target: str) -> UsageError:
         )
     found = _functions(path)
     if not found:
-        return UsageError(f"{target} is neither Python with a function in it nor the text of a schedule")
+        return UsageError(f"{target} is neither Python with a function in it nor the text of a schedule nor XML")
     ways = [" ".join([f"{target}:{name}", *(f"{word}=..." for word in needed)]) for name, needed in found.items()]
     return UsageError(f"which function of {target}?", "it is one of\n" + "\n".join(f"  {way}" for way in ways))
 
@@ -275,6 +292,7 @@ def _arguments(target: str, function: Callable[..., object], words: Sequence[str
 
 
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)\Z")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
@@ -328,6 +346,14 @@ def _convert(text: str, kind: object) -> object:
     except ValueError:
         return _NO
     return text
+
+
+def parse_size(text: str) -> int:
+    """Bytes of ``64MB``, ``1.5K`` or ``8``; K is 1024."""
+    match = _SIZE.match(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is no size", "a size is written 8, 64K, 25MB or 1G, where K = 1024")
+    return int(float(match[1]) * 1024 ** ("KMGT".index(match[2].upper()) + 1 if match[2] else 0))
 
 
 def show_value(value: object) -> str:
