@@ -66,7 +66,7 @@ def _shapes(function: Callable[..., Program], largest: int) -> Iterator[tuple[tu
                 if 2 <= nodes * gpus <= largest:
                     yield (("nodes", nodes), ("gpus", gpus))
         case _:
-            raise AssertionError(f"{function.__module__}.{function.__name__} wants {required}: say here what to give it")
+            raise AssertionError(f"{function.__module__}.{function.__name__} wants {required}: say here what it gets")
 
 
 def cases(largest: int) -> Iterator[Case]:
@@ -85,7 +85,6 @@ def check(case: Case) -> str | None:
     try:
         text = export_program(program, case.wishes())
     except TargetLimit as refused:
-        assert refused.target == case.target
         return refused.reason.partition(";")[0]
     schedule = read(text)
     assert schedule.collective == program.collective.refined(
@@ -106,7 +105,7 @@ def main(largest: int) -> None:
             print(case, file=sys.stderr)
             raise
     for (target, reason), count in sorted(verdicts.items(), key=str):
-        print(f"{count:6d} {target}: {'re-read as proven, re-exported to the same bytes' if reason is None else reason}")
+        print(f"{count:6d} {target}: {reason or 're-read as proven, re-exported to the same bytes'}")
 
 
 if __name__ == "__main__":

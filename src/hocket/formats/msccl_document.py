@@ -76,6 +76,8 @@ class Document:
 
 
 PROMISE = "hocket: "
+TOKEN = 1 << 18
+"""Bytes that a token of the text, an element or a comment, may have; expat keeps one in memory."""
 
 
 def print_document(document: Document) -> str:
@@ -129,8 +131,6 @@ def _or_minus(rank: int | None) -> int:
 # ---------------------------------------------------------------------------------------------------------------
 
 _PIECE = 1 << 16
-_TOKEN = 1 << 24
-"""Bytes that a token of the text may have; expat keeps one in memory."""
 _STEPS = 1 << 19
 """Steps of a file."""
 _NUMBER = re.compile(r"-?[0-9]{1,19}\Z")
@@ -192,8 +192,8 @@ class _Parser:
             for piece in _pieces(self._source):
                 fed += len(piece)
                 self._expat.Parse(piece, False)
-                if fed - max(0, self._expat.CurrentByteIndex) > _TOKEN + 2 * _PIECE:
-                    self._fail(f"an element or a comment of more than {_TOKEN} bytes")
+                if fed - max(0, self._expat.CurrentByteIndex) > TOKEN + 2 * _PIECE:
+                    self._fail(f"an element or a comment of more than {TOKEN} bytes")
             self._expat.Parse(b"", True)
         except expat.ExpatError as error:
             self._fail(expat.ErrorString(error.code), error.lineno)
@@ -234,7 +234,8 @@ class _Parser:
         self._nodes += 1
         if self._nodes > NODES:
             self._fail(f"more than {NODES} elements of one gpu")
-        at = Location(self._name, self._expat.CurrentLineNumber, self._expat.CurrentColumnNumber)
+        column = self._expat.CurrentColumnNumber
+        at = Location(self._name, self._expat.CurrentLineNumber, column, column + len(f"<{name}"))
         self._open.append((name, _Open(attributes, at)))
 
     def _end(self, name: str) -> None:

@@ -41,6 +41,7 @@ from hocket.errors import (
 )
 from hocket.formats.msccl_document import (
     NOWHERE,
+    TOKEN,
     Document,
     Place,
     XmlBlock,
@@ -111,6 +112,8 @@ def write(
     msccl_ir.verify(schedule)
     if schedule.collective.name not in known.words:
         raise TargetLimit(known.name, f"it has no collective {schedule.collective.name}")
+    if len(str(schedule.collective)) > TOKEN:
+        raise TargetLimit(known.name, f"what the collective promises takes more than {TOKEN} characters of a file")
     for cut in _CUTS:
         legal = legalise(schedule, known, cut)
         document = _lay_out(legal, known, protocol, min_bytes, max_bytes)
