@@ -1,1 +1,1 @@
-"""What goes in and out: pictures of a stage."""
+"""What goes in and out: pictures of a stage, MSCCL's XML."""
