@@ -31,7 +31,8 @@ from hocket.errors import Deadlock, HocketError, InvalidArgument, Race, TargetLi
 from hocket.formats.msccl_document import Document, parse_document
 from hocket.formats.msccl_legal import legalise, single_chunks, xml_type
 from hocket.formats.msccl_targets import MSCCL, RCCL, SLOTS, Target
-from hocket.formats.msccl_xml import read, refusals, schedules, sizes, write
+from hocket.formats.msccl_xml import PROTOCOLS, read, refusals, schedules, sizes, write
+from hocket.ir import schedule as msccl_ir
 from hocket.ir.chunk_dag import ChunkDag, Span
 from hocket.ir.schedule import Send
 from hocket.verify import check_program
@@ -114,7 +115,7 @@ def test_a_name_cannot_break_the_file() -> None:
         chunk(0, "in", 0).copy(0, "out", 0)
         chunk(0, "in", 0).copy(1, "out", 0)
     text = write(p.compile())
-    assert read(text).name == ("a _quoted_ _name_ _ more --_" + "x" * 300)[:255]
+    assert read(text).name == ("a _quoted_ _name_ _ more --_" + "x" * 300)[:254]
     assert write(read(text)) == text
 
 
@@ -335,12 +336,12 @@ def test_limits_are_named_with_lines() -> None:
     assert "at most 1024 ranks; there are 1025" in refused(line, "msccl")
 
 
-def test_a_rank_keeps_4096_elements_of_a_file() -> None:
+def test_a_rank_keeps_4095_elements_of_a_file() -> None:
     with Program(Broadcast(2, chunks=4400)) as p:
         chunk(0, "in", 0, 4400).copy(0, "out", 0)
         for i in range(4400):
             chunk(0, "in", i).copy(1, "out", i, ch=i % 22)
-    assert "at most 4096 elements for a rank; rank 0 has" in refused(p, "msccl")
+    assert "at most 4095 elements for a rank; rank 0 has" in refused(p, "msccl")
 
 
 def test_a_table_of_ones_own() -> None:
@@ -559,3 +560,22 @@ def test_documents_compare_by_what_they_say() -> None:
     assert isinstance(one, Document)
     assert one == two
     assert SLOTS[one.proto] == 2
+
+
+def test_long_chains_of_steps_that_do_nothing() -> None:
+    """Every one waits for all before it, to and fro between two thread blocks: neither too deep nor too many."""
+
+    def silent(s: int, wait: str) -> str:
+        return step(s, "cpy", "i0", "o0", cnt=0, dep=wait, has=1)
+
+    fro = [silent(s, f"1 {s - 1}" if s else "-1 -1") for s in range(250)]
+    to = [silent(s, f"0 {s}") for s in range(250)]
+    last = step(0, "cpy", "i0", "o0", dep="1 249")
+    gpu = ("1 1 0", [tb(0, -1, -1, *fro), tb(1, -1, -1, *to), tb(2, -1, -1, last)])
+    schedule = read(algo("broadcast", 1, [gpu], 'inplace="0"'))
+    assert prove(schedule).steps == 1
+    assert schedule.ranks[0].thread_blocks[2].steps[0].waits == ()
+
+
+def test_every_protocol_of_a_schedule_has_a_name_there() -> None:
+    assert set(PROTOCOLS) == set(msccl_ir.PROTOCOLS)

@@ -8,6 +8,7 @@ from pathlib import Path
 from time import perf_counter
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from hocket.cli.compiled import Facts
@@ -86,7 +87,7 @@ def print_findings(console: Console, findings: Sequence[Finding]) -> None:
     table.add_column("loads on")
     table.add_column("verdict")
     for finding in findings:
-        row = [finding.file]
+        row = [escape(finding.file)]
         if finding.facts is not None:
             f = finding.facts
             loads = ", ".join(name for name in TARGETS if name not in finding.refusals) or "neither"

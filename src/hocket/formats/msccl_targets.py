@@ -25,14 +25,14 @@ FUSED_REDUCES = 16
 """Reductions into one place that a runtime joins to one."""
 OFFSET = 2**15 - 1
 """The largest chunk index: it is kept in 16 bits."""
-NODES = 4096
-"""Elements that a GPU keeps of a file: all GPUs, its thread blocks, its steps."""
+NODES = 4095
+"""Elements that a GPU keeps of a file: all GPUs, its thread blocks, its steps. Of 4096 places the parser needs one."""
 CHILDREN = 1024
 """Elements in one element."""
 ATTRIBUTES = 16
 """Attributes of an element."""
-TEXT = 255
-"""Characters of an attribute."""
+TEXT = 254
+"""Characters of an attribute; there are 255 bytes for it."""
 BYTES = 2**63 - 1
 
 

@@ -12,7 +12,7 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -55,7 +55,6 @@ from hocket.formats.msccl_targets import (
     BYTES,
     CHANNELS,
     CHILDREN,
-    COUNT,
     FUSED_REDUCES,
     NODES,
     OFFSET,
@@ -156,7 +155,7 @@ def read(text: str | Path, source: str | None = None) -> Schedule:
     """
     document = parse_document(text, source)
     first, *_ = [prove_for(schedule, document.proto) for schedule in schedules(document)]
-    return Schedule(first.name, first.collective, first.protocol, first.slots, first.ranks, first.narrowings)
+    return Schedule(**{f.name: getattr(first, f.name) for f in fields(Schedule)})
 
 
 def sizes(document: Document) -> tuple[int, int | None]:
@@ -330,7 +329,6 @@ def refusals(document: Document, target: Target) -> Iterator[TargetLimit]:
                 if far > OFFSET:
                     yield no(f"at most {OFFSET + 1} chunks in a buffer; here is chunk {far}", *step.where[:1])
                     break
-                assert step.count <= COUNT
         for (way, channel), n in crowd.items():
             if n > PER_CHANNEL:
                 yield no(f"at most {PER_CHANNEL} thread blocks that {way} on a channel; rank {r} has {n} on {channel}")
@@ -437,7 +435,7 @@ class _Gpu:
         self._signals = [
             [s for s, step in enumerate(b.steps) if step.signals and step.type != "nop"] for b in self._gpu.blocks
         ]
-        self._resolving: set[tuple[int, int]] = set()
+        self._silent = self._resolve()
 
     def blocks(self) -> tuple[ThreadBlock, ...]:
         return tuple(self._block(b, block) for b, block in enumerate(self._gpu.blocks))
@@ -463,7 +461,7 @@ class _Gpu:
                 if wait.thread_block != b:
                     pending[wait] = None
                 elif wait.step >= len(made):
-                    raise self._wrong(b, s, "waits for a later step of its own thread block, through steps with cnt=0")
+                    raise self._wrong(b, s, "it waits for what comes after it, through steps with cnt=0")
             if step.type == "nop" or not step.count:
                 continue
             srcs, dsts = self._operands(b, s)
@@ -482,9 +480,21 @@ class _Gpu:
 
     def _waits(self, b: int, s: int) -> list[Wait]:
         """What a step's dependency waits for, in steps that do something."""
+        signal = self._awaited(b, s)
+        if signal is None:
+            return []
+        if signal in self._silent:
+            return [Wait(block, step) for block, step in self._silent[signal].items()]
+        return [self._wait(*signal)]
+
+    def _wait(self, b: int, s: int) -> Wait:
+        return Wait(b, bisect_left(self._real[b], s))
+
+    def _awaited(self, b: int, s: int) -> tuple[int, int] | None:
+        """The step of the file that ends the wait of a step: the first that signals, from the one it names on."""
         depends = self._gpu.blocks[b].steps[s].depends
         if depends is None:
-            return []
+            return None
         other, number = depends
         if other >= len(self._gpu.blocks) or not 0 <= number < len(self._gpu.blocks[other].steps):
             raise self._wrong(b, s, f"it depends on step {number} of thread block {other}, which does not exist")
@@ -495,21 +505,45 @@ class _Gpu:
             raise self._wrong(
                 b, s, f"it waits for ever: step {number} of thread block {other} has hasdep=0, and so has all after it"
             )
-        return self._finished(other, self._signals[other][later])
+        return other, self._signals[other][later]
 
-    def _finished(self, b: int, s: int) -> list[Wait]:
-        """What is finished when step ``s`` of the file is: itself or, if it does nothing, all that comes before."""
-        real = self._real[b]
-        position = bisect_left(real, s)
-        if position < len(real) and real[position] == s:
-            return [Wait(b, position)]
-        if (b, s) in self._resolving:
-            raise self._wrong(b, s, "it waits for itself, through steps with cnt=0")
-        self._resolving.add((b, s))
-        found = [Wait(b, position - 1)] if position else []
-        for number in range(real[position - 1] + 1 if position else 0, s + 1):
-            found += self._waits(b, number)
-        self._resolving.remove((b, s))
+    def _resolve(self) -> dict[tuple[int, int], dict[int, int]]:
+        """For each step that signals and does nothing (cnt=0), the last step of each thread block that is done by then:
+        what comes before it, and what that waits for."""
+        found: dict[tuple[int, int], dict[int, int]] = {}
+        needs: dict[tuple[int, int], set[tuple[int, int]]] = {}
+        for b, block in enumerate(self._gpu.blocks):
+            for s in self._signals[b]:
+                if block.steps[s].count:
+                    continue
+                position = bisect_left(self._real[b], s)
+                done = found[b, s] = {b: position - 1} if position else {}
+                needs[b, s] = set()
+                for number in range(self._real[b][position - 1] + 1 if position else 0, s + 1):
+                    signal = self._awaited(b, number)
+                    if signal is None:
+                        continue
+                    if self._gpu.blocks[signal[0]].steps[signal[1]].count:
+                        wait = self._wait(*signal)
+                        done[wait.thread_block] = max(done.get(wait.thread_block, -1), wait.step)
+                    else:
+                        needs[b, s].add(signal)
+        ready = [step for step, others in needs.items() if not others]
+        waiting: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for step, others in needs.items():
+            for other in others:
+                waiting.setdefault(other, []).append(step)
+        while ready:
+            first = ready.pop()
+            del needs[first]
+            for step in waiting.get(first, ()):
+                for b, s in found[first].items():
+                    found[step][b] = max(found[step].get(b, -1), s)
+                needs[step].remove(first)
+                if not needs[step]:
+                    ready.append(step)
+        if needs:
+            raise self._wrong(*min(needs), "it waits for itself, through steps with cnt=0")
         return found
 
     def _operands(self, b: int, s: int) -> tuple[tuple[Source, ...], tuple[Destination, ...]]:
