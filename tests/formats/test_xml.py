@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -27,7 +28,7 @@ from hocket import (
 )
 from hocket.algorithms import all_pairs, direct, hierarchical, ring, tree
 from hocket.cli.export import Wishes, export_program, placed
-from hocket.errors import Deadlock, HocketError, InvalidArgument, Race, TargetLimit
+from hocket.errors import Deadlock, HocketError, InvalidArgument, Race, SumsDiffer, TargetLimit
 from hocket.formats.msccl_document import Document, parse_document
 from hocket.formats.msccl_legal import legalise, single_chunks, xml_type
 from hocket.formats.msccl_targets import MSCCL, RCCL, SLOTS, Target
@@ -579,3 +580,19 @@ def test_long_chains_of_steps_that_do_nothing() -> None:
 
 def test_every_protocol_of_a_schedule_has_a_name_there() -> None:
     assert set(PROTOCOLS) == set(msccl_ir.PROTOCOLS)
+
+
+def test_a_contract_on_bits_holds_for_the_file() -> None:
+    def program(contract: Literal["across-ranks", "across-sizes"]) -> Program:
+        with Program(AllReduce(3, chunks=3, inplace=True), reproducible=contract) as p:
+            for i in range(3):
+                c = chunk((i + 1) % 3, "in", i)
+                for hop in (1, 2):
+                    c = chunk((i + hop + 1) % 3, "in", i).reduce(c)
+                for hop in (1, 2):
+                    c = c.copy((i + hop) % 3, "in", i)
+        return p
+
+    assert read(export_program(program("across-ranks"), Wishes("rccl"))).collective.size == 3
+    with pytest.raises(SumsDiffer):
+        export_program(program("across-sizes"), Wishes("rccl"))

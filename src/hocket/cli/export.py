@@ -67,16 +67,20 @@ def export(target: str, parameters: Sequence[str], wishes: Wishes) -> str:
 
 
 def export_program(program: Program, wishes: Wishes) -> str:
-    """The XML of a program. Raises what ``msccl_xml.write`` raises."""
+    """The XML of a program. Raises what ``msccl_xml.write`` raises, and SumsDiffer if the file does not keep the
+    program's contract."""
     dag = placed(program.chunk_dag, wishes.inplace)
     check_program(dag)
     protocol = wishes.protocol or msccl_xml.PROTOCOLS[program.protocol]
     instances = wishes.instances or program.instances
     try:
-        return wishes.write(_compile(dag, instances, SLOTS[protocol], single=False), protocol)
+        text = wishes.write(_compile(dag, instances, SLOTS[protocol], single=False), protocol)
     except (Deadlock, Race):
         # A step on several chunks may be as many operations of a slot: then the compiler has to know them.
-        return wishes.write(_compile(dag, instances, SLOTS[protocol], single=True), protocol)
+        text = wishes.write(_compile(dag, instances, SLOTS[protocol], single=True), protocol)
+    if program.reproducible is not None:
+        proven(msccl_xml.read(text), program.reproducible)
+    return text
 
 
 def _compile(dag: ChunkDag, instances: int, slots: int, *, single: bool) -> Schedule:
