@@ -636,11 +636,10 @@ class TargetLimit(HocketError, ValueError):
     target: str
     reason: str
     where: tuple[Where, ...] = ()
-    help: str | None = None
 
     def diagnostic(self) -> Diagnostic:
         labels = {at.resolve(): Label(at, "from here") for at in self.where}
-        return Diagnostic(self.code, f"{self.target}: {self.reason}", tuple(labels.values()), help=self.help)
+        return Diagnostic(self.code, f"{self.target}: {self.reason}", tuple(labels.values()))
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pkgutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
 from hocket import Program, algorithms
@@ -96,14 +97,17 @@ def check(case: Case) -> str | None:
     return None
 
 
+def judge(case: Case) -> tuple[str, str | None]:
+    try:
+        return case.target, check(case)
+    except BaseException:
+        print(case, file=sys.stderr)
+        raise
+
+
 def main(largest: int) -> None:
-    verdicts: Counter[tuple[str, str | None]] = Counter()
-    for case in cases(largest):
-        try:
-            verdicts[case.target, check(case)] += 1
-        except BaseException:
-            print(case, file=sys.stderr)
-            raise
+    with ProcessPoolExecutor() as pool:
+        verdicts = Counter(pool.map(judge, cases(largest), chunksize=16))
     for (target, reason), count in sorted(verdicts.items(), key=str):
         print(f"{count:6d} {target}: {reason or 're-read as proven, re-exported to the same bytes'}")
 

@@ -528,7 +528,8 @@ def export(
     from hocket.cli.export import Wishes
     from hocket.cli.export import export as exported
 
-    wishes = Wishes(to, protocol, instances, inplace, *(parse_size(s) if s else None for s in (min_bytes, max_bytes)))
+    low, high = (None if size is None else parse_size(size) for size in (min_bytes, max_bytes))
+    wishes = Wishes(to, protocol, instances, inplace, low, high)
     with working(f"exporting {target}"):
         text = exported(target, parameters or [], wishes)
     note = TARGETS[to].note
