@@ -26,7 +26,7 @@ from hocket import (
     parse_schedule,
     prove,
 )
-from hocket.algorithms import all_pairs, direct, hierarchical, ring, tree
+from hocket.algorithms import all_pairs, all_to_next, direct, hierarchical, ring, tree
 from hocket.cli.export import Wishes, export_program, placed
 from hocket.errors import Deadlock, HocketError, InvalidArgument, Race, SumsDiffer, TargetLimit
 from hocket.formats.msccl_document import Document, parse_document
@@ -319,7 +319,7 @@ def test_limits_are_named_with_lines() -> None:
     assert 'chunk(0, "in", i).copy(1, "out", i)' in text
     assert "rccl: at most 64 steps" in refused(many, "rccl")
     assert "at most 64 thread blocks; rank 0 has 66" in refused(all_pairs.all_reduce(12), "rccl", instances=3)
-    assert "it has no collective alltonext" in refused(roundtrip._functions()["all_to_next.all_to_next"](2, 2), "rccl")
+    assert "it has no collective alltonext" in refused(all_to_next.all_to_next(2, 2), "rccl")
     with Program(Custom(2, inputs=40000, outputs=1, post=lambda r, i: {(0, 39999)})) as wide:
         chunk(0, "in", 39999).copy(0, "out", 0)
         chunk(0, "in", 39999).copy(1, "out", 0)
@@ -486,7 +486,7 @@ def test_the_root_is_in_the_comment_or_else_who_never_receives(root: int) -> Non
 
 
 def test_a_custom_collective_without_a_promise_is_judged_for_race_and_deadlock() -> None:
-    text = write(roundtrip._functions()["all_to_next.all_to_next"](2, 2).compile()).partition("\n")[2]
+    text = write(all_to_next.all_to_next(2, 2).compile()).partition("\n")[2]
     found = read(text).collective
     assert isinstance(found, Custom)
     assert all(found.required(r, i) is None for r in range(4) for i in range(found.outputs(r)))
