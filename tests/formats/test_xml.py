@@ -31,8 +31,9 @@ from hocket.cli.export import Wishes, export_program, placed
 from hocket.errors import Deadlock, HocketError, InvalidArgument, Race, SumsDiffer, TargetLimit
 from hocket.formats.msccl_document import Document, parse_document
 from hocket.formats.msccl_legal import legalise, single_chunks, xml_type
+from hocket.formats.msccl_meaning import schedules
 from hocket.formats.msccl_targets import MSCCL, RCCL, SLOTS, Target
-from hocket.formats.msccl_xml import PROTOCOLS, read, refusals, schedules, sizes, write
+from hocket.formats.msccl_xml import PROTOCOLS, read, refusals, sizes, write
 from hocket.ir import schedule as msccl_ir
 from hocket.ir.chunk_dag import ChunkDag, Span
 from hocket.ir.schedule import Send

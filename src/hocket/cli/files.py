@@ -14,8 +14,9 @@ from rich.table import Table
 from hocket.cli.compiled import Facts
 from hocket.errors import HocketError
 from hocket.formats.msccl_document import parse_document
+from hocket.formats.msccl_meaning import schedules
 from hocket.formats.msccl_targets import TARGETS
-from hocket.formats.msccl_xml import prove_for, refusals, schedules
+from hocket.formats.msccl_xml import prove_for, refusals
 from hocket.ir.schedule import Schedule
 
 

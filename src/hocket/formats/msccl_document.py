@@ -38,6 +38,16 @@ class XmlStep:
     where: tuple[Where, ...] = field(default=(), compare=False)
 
 
+def joins(before: XmlStep, step: XmlStep) -> bool:
+    """Whether a runtime joins a reduction to the one before it."""
+    return (
+        before.type == step.type == "re"
+        and not before.signals
+        and step.depends is None
+        and (before.dst, before.src[0]) == (step.dst, step.src[0])
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class XmlBlock:
     """A thread block. ``send`` and ``recv`` are the ranks at the other ends."""
