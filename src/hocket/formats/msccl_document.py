@@ -308,7 +308,7 @@ class _Parser:
             what = "in a thread block" if len(siblings) == _STEPS_OF_BLOCK else "in a file"
             self._fail(f"more than {_STEPS_OF_BLOCK if len(siblings) == _STEPS_OF_BLOCK else _STEPS} steps {what}")
         src, dst = (
-            (self._one_of(element, f"{end}buf", "ios"), self._number(element, f"{end}off", -1, OFFSET))
+            (self._one_of(element, f"{end}buf", ("i", "o", "s")), self._number(element, f"{end}off", -1, OFFSET))
             for end in ("src", "dst")
         )
         depid = self._number(element, "depid", -1, _THREAD_BLOCKS - 1)
