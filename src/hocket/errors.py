@@ -67,7 +67,7 @@ Where = Location | Site
 
 
 def caller() -> Site:
-    """The innermost frame that is not hocket's own; a library algorithm counts as the user's code."""
+    """The innermost frame that is not hocket's own, nor of an import; a library algorithm counts as the user's code."""
     frame = sys._getframe(1)
     while True:
         code = frame.f_code
@@ -75,7 +75,8 @@ def caller() -> Site:
         if user is None:
             name, module = code.co_filename, frame.f_globals.get("__name__", "")
             # What dataclasses generate has no file; it belongs to the module that asked for it.
-            ours = name.startswith(_PACKAGE) or (name == "<string>" and str(module).startswith(_MODULES))
+            ours = name.startswith((_PACKAGE, "<frozen importlib"))
+            ours = ours or (name == "<string>" and str(module).startswith(_MODULES))
             user = _is_user_code[code] = not ours or name.startswith(_PROGRAMS)
         if user or frame.f_back is None:
             return Site(code, frame.f_lasti)
@@ -204,6 +205,20 @@ class WrongType(_BadArgument, TypeError):
     """An argument of a type that is not what is needed here."""
 
     code = "wrong-type"
+
+
+@dataclass(eq=False)
+class Unsupported(HocketError, NotImplementedError):
+    """Something that means something elsewhere, and that hocket does not do."""
+
+    code = "unsupported"
+    what: str
+    where: Where
+    help: str | None = None
+
+    def diagnostic(self) -> Diagnostic:
+        message = f"hocket does not support {self.what}"
+        return Diagnostic(self.code, message, (Label(self.where, "here", True),), help=self.help)
 
 
 @dataclass(eq=False)
@@ -399,6 +414,26 @@ class ChannelConflict(HocketError, ValueError):
         )
 
 
+@dataclass(eq=False)
+class ThreadBlockConflict(HocketError, ValueError):
+    """Two operations that the user put into one thread block, where a thread block has one of each (section 5)."""
+
+    code = "thread-block-conflict"
+    rank: int
+    thread_block: int
+    what: str
+    first: Where
+    second: Where
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic(
+            self.code,
+            f"rank {self.rank}: thread block {self.thread_block} would have two {self.what}",
+            (Label(self.first, "one here"), Label(self.second, "another here", True)),
+            help="give one of them another thread block",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Flow:
     """How a value came to be: one operation on its way, in the order it happened."""
@@ -475,6 +510,22 @@ class SumsDiffer(HocketError, ValueError):
         )
         notes = tuple(f"{show_span(chunk.rank, 'out', chunk.index)} is {chunk.tree}" for chunk in self.chunks)
         return Diagnostic(self.code, f"{self.collective} is not {self.contract}: {said[self.contract]}", labels, notes)
+
+
+@dataclass(eq=False)
+class CheckFailed(HocketError, ValueError):
+    """A collective of the user's has a check of its own, and that says no."""
+
+    code = "check-failed"
+    collective: str
+    where: Where
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic(
+            self.code,
+            f"check() of {self.collective} does not accept what the buffers hold",
+            (Label(self.where, "when the program had come so far", True),),
+        )
 
 
 def _some(items: Sequence[str], limit: int = 8) -> str:

@@ -93,10 +93,28 @@ class Program:
             )
         dag = replace(self.chunk_dag, protocol=_protocol(protocol) if protocol is not None else self.protocol)
         factor = self.instances if instances is None else _positive("instances", instances, MAX_INSTANCES)
-        with _collector_paused():
-            check_program(dag)
-            schedule, _ = proven(run_passes(dag, factor, _positive("slots", slots), observer), self.reproducible)
-        return schedule
+        return compile_chunks(
+            dag,
+            instances=factor,
+            slots=_positive("slots", slots),
+            reproducible=self.reproducible,
+            observer=observer,
+        )
+
+
+def compile_chunks(
+    dag: ChunkDag,
+    *,
+    instances: int = 1,
+    slots: int = 2,
+    reproducible: Contract | None = None,
+    observer: Observer | None = None,
+) -> Schedule:
+    """A Chunk DAG, from wherever, as a proven schedule; as ``Program.compile``."""
+    with _collector_paused():
+        check_program(dag)
+        schedule, _ = proven(run_passes(dag, instances, slots, observer), reproducible)
+    return schedule
 
 
 @contextmanager
