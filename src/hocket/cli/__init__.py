@@ -630,6 +630,28 @@ def launch(
     raise typer.Exit(start(command, ranks))
 
 
+@app.command(context_settings={"allow_interspersed_args": False})
+def msccl(
+    command: Annotated[
+        list[str], typer.Argument(metavar="SCRIPT.py [ARGS]...", help="A program for msccl-tools, and its arguments.")
+    ],
+    target: Annotated[str, typer.Option(help="The runtime that XML() writes for: msccl or rccl.")] = "msccl",
+    min_bytes: Annotated[str, typer.Option(help="The smallest call that the XML serves.")] = "0",
+    max_bytes: Annotated[
+        str | None, typer.Option(help="The largest call that the XML serves.", show_default="no limit")
+    ] = None,
+) -> None:
+    """Run a script that was written for msccl-tools, unchanged, and prove every program in it.
+
+    Its output goes where it always went, so XML() can be redirected to a file; what was proven is said on standard
+    error. Exits with 1 if a program is wrong, else as the script does.
+    """
+    from hocket.cli.msccl import play
+
+    if not play(Path(command[0]), command[1:], target, min_bytes, max_bytes):
+        raise typer.Exit(1)
+
+
 @app.command()
 def demo(
     output: Annotated[Path, typer.Option("-o", "--output", help="The picture to draw.")] = Path("hocket-demo.svg"),

@@ -137,7 +137,7 @@ def _file(path: Path) -> types.ModuleType:
     known = sys.modules.get(path.stem)
     sys.modules[path.stem] = module
     try:
-        with _user_code(path, f"importing {path.name}"):
+        with user_code(path, f"importing {path.name}"):
             spec.loader.exec_module(module)
     finally:
         if known is not None:  # a file called random.py must not replace a module that others use
@@ -153,7 +153,7 @@ def _module(name: str, function: str) -> types.ModuleType:
         else:
             hint = f"a program is named FILE.py:FUNC, or as in {_EXAMPLE}"
         raise UsageError(f"there is no module {name!r}", hint)
-    with _user_code(Path(spec.origin), f"importing {name}"):
+    with user_code(Path(spec.origin), f"importing {name}"):
         return importlib.import_module(name)
 
 
@@ -215,7 +215,7 @@ def _read(path: Path) -> str:
 # Calling it
 
 
-class _user_code:  # noqa: N801 (reads as the statement it is used as)
+class user_code:  # noqa: N801 (reads as the statement it is used as)
     """Turns an exception that the user's code raises into an error that shows the user's line, not our frames."""
 
     def __init__(self, path: Path, doing: str) -> None:
@@ -246,7 +246,7 @@ class _user_code:  # noqa: N801 (reads as the statement it is used as)
 def _loader(target: str, function: Callable[..., object], values: Mapping[str, object]) -> Callable[[], Program]:
     def load() -> Program:
         source = inspect.getsourcefile(inspect.unwrap(function)) or ""
-        with _user_code(Path(source), f"tracing {target}"):
+        with user_code(Path(source), f"tracing {target}"):
             made = function(**values)
         if isinstance(made, Program):
             return made

@@ -1,0 +1,1 @@
+"""hocket inside of other people's programs."""

@@ -1,0 +1,1 @@
+from msccl.language import Json  # noqa: F401

@@ -1,0 +1,1 @@
+from msccl.collectives import build_collective  # noqa: F401

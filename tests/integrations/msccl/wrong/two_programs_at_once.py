@@ -1,0 +1,7 @@
+from msccl.language import *
+from msccl.language.collectives import *
+from msccl.topologies import *
+
+with MSCCLProgram("outer", fully_connected(2), AllReduce(2, 1, True), 1):
+    with MSCCLProgram("inner", fully_connected(2), AllReduce(2, 1, True), 1):
+        pass
