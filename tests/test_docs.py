@@ -1,6 +1,7 @@
 """Every code block of the documents runs, in order, in one directory for each document; shown output is compared.
 
-A ```python block is run as a script, under the name that its first line gives (``# ring.py``). In a ```console block
+A ```python block is run as a script, under the name that its first line gives (``# ring.py``); one for msccl-tools is
+only written, for ``hocket msccl``. In a ```console block
 each ``$ hocket ...`` is run; ``...`` in its output stands for anything. Examples run as scripts.
 """
 
@@ -59,6 +60,8 @@ def test_document(document: Path, tmp_path: Path) -> None:
             named = _NAME.match(block)
             path = tmp_path / (named[1] if named else f"block_{number}.py")
             path.write_text(block)
+            if "from msccl" in block:
+                continue
             done = run([sys.executable, path.name], tmp_path)
             assert done.returncode == 0, f"{block}\n{done.stdout}"
             continue
