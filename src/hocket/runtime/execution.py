@@ -1,4 +1,4 @@
-"""A rank's end of a communicator: checks a call's arguments, finds its buffers, runs it, and says what went wrong."""
+"""A rank's end of a communicator: makes schedules ready, runs calls, and says what went wrong."""
 
 from __future__ import annotations
 
@@ -11,16 +11,11 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from socket import socket
 from typing import Generic, NamedTuple, NoReturn, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hocket import _native
 from hocket._native import Fault, Outcome
-from hocket.collectives import Alias
 from hocket.errors import (
     BootstrapFailed,
     CallMismatch,
@@ -35,16 +30,12 @@ from hocket.errors import (
     WrongType,
     caller,
 )
-from hocket.ir.geometry import check_size
 from hocket.ir.schedule import Schedule, verify
 from hocket.runtime.bootstrap import Meeting, gather
+from hocket.runtime.buffers import Array, Bound, Layout, layout_of, name_of
 from hocket.runtime.launchers import Place
 from hocket.runtime.plan import lower
 
-Array = NDArray[np.generic]
-
-# NumPy does not know bfloat16, that of ml_dtypes is found by its name (_code).
-_TYPES = {np.dtype(name): code for code, name in enumerate(_native.TYPES) if name != "bfloat16"}
 _OPERATORS = {name: code for code, name in enumerate(_native.OPERATORS)}
 _PAIRS = {(code, _OPERATORS[op]) for code, name in enumerate(_native.TYPES) for op in _native.OPERATORS_OF[name]}
 # How often to spin and to yield before sleeping, by whether ranks outnumber cores. Yielding soon costs nothing on an
@@ -53,42 +44,13 @@ _PAIRS = {(code, _OPERATORS[op]) for code, name in enumerate(_native.TYPES) for 
 _PATIENCE = {False: (100, 200), True: (0, 20)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """What a schedule means on this rank, found once. ``own`` is the unit of the target where an alias begins.
-
-    ``moves``: elements are only moved, so they may be of any type; ``averages``: a sum can be made an average.
-    ``simple``: input and output are one memory of one size, and every size will do.
-    """
+class _Prepared(NamedTuple):
+    """What a schedule means on this rank, found once. ``averages``: a sum can be made an average."""
 
     schedule: weakref.ref[Schedule]
     plan: _native.Plan
-    input_blocks: int
-    output_blocks: int
-    alias: Alias | None
-    own: int
-    inplace: bool
-    moves: bool
+    layout: Layout
     averages: bool
-    writes_input: bool
-    simple: bool
-
-
-class _Bound(NamedTuple):
-    """The buffers of one call: the physical input and output, elements of a unit, number of the type (kernels.h).
-
-    ``initial`` is copied into the physical buffer, at byte ``place``, once all ranks agree. ``result`` is what the
-    caller gets; ``taken`` of the input buffer is copied there at the end.
-    """
-
-    input: Array | None
-    output: Array | None
-    n: int | None
-    type: int
-    initial: Array | None = None
-    place: int = 0
-    result: Array | None = None
-    taken: slice | None = None
 
 
 Result = TypeVar("Result")
@@ -187,7 +149,7 @@ class Endpoint:
 
     def _check(
         self, schedule: Schedule, x: Array | None, out: Array | None, op: str, tile: int | None
-    ) -> tuple[_Prepared, _Bound, int]:
+    ) -> tuple[_Prepared, Bound, int]:
         """All that a call needs, and the number of its operator. Nothing is written here."""
         prepared = self._prepared.get(id(schedule)) or self._prepare(schedule)
         code = _OPERATORS.get(op)
@@ -195,17 +157,15 @@ class Endpoint:
             raise InvalidArgument(f"op must be one of {', '.join(_OPERATORS)}, not {op!r}", caller())
         if tile is not None and (type(tile) is not int or tile < 64 or tile & (tile - 1) or tile > 1 << 28):
             raise InvalidArgument(f"tile must be a power of two from 64 bytes to 256 MB, not {tile!r}", caller())
-        bound = self._bind_simple(x, out, prepared) if prepared.simple else None
-        if bound is None:
-            bound = self._bind(schedule, prepared, x, out)
-        if not prepared.moves and bound.n is not None and (bound.type, code) not in _PAIRS:
+        bound = prepared.layout.bind(schedule, x, out)
+        if not prepared.layout.moves and bound.n is not None and (bound.type, code) not in _PAIRS:
             name = _native.TYPES[bound.type]
             raise WrongType(f"{name} has no {op}, only {', '.join(_native.OPERATORS_OF[name])}", caller())
         if op == "avg" and not prepared.averages:
             raise InvalidArgument(f"{schedule.name} does not sum over all ranks, so there is no avg", caller())
         return prepared, bound, code
 
-    def _end(self, outcome: Outcome | None, schedule: Schedule, bound: _Bound, op: str) -> Array | None:
+    def _end(self, outcome: Outcome | None, schedule: Schedule, bound: Bound, op: str) -> Array | None:
         """What a call returns, or raises."""
         if outcome is not None:
             self._raise(outcome, schedule)
@@ -236,7 +196,7 @@ class Endpoint:
         try:
             word = [None if color is None else operator.index(color), operator.index(key), secrets.token_hex(16)]
         except TypeError:
-            self.refuse(WrongType(f"color and key must be integers, not {_name(color)} and {_name(key)}", caller()))
+            self.refuse(WrongType(f"color and key must be integers, not {name_of(color)} and {name_of(key)}", caller()))
         said = member.exchange(json.dumps(word))
         if isinstance(said, Outcome):
             self._raise(said, None)
@@ -320,7 +280,9 @@ class Endpoint:
     def _prepare(self, schedule: Schedule) -> _Prepared:
         if not isinstance(schedule, Schedule):
             raise WrongType(
-                f"a communicator runs a Schedule, not {_name(schedule)}", caller(), "compile a program with .compile()"
+                f"a communicator runs a Schedule, not {name_of(schedule)}",
+                caller(),
+                "compile a program with .compile()",
             )
         collective = schedule.collective
         if collective.size != self.size:
@@ -336,123 +298,16 @@ class Endpoint:
                 f"{schedule.name} uses channel {highest}; between {self.size} ranks there are {channels}", caller()
             )
         plan = lower(schedule, self.rank)
-        alias = collective.alias(self.rank)
         key = id(schedule)
         prepared = self._prepared
         found = _Prepared(
             weakref.ref(schedule, lambda _: prepared.pop(key, None) and None),
             self._alive().plan(plan.words, plan.digest, plan.name),
-            collective.input_blocks(self.rank),
-            collective.output_blocks(self.rank),
-            alias,
-            alias.offset // collective.chunks if alias is not None else 0,
-            collective.inplace,
-            not collective.reduces() and all(len(step.srcs) == 1 for _, _, _, step in schedule.steps()),
+            layout_of(schedule, self.rank, plan.writes_input),
             collective.averages(),
-            plan.writes_input,
-            alias is not None
-            and alias.target == "in"
-            and collective.input_blocks(self.rank) == collective.output_blocks(self.rank)
-            and not schedule.narrowings,
         )
         prepared[key] = found
         return found
-
-    def _bind(self, schedule: Schedule, p: _Prepared, x: Array | None, out: Array | None) -> _Bound:
-        """Decide which memory is which buffer. Nothing is written here."""
-        if not p.input_blocks and p.inplace and out is None:
-            x, out = None, x
-        given = [array for name, array in (("x", x), ("out", out)) if array is not None and _check(name, array, p)]
-        if not given:
-            if p.input_blocks or p.output_blocks:
-                raise WrongType(
-                    f"rank {self.rank} needs {'x' if p.input_blocks else 'out'} in {schedule.name}", caller()
-                )
-            return _Bound(None, None, None, 0)
-        dtype = given[0].dtype
-        if given[-1].dtype != dtype:
-            raise WrongType(f"x is of {dtype}, out of {given[-1].dtype}", caller())
-        code = _code(dtype)
-        kind = len(_native.TYPES) + dtype.itemsize if code is None else code
-        n = self._unit(schedule, p, x, out)
-        if n is None:
-            return _Bound(None, None, None, kind)
-        check_size(schedule, n, dtype.itemsize)
-        scratch = np.empty_like(x) if p.writes_input and x is not None else None  # x is not ours to write
-        if not p.output_blocks:
-            return _Bound(x, None, n, kind) if scratch is None else _Bound(scratch, None, n, kind, x)
-        if out is None:
-            assert x is not None
-            works_in_x = p.alias is not None and p.input_blocks == p.output_blocks
-            out = x if works_in_x else np.empty(_shape(x, p), dtype)
-        if not out.flags.writeable:
-            raise InvalidArgument("the result would go to an array that is read-only", caller())
-        if x is None or not p.input_blocks:
-            return _Bound(None, out, n, kind, result=out)
-        if p.alias is None:
-            if x is out or _begins(x, out, 0) or _begins(out, x, self.rank * n) or _begins(x, out, self.rank * n):
-                scratch = np.empty_like(x)
-            elif np.may_share_memory(x, out):
-                raise _overlap()
-            if scratch is None:
-                return _Bound(x, out, n, kind, result=out)
-            return _Bound(scratch, out, n, kind, x, result=out)
-        own = p.own * n
-        whole, part = (x, out) if p.alias.target == "in" else (out, x)
-        if x is out or _begins(part, whole, own):  # in place as NCCL means it
-            if not whole.flags.writeable:
-                raise InvalidArgument("a call in place needs arrays that can be written", caller())
-            return _Bound(x, None, n, kind, result=out) if whole is x else _Bound(None, out, n, kind, result=out)
-        if np.may_share_memory(x, out):
-            raise _overlap()
-        if p.alias.target == "out":
-            return _Bound(None, out, n, kind, x, own * dtype.itemsize, out)
-        if p.input_blocks == p.output_blocks:
-            return _Bound(out, None, n, kind, x, result=out)
-        if not p.writes_input:
-            return _Bound(x, None, n, kind, result=out, taken=slice(own, own + out.size))
-        return _Bound(np.empty_like(x), None, n, kind, x, result=out, taken=slice(own, own + out.size))
-
-    def _bind_simple(self, x: Array | None, out: Array | None, p: _Prepared) -> _Bound | None:
-        """The same for arrays that need no second look: plain, writable, apart. None where in doubt."""
-        if type(x) is not np.ndarray:
-            return None
-        kind = _TYPES.get(x.dtype)
-        n, rest = divmod(x.size, p.input_blocks)
-        if kind is None or rest:
-            return None
-        if out is None or out is x:
-            return _Bound(x, None, n, kind, None, 0, x) if x.flags.carray else None
-        if type(out) is not np.ndarray or out.size != x.size or out.dtype != x.dtype or np.may_share_memory(x, out):
-            return None
-        flags = x.flags
-        if not (out.flags.carray and flags.c_contiguous and flags.aligned):
-            return None
-        return _Bound(out, None, n, kind, x, 0, out)
-
-    def _unit(self, schedule: Schedule, p: _Prepared, x: Array | None, out: Array | None) -> int | None:
-        """Elements of a unit, from whichever array says it; None if this rank has no buffer at all."""
-        n = None
-        for name, array, blocks in (("x", x, p.input_blocks), ("out", out, p.output_blocks)):
-            if array is None:
-                if blocks and (name == "x" or n is None):
-                    raise WrongType(f"rank {self.rank} needs {name} in {schedule.name}", caller())
-                continue
-            if array.size and not blocks:
-                kind = "input" if name == "x" else "output"
-                raise InvalidArgument(
-                    f"rank {self.rank} has no {kind} in {schedule.name}: {name} must be None", caller()
-                )
-            if not blocks:
-                continue
-            if array.size % blocks:
-                raise InvalidArgument(
-                    f"{name} has {array.size} elements, which do not make {blocks} blocks of one size", caller()
-                )
-            if n is not None and array.size != n * blocks:
-                raise InvalidArgument(f"x calls for an out of {n * blocks} elements, not {array.size}", caller())
-            n = array.size // blocks
-        return n
 
     def refuse(self, error: Exception, async_: bool = False) -> NoReturn:
         """Tell the others that this rank cannot take part in this call, and raise.
@@ -519,66 +374,6 @@ def _mismatch(outcome: Outcome) -> CallMismatch:
         tile = f", tile {s.tile}" if s.tile else ""
         calls.append(f"{name} [{s.digest:016x}] ({size}{_native.OPERATORS[s.op]}{tile})")
     return CallMismatch(outcome.rank, tuple(differs), tuple(calls))
-
-
-def _code(dtype: np.dtype[np.generic]) -> int | None:
-    """The number of a type that kernels can combine; None for another."""
-    code = _TYPES.get(dtype)
-    if code is None and dtype.name == "bfloat16" and dtype.isnative:
-        code = _TYPES[dtype] = _native.TYPES.index("bfloat16")
-    return code
-
-
-def _check(name: str, array: Array, p: _Prepared) -> bool:
-    """Raise if an argument is no array that native code can work on; True otherwise."""
-    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
-        raise WrongType(f"{name} must be a NumPy array, not {_name(array)}", caller())
-    if array.dtype.hasobject:
-        raise WrongType(f"{name} is of {array.dtype}: references mean nothing in another process", caller())
-    if not p.moves and _code(array.dtype) is None:
-        raise WrongType(
-            f"{name} is of {array.dtype}; only {', '.join(_native.TYPES)} can be combined",
-            caller(),
-            "collectives that only move data take any type",
-        )
-    flags = array.flags
-    if not (flags.c_contiguous and flags.aligned):
-        raise InvalidArgument(
-            f"{name} must be contiguous and aligned", caller(), "np.ascontiguousarray(...) makes a copy that is"
-        )
-    return True
-
-
-def _name(thing: object) -> str:
-    return "None" if thing is None else f"{type(thing).__module__}.{type(thing).__qualname__}".removeprefix("builtins.")
-
-
-def _overlap() -> InvalidArgument:
-    return InvalidArgument(
-        "x and out overlap", caller(), "they may be the same, or one the own block of the other, or lie apart"
-    )
-
-
-def _address(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-def _begins(part: Array, whole: Array, element: int) -> bool:
-    """Whether ``part`` lies in the memory of ``whole`` from ``element`` on."""
-    return (
-        np.may_share_memory(part, whole)
-        and _address(part) == _address(whole) + element * whole.itemsize
-        and element + part.size <= whole.size
-    )
-
-
-def _shape(x: Array, p: _Prepared) -> tuple[int, ...]:
-    """Shape of an output that the caller did not give: that of x, or joined along axis 0, or flat."""
-    if p.output_blocks == p.input_blocks:
-        return x.shape
-    if x.ndim and x.shape[0] * p.output_blocks % p.input_blocks == 0:
-        return (x.shape[0] * p.output_blocks // p.input_blocks, *x.shape[1:])
-    return (x.size // p.input_blocks * p.output_blocks,)
 
 
 _endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
