@@ -16,7 +16,8 @@
 namespace hocket {
 
 // How a call's sizes cut the buffers. All in bytes. A unit of `unit` bytes is cut into chunks of `chunk` bytes, the last
-// ones shorter or empty; every chunk into pieces of `tile` bytes.
+// ones shorter or empty; every chunk into pieces of `tile` bytes. Where units have lengths of their own, `unit` is that
+// of the largest on any rank: all are cut by the same chunk.
 struct Geometry {
     u64 unit;
     u64 chunk;
@@ -39,11 +40,13 @@ inline Geometry cut(u64 n, u64 itemsize, u64 chunks, u64 widest, u64 most, u64 t
     return g;
 }
 
-// A buffer of this rank: units of `unit` bytes with `chunks` chunks each. Scratch is one unit.
+// A buffer of this rank: units of `unit` bytes with `chunks` chunks each. Scratch is one unit. `bounds`, where units
+// have lengths of their own: unit u reaches from byte bounds[u] to bounds[u + 1].
 struct Buffer {
     char* base;
     u64 unit;
     u32 chunks;
+    const u64* bounds = nullptr;
 };
 
 struct Piece {
@@ -58,12 +61,14 @@ inline Piece piece_of(const Geometry& g, const Buffer& buffer, u64 unit, u64 pos
         unit += position / buffer.chunks;
         position %= buffer.chunks;
     }
+    const u64 base = buffer.bounds == nullptr ? unit * buffer.unit : buffer.bounds[unit];
+    const u64 end = buffer.bounds == nullptr ? buffer.unit : buffer.bounds[unit + 1] - base;  // from the base, as below
     const u64 low = position * g.chunk, high = low + g.chunk, skipped = tile * g.tile;
-    const u64 begin = low < buffer.unit ? low : buffer.unit;
-    const u64 length = (high < buffer.unit ? high : buffer.unit) - begin;
-    if (skipped >= length) return {unit * buffer.unit + begin + length, 0};
+    const u64 begin = low < end ? low : end;
+    const u64 length = (high < end ? high : end) - begin;
+    if (skipped >= length) return {base + begin + length, 0};
     const u64 rest = length - skipped;
-    return {unit * buffer.unit + begin + skipped, rest < g.tile ? rest : g.tile};
+    return {base + begin + skipped, rest < g.tile ? rest : g.tile};
 }
 
 // A thread block in execution. `finished` counts its steps over all tiles; it is the semaphore others wait on.

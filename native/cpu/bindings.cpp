@@ -1,10 +1,11 @@
-// The Python module hocket._native. Thin: arguments are checked in Python (hocket/runtime/execution.py).
+// The Python module hocket._native. Thin: arguments are checked in Python (hocket/runtime).
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -90,26 +91,43 @@ Kernel kernel_of(const KernelTable& table, u32 type, u32 op) {
 struct Request {
     // Throws std::invalid_argument for what could lead outside the arrays.
     Request(Plan& plan, nb::handle input, nb::handle output, std::optional<u64> n, u32 type, u32 op, u64 tile,
-            nb::handle initial, u64 initial_place)
+            nb::handle initial, u64 initial_place, const Units* given)
         : plan(plan), in(input), out(output), from(initial) {
         if (op >= kOperators || (tile & (tile - 1)) || (tile && tile < kAlign))
             throw std::invalid_argument("operator or tile");
         if (n && plan.combines()) kernel_of(kernels(), type, op);
         const u64 unit = n.value_or(0) * type_bytes(type);
-        if (!input.is_none()) in.need(unit * plan.header().input_blocks);
-        if (!output.is_none()) out.need(unit * plan.header().output_blocks);
+        if (given != nullptr) units = *given;  // the call may be in the background
+        if (!input.is_none()) in.need(end(kInput, unit, plan.header().input_blocks));
+        if (!output.is_none()) out.need(end(kOutput, unit, plan.header().output_blocks));
         char* to = nullptr;
         if (!initial.is_none()) {
             Held& whole = input.is_none() ? out : in;
             whole.need(initial_place + from.bytes());
             to = whole.data() + initial_place;
         }
-        call = {in.data(), out.data(), from.data(), to, from.bytes(), n.value_or(0), tile, type, op, n.has_value()};
+        call = {in.data(), out.data(), from.data(), to,            from.bytes(),              n.value_or(0),
+                tile,      type,       op,          n.has_value(), units ? &*units : nullptr};
     }
+    Request(const Request&) = delete;
+    Request& operator=(const Request&) = delete;
 
     Plan& plan;
     Held in, out, from;
+    std::optional<Units> units;
     Call call{};
+
+  private:
+    // Bytes of a buffer. Throws std::invalid_argument for units that are not those of the plan, or too long.
+    u64 end(Place place, u64 unit, u64 blocks) const {
+        if (!units) return unit * blocks;
+        const std::vector<u64>& bounds = units->bounds[place];
+        bool good = bounds.size() == blocks + 1 && bounds[0] == 0;
+        for (u64 u = 0; good && u < blocks; ++u)
+            good = bounds[u] <= bounds[u + 1] && bounds[u + 1] - bounds[u] <= unit;
+        if (!good) throw std::invalid_argument("units");
+        return bounds[blocks];
+    }
 };
 
 // A call that is made in the background. It is kept until it is done, and outlives neither its member nor its plan.
@@ -237,7 +255,8 @@ NB_MODULE(_native, m) {
     m.attr("STAMP") = kStamp;
     m.def("reserve_control", &reserve_control, "descriptor"_a, "ranks"_a);
     m.attr("MOST_CONNECTIONS") = kMostWindows;
-    m.attr("PROTOCOL") = std::to_string(kPlanMagic) + "." + std::to_string(sizeof(RankBlock));
+    m.attr("PROTOCOL") = std::to_string(kPlanMagic) + "." + std::to_string(sizeof(RankBlock)) + "." +
+                         std::to_string(offsetof(CallHeader, text));
 
     nb::enum_<Fault>(m, "Fault")
         .value("MISMATCH", Fault::kMismatch)
@@ -266,10 +285,22 @@ NB_MODULE(_native, m) {
         .def_ro("tile", &CallHeader::tile)
         .def_ro("type", &CallHeader::type)
         .def_ro("op", &CallHeader::op)
+        .def_ro("counts", &CallHeader::counts)
+        .def_prop_ro("counted", [](const CallHeader& header) { return (header.flags & kCounted) != 0; })
+        .def_prop_ro("pairwise", [](const CallHeader& header) { return (header.flags & kPairwise) != 0; })
         .def_prop_ro("size_known", [](const CallHeader& header) { return !(header.flags & kSizeUnknown); })
         .def_prop_ro("text", [](const CallHeader& header) { return nb::bytes(header.text); });
 
     nb::class_<Plan>(m, "Plan");
+
+    nb::class_<Units>(m, "Units")
+        .def(
+            "__init__",
+            [](Units* self, std::vector<u64> input, std::vector<u64> output, std::optional<u64> digest,
+               std::string text) {
+                new (self) Units{{std::move(input), std::move(output)}, digest, std::move(text)};
+            },
+            "input"_a, "output"_a, "digest"_a.none(), "text"_a);
 
     nb::class_<Flight>(m, "Flight").def("done", &Flight::done).def("wait", &Flight::wait);
 
@@ -285,12 +316,12 @@ NB_MODULE(_native, m) {
         .def(
             "run",
             [](Member& member, Plan& plan, nb::handle input, nb::handle output, std::optional<u64> n, u32 type, u32 op,
-               u64 tile, nb::handle initial, u64 initial_place) {
-                Request request(plan, input, output, n, type, op, tile, initial, initial_place);
+               u64 tile, nb::handle initial, u64 initial_place, const Units* units) {
+                Request request(plan, input, output, n, type, op, tile, initial, initial_place, units);
                 return alone(member, [&] { return member.communicator->run(plan, request.call); });
             },
             "plan"_a, "input"_a.none(), "output"_a.none(), "n"_a.none(), "type"_a, "op"_a, "tile"_a,
-            "initial"_a.none() = nb::none(), "initial_place"_a = 0)
+            "initial"_a.none() = nb::none(), "initial_place"_a = 0, "units"_a.none() = nb::none())
         .def("barrier", [](Member& member) { return alone(member, [&] { return member.communicator->barrier(); }); })
         .def(
             "exchange",
@@ -315,12 +346,13 @@ NB_MODULE(_native, m) {
         .def(
             "start",
             [](Member& member, Plan& plan, nb::handle input, nb::handle output, std::optional<u64> n, u32 type, u32 op,
-               u64 tile, nb::handle initial, u64 initial_place) {
+               u64 tile, nb::handle initial, u64 initial_place, const Units* units) {
                 return new Flight(member, std::make_unique<Request>(plan, input, output, n, type, op, tile, initial,
-                                                                    initial_place));
+                                                                    initial_place, units));
             },
             "plan"_a, "input"_a.none(), "output"_a.none(), "n"_a.none(), "type"_a, "op"_a, "tile"_a,
-            "initial"_a.none() = nb::none(), "initial_place"_a = 0, nb::keep_alive<0, 1>(), nb::keep_alive<0, 2>())
+            "initial"_a.none() = nb::none(), "initial_place"_a = 0, "units"_a.none() = nb::none(),
+            nb::keep_alive<0, 1>(), nb::keep_alive<0, 2>())
         .def(
             "start_barrier", [](Member& member) { return new Flight(member, std::unique_ptr<Request>()); },
             nb::keep_alive<0, 1>())
@@ -374,10 +406,13 @@ NB_MODULE(_native, m) {
         "n"_a, "itemsize"_a, "chunks"_a, "widest"_a, "most"_a, "tile"_a);
     m.def(
         "piece",
-        [](u64 n, u64 itemsize, u32 chunks, u64 tile_bytes, u64 unit, u64 position, u64 skip, u64 tile) {
+        [](u64 n, u64 itemsize, u32 chunks, u64 tile_bytes, u64 unit, u64 position, u64 skip, u64 tile,
+           const std::vector<u64>& bounds) {
             const Geometry g = cut(n, itemsize, chunks, 1, 0, tile_bytes);
-            const Piece piece = piece_of(g, {nullptr, g.unit, chunks}, unit, position, skip, tile);
+            const u64* table = bounds.empty() ? nullptr : bounds.data();
+            const Piece piece = piece_of(g, {nullptr, g.unit, chunks, table}, unit, position, skip, tile);
             return std::make_tuple(piece.offset, piece.bytes);
         },
-        "n"_a, "itemsize"_a, "chunks"_a, "tile_bytes"_a, "unit"_a, "position"_a, "skip"_a, "tile"_a);
+        "n"_a, "itemsize"_a, "chunks"_a, "tile_bytes"_a, "unit"_a, "position"_a, "skip"_a, "tile"_a,
+        "bounds"_a = std::vector<u64>());
 }

@@ -15,6 +15,26 @@ u64 larger_buffer(const PlanHeader& h, const Geometry& geometry) {
     return (h.input_blocks > h.output_blocks ? h.input_blocks : h.output_blocks) * geometry.unit;
 }
 
+// SplitMix64 (Steele, Lea and Flood, OOPSLA'14).
+u64 mix(u64 x) {
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+    x = (x ^ x >> 27) * 0x94d049bb133111eb;
+    return x ^ x >> 31;
+}
+
+// A hash of all that a rank sends less one of all that it gets. Over all ranks these add up to 0 if every two expect
+// the same of each other, and otherwise once in 2^64 times.
+u64 difference(u32 rank, const Units& units) {
+    const auto transfer = [](u64 source, u64 target, u64 bytes) { return mix(mix(mix(source) + target) + bytes); };
+    u64 sum = 0;
+    for (u64 r = 0; r + 1 < units.bounds[kInput].size(); ++r) {
+        const auto bytes = [&](Place place) { return units.bounds[place][r + 1] - units.bounds[place][r]; };
+        sum += transfer(rank, r, bytes(kInput)) - transfer(r, rank, bytes(kOutput));
+    }
+    return sum;
+}
+
 template <u64 N> void say(char (&text)[N], const std::string& what) {
     const u64 length = what.size() < N ? what.size() : N - 1;
     std::memcpy(text, what.data(), length);
@@ -61,13 +81,20 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
     mine.type = call.type;
     mine.op = call.op;
     mine.flags = call.size_known ? 0u : u32(kSizeUnknown);
-    say(mine.text, plan.name_);
+    if (call.units != nullptr) {
+        mine.counts = call.units->digest ? *call.units->digest : difference(rank_, *call.units);
+        mine.flags |= kCounted | (call.units->digest ? 0u : kPairwise);
+        say(mine.text, plan.name_ + "\n" + call.units->text);
+    } else {
+        say(mine.text, plan.name_);
+    }
     const u64 slots = std::bit_ceil(h.slots > settings_.slots ? h.slots : settings_.slots);
     const auto geometry_for = [&](u64 n, u32 type) {
         return cut(n, type_bytes(type), h.chunks, h.widest, settings_.slot_bytes, call.tile);
     };
     Geometry geometry{};
-    if (call.size_known) {
+    const bool sure = !(mine.flags & (kSizeUnknown | kPairwise));  // of the size, before the others have said theirs
+    if (sure) {
         geometry = geometry_for(call.n, call.type);
         if (const int failed = reserve(plan, geometry, slots)) {
             Outcome outcome = refuse(std::string("it has no memory for slots and scratch: ") + std::strerror(failed));
@@ -78,14 +105,17 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
     Outcome entered = enter(mine);
     if (entered.fault != Fault::kNone) return entered;
     u32 type = call.type;
-    if (!call.size_known) {
+    if (!sure) {
+        u64 n = 0;
+        bool known = false;
         for (u32 r = 0; r < size_; ++r) {
             if (said(r).flags & kSizeUnknown) continue;
+            known = true;
             type = said(r).type;
-            geometry = geometry_for(said(r).n, type);
-            break;
+            if (said(r).n > n) n = said(r).n;
         }
-        if (geometry.tile == 0) return {};  // nobody has data
+        if (!known) return {};  // nobody has data
+        geometry = geometry_for(n, type);
         if (const int failed = reserve(plan, geometry, slots))
             return given_up(
                 {Fault::kPeer, rank_, std::string("has no memory for slots and scratch: ") + std::strerror(failed)});
@@ -98,8 +128,9 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
         end.begin(record.sends != 0);
     }
     if (call.initial_bytes != 0) std::memcpy(call.initial_to, call.initial, call.initial_bytes);
-    const Buffer buffers[3] = {{call.input, geometry.unit, h.chunks},
-                               {call.output, geometry.unit, h.chunks},
+    const auto bounds = [&](Place place) { return call.units ? call.units->bounds[place].data() : nullptr; };
+    const Buffer buffers[3] = {{call.input, geometry.unit, h.chunks, bounds(kInput)},
+                               {call.output, geometry.unit, h.chunks, bounds(kOutput)},
                                {scratch_.get(), h.scratch * geometry.chunk, h.scratch}};
     Execution<Cpu> execution(plan.view_, geometry, buffers, plan.cursors_.data(), plan.ends_.data());
     u32 threads = 1;
@@ -184,6 +215,7 @@ Outcome Communicator::enter(const CallHeader& mine) {
     line.digest = mine.digest;
     line.n = mine.n;
     line.tile = mine.tile;
+    line.counts = mine.counts;
     line.type = mine.type;
     line.op = mine.op;
     line.flags = mine.flags;
@@ -221,16 +253,24 @@ Outcome Communicator::agree() const {
     while (sized + 1 < size_ && said(sized).flags & kSizeUnknown) ++sized;
     const CallHeader& first = said(0);
     const CallHeader& size = said(sized);
-    for (u32 r = 1; r < size_; ++r) {
+    constexpr u32 kUnits = kCounted | kPairwise;
+    const bool pairwise = first.flags & kPairwise;
+    u64 counts = first.counts;
+    u32 odd = 0;
+    for (u32 r = 1; r < size_ && odd == 0; ++r) {
         const CallHeader& other = said(r);
-        const bool same = other.digest == first.digest && other.op == first.op && other.tile == first.tile;
-        const bool same_size = other.flags & kSizeUnknown || (other.n == size.n && other.type == size.type);
-        if (same && same_size) continue;
-        Outcome outcome{Fault::kMismatch, r, {}};
-        for (u32 every = 0; every < size_; ++every) outcome.said.push_back(said(every));
-        return outcome;
+        const bool same = other.digest == first.digest && other.op == first.op && other.tile == first.tile &&
+                          (other.flags & kUnits) == (first.flags & kUnits) &&
+                          (pairwise || other.counts == first.counts);
+        const bool same_size =
+            other.flags & kSizeUnknown || ((pairwise || other.n == size.n) && other.type == size.type);
+        if (!same || !same_size) odd = r;
+        counts += other.counts;
     }
-    return {};
+    if (odd == 0 && !(pairwise && counts != 0)) return {};
+    Outcome outcome{Fault::kMismatch, odd, {}};  // with `odd` 0, two ranks do not expect the same of each other
+    for (u32 every = 0; every < size_; ++every) outcome.said.push_back(said(every));
+    return outcome;
 }
 
 // Steps until done: spins, then yields, then sleeps; looks for faults after each sleep and now and then.

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,8 +39,18 @@ class Plan {
     std::vector<char*> pointers_;  // for each thread
 };
 
+// Units of lengths of their own. `bounds`: of those of the input and of the output, in bytes (interpreter.h). `digest`
+// is that of the lengths of all, the same on every rank. Without, they are pairwise: a rank knows those of its own, what
+// it sends to each rank and what it gets from each. `text` is for errors.
+struct Units {
+    std::vector<u64> bounds[2];
+    std::optional<u64> digest;
+    std::string text;
+};
+
 // What a call works on. `n` elements a unit; `tile` 0: chosen from the size. A rank with neither input nor output does
-// not know n and the type. `initial_bytes` from `initial` are copied to `initial_to` first, once all ranks agree.
+// not know n and the type. `initial_bytes` from `initial` are copied to `initial_to` first, once all ranks agree. With
+// `units`, n is the length of the largest: of all, or of those of this rank where they are pairwise.
 struct Call {
     char* input;
     char* output;
@@ -51,6 +62,7 @@ struct Call {
     u32 type;
     u32 op;
     bool size_known;
+    const Units* units = nullptr;
 };
 
 enum class Fault : u32 {
@@ -103,7 +115,7 @@ class Communicator {
     // Enters a call in which nothing moves.
     Outcome barrier();
 
-    // Enters a call in which nothing moves but a word of each rank, afterwards in `said`; at most 979 bytes.
+    // Enters a call in which nothing moves but a word of each rank, afterwards in `said`; at most 971 bytes.
     Outcome exchange(const std::string& word);
 
     // Enters a call only to say that this rank cannot take part in it.

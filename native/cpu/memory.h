@@ -22,23 +22,27 @@ constexpr u64 kStamp = kWindowStride - kPage;  // where the file says which meet
 // The digest of a call that exchanges words; 0 is that of a barrier, and a schedule has neither.
 constexpr u64 kExchange = 1;
 
-// What a rank says when it enters a call. `call` is stored last; `text` is the schedule's name, a word to exchange, or
-// why it refuses.
+// What a rank says when it enters a call. `call` is stored last. `counts` is equal on all ranks or, pairwise, adds up to
+// 0 (communicator.h: Units). `text` is the schedule's name, on a second line the counts; a word to exchange; or why it
+// refuses.
 struct CallHeader {
     alignas(kLine) u64 call;
     u64 digest;
     u64 n;
     u64 tile;
+    u64 counts;
     u32 type;
     u32 op;
     u32 flags;
-    char text[1024 - 44];
+    char text[1024 - 52];
 };
 static_assert(sizeof(CallHeader) == 1024);
 
 enum CallFlag : u32 {
     kRefused = 1,       // this rank's arguments are wrong
     kSizeUnknown = 2,   // it has neither input nor output: others say n and the type
+    kCounted = 4,       // units have lengths of their own
+    kPairwise = 8,      // and a rank knows only its own: n is the largest of those
 };
 
 // kFailed: from call `since` on. kAborted: every call.

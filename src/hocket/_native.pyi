@@ -53,11 +53,21 @@ class CallHeader:
     @property
     def op(self) -> int: ...
     @property
+    def counts(self) -> int: ...
+    @property
+    def counted(self) -> bool: ...
+    @property
+    def pairwise(self) -> bool: ...
+    @property
     def size_known(self) -> bool: ...
     @property
     def text(self) -> bytes: ...
 
 class Plan: ...
+
+class Units:
+    def __init__(self, input: list[int], output: list[int], digest: int | None, text: str) -> None:
+        """Bounds of units in bytes; ``digest``: of all units of all ranks, None where a rank knows only its own."""
 
 class Flight:
     """A call in the background."""
@@ -89,6 +99,7 @@ class Member:
         tile: int,
         initial: NDArray[generic] | None = None,
         initial_place: int = 0,
+        units: Units | None = None,
     ) -> Outcome | None: ...
     def start(
         self,
@@ -101,6 +112,7 @@ class Member:
         tile: int,
         initial: NDArray[generic] | None = None,
         initial_place: int = 0,
+        units: Units | None = None,
     ) -> Flight: ...
     def start_barrier(self) -> Flight: ...
     def start_refusal(self, why: str) -> Flight: ...
@@ -121,5 +133,13 @@ def reduce(
 ) -> None: ...
 def cut(n: int, itemsize: int, chunks: int, widest: int, most: int, tile: int) -> tuple[int, int, int]: ...
 def piece(
-    n: int, itemsize: int, chunks: int, tile_bytes: int, unit: int, position: int, skip: int, tile: int
+    n: int,
+    itemsize: int,
+    chunks: int,
+    tile_bytes: int,
+    unit: int,
+    position: int,
+    skip: int,
+    tile: int,
+    bounds: list[int] = ...,
 ) -> tuple[int, int]: ...

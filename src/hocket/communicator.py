@@ -17,6 +17,7 @@ from hocket.ir.schedule import Schedule
 from hocket.program import Program
 from hocket.runtime import launch
 from hocket.runtime.bootstrap import meet
+from hocket.runtime.counts import Counts
 from hocket.runtime.execution import Endpoint
 from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.stores import Store
@@ -101,6 +102,13 @@ class _Default:
             rows //= ranks
         return (rows * ranks if kind.joins else rows, *x.shape[1:])
 
+    def counts(self, given: object, rank: int) -> Counts:
+        """What the ``counts`` of a call mean on a rank. Raises InvalidArgument."""
+        collective, ranks = self.schedule.collective, self.schedule.collective.size
+        if self.kind.cuts and self.kind.joins:
+            return Counts.exchange(given, ranks)
+        return Counts.agree(given, ranks, rank, collective.input_blocks(rank), collective.output_blocks(rank))
+
 
 class Communicator:
     """The processes that ``hocket.init()`` brought together. All make the same calls in the same order.
@@ -117,6 +125,10 @@ class Communicator:
     In the collectives that have a name, ``out`` has exactly the shape of the result. Arrays lie apart, or in place as
     NCCL has it: ``x`` and ``out`` are the same, or one is the own block of the other. The default schedule of a
     collective is compiled when it is first called, and kept.
+
+    With ``counts``, blocks have rows of their own along axis 0, or none: rank r contributes, or gets, ``counts[r]``,
+    and all ranks give the same counts. Only in ``all_to_all`` each gives its own, a pair: the rows that it sends to
+    each rank, and those that it gets from each. CallMismatch where these do not fit together.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -215,50 +227,105 @@ class Communicator:
 
     @overload
     def all_gather(
-        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, async_: Literal[False] = False
+        self,
+        x: NDArray[Scalar],
+        out: NDArray[Scalar] | None = None,
+        *,
+        counts: Sequence[int] | None = None,
+        async_: Literal[False] = False,
     ) -> NDArray[Scalar]: ...
     @overload
     def all_gather(
-        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, async_: Literal[True]
+        self,
+        x: NDArray[Scalar],
+        out: NDArray[Scalar] | None = None,
+        *,
+        counts: Sequence[int] | None = None,
+        async_: Literal[True],
     ) -> Handle[NDArray[Scalar]]: ...
-    def all_gather(self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, async_: bool = False) -> object:
+    def all_gather(
+        self,
+        x: NDArray[Scalar],
+        out: NDArray[Scalar] | None = None,
+        *,
+        counts: Sequence[int] | None = None,
+        async_: bool = False,
+    ) -> object:
         """Join ``x`` of all ranks along axis 0, on every rank: (n, ...) gives (size * n, ...), a scalar (size,).
 
-        Allocates without ``out``. Errors are those of ``run``.
+        Allocates without ``out``. With ``counts``, ``x`` of rank r has ``counts[r]`` rows. Errors are those of ``run``.
         """
-        return self._call("all_gather", x, out, async_)
+        return self._call("all_gather", x, out, async_, counts=counts)
 
     @overload
     def reduce_scatter(
-        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, op: str = "sum", async_: Literal[False] = False
+        self,
+        x: NDArray[Scalar],
+        out: NDArray[Scalar] | None = None,
+        *,
+        op: str = "sum",
+        counts: Sequence[int] | None = None,
+        async_: Literal[False] = False,
     ) -> NDArray[Scalar]: ...
     @overload
     def reduce_scatter(
-        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, op: str = "sum", async_: Literal[True]
+        self,
+        x: NDArray[Scalar],
+        out: NDArray[Scalar] | None = None,
+        *,
+        op: str = "sum",
+        counts: Sequence[int] | None = None,
+        async_: Literal[True],
     ) -> Handle[NDArray[Scalar]]: ...
     def reduce_scatter(
-        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, op: str = "sum", async_: bool = False
+        self,
+        x: NDArray[Scalar],
+        out: NDArray[Scalar] | None = None,
+        *,
+        op: str = "sum",
+        counts: Sequence[int] | None = None,
+        async_: bool = False,
     ) -> object:
         """Combine ``x`` of all ranks; rank r gets block r of ``size`` along axis 0: (size * n, ...) gives (n, ...).
 
-        Allocates without ``out``. Errors are those of ``run``; InvalidArgument where axis 0 does not divide.
+        Allocates without ``out``. With ``counts``, block r has ``counts[r]`` rows. Errors are those of ``run``;
+        InvalidArgument where axis 0 does not divide.
         """
-        return self._call("reduce_scatter", x, out, async_, op)
+        return self._call("reduce_scatter", x, out, async_, op, counts=counts)
 
     @overload
     def all_to_all(
-        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, async_: Literal[False] = False
+        self,
+        x: NDArray[Scalar],
+        out: NDArray[Scalar] | None = None,
+        *,
+        counts: tuple[Sequence[int], Sequence[int]] | None = None,
+        async_: Literal[False] = False,
     ) -> NDArray[Scalar]: ...
     @overload
     def all_to_all(
-        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, async_: Literal[True]
+        self,
+        x: NDArray[Scalar],
+        out: NDArray[Scalar] | None = None,
+        *,
+        counts: tuple[Sequence[int], Sequence[int]] | None = None,
+        async_: Literal[True],
     ) -> Handle[NDArray[Scalar]]: ...
-    def all_to_all(self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, async_: bool = False) -> object:
+    def all_to_all(
+        self,
+        x: NDArray[Scalar],
+        out: NDArray[Scalar] | None = None,
+        *,
+        counts: tuple[Sequence[int], Sequence[int]] | None = None,
+        async_: bool = False,
+    ) -> object:
         """Block r of ``size`` along axis 0 goes to rank r, which joins what it gets in rank order.
 
-        Works in ``x`` without ``out``. Errors are those of ``run``; InvalidArgument where axis 0 does not divide.
+        Works in ``x`` without ``out``. With ``counts``, a pair, block r has ``counts[0][r]`` rows and rank r sends
+        ``counts[1][r]``; allocates without ``out``, which must lie apart. Errors are those of ``run``; InvalidArgument
+        where axis 0 does not divide.
         """
-        return self._call("all_to_all", x, out, async_)
+        return self._call("all_to_all", x, out, async_, counts=counts)
 
     @overload
     def broadcast(
@@ -319,21 +386,39 @@ class Communicator:
 
     @overload
     def gather(
-        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, root: int = 0, async_: Literal[False] = False
+        self,
+        x: NDArray[Scalar],
+        out: NDArray[Scalar] | None = None,
+        *,
+        root: int = 0,
+        counts: Sequence[int] | None = None,
+        async_: Literal[False] = False,
     ) -> NDArray[Scalar] | None: ...
     @overload
     def gather(
-        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, root: int = 0, async_: Literal[True]
+        self,
+        x: NDArray[Scalar],
+        out: NDArray[Scalar] | None = None,
+        *,
+        root: int = 0,
+        counts: Sequence[int] | None = None,
+        async_: Literal[True],
     ) -> Handle[NDArray[Scalar] | None]: ...
     def gather(
-        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, root: int = 0, async_: bool = False
+        self,
+        x: NDArray[Scalar],
+        out: NDArray[Scalar] | None = None,
+        *,
+        root: int = 0,
+        counts: Sequence[int] | None = None,
+        async_: bool = False,
     ) -> object:
         """Join ``x`` of all ranks along axis 0, on the root: (n, ...) gives (size * n, ...), a scalar (size,).
 
-        The root allocates without ``out``; the other ranks get None, their ``out`` is not written. Errors are those of
-        ``run``.
+        The root allocates without ``out``; the other ranks get None, their ``out`` is not written. With ``counts``,
+        ``x`` of rank r has ``counts[r]`` rows. Errors are those of ``run``.
         """
-        return self._call("gather", x, out, async_, root=root)
+        return self._call("gather", x, out, async_, root=root, counts=counts)
 
     @overload
     def scatter(
@@ -342,21 +427,35 @@ class Communicator:
         out: NDArray[Scalar] | None = None,
         *,
         root: int = 0,
+        counts: Sequence[int] | None = None,
         async_: Literal[False] = False,
     ) -> NDArray[Scalar]: ...
     @overload
     def scatter(
-        self, x: NDArray[Scalar] | None, out: NDArray[Scalar] | None = None, *, root: int = 0, async_: Literal[True]
+        self,
+        x: NDArray[Scalar] | None,
+        out: NDArray[Scalar] | None = None,
+        *,
+        root: int = 0,
+        counts: Sequence[int] | None = None,
+        async_: Literal[True],
     ) -> Handle[NDArray[Scalar]]: ...
     def scatter(
-        self, x: NDArray[Scalar] | None, out: NDArray[Scalar] | None = None, *, root: int = 0, async_: bool = False
+        self,
+        x: NDArray[Scalar] | None,
+        out: NDArray[Scalar] | None = None,
+        *,
+        root: int = 0,
+        counts: Sequence[int] | None = None,
+        async_: bool = False,
     ) -> object:
         """Rank r gets block r of ``size`` along axis 0 of the root's ``x``: (size * n, ...) gives (n, ...).
 
         Off the root ``x`` is not read. It may be None where there is an ``out``; without one, the result is allocated
-        for an ``x`` of this shape and type. Errors are those of ``run``; InvalidArgument where axis 0 does not divide.
+        for an ``x`` of this shape and type. With ``counts``, block r has ``counts[r]`` rows. Errors are those of
+        ``run``; InvalidArgument where axis 0 does not divide.
         """
-        return self._call("scatter", x, out, async_, root=root)
+        return self._call("scatter", x, out, async_, root=root, counts=counts)
 
     def _call(
         self,
@@ -366,16 +465,22 @@ class Communicator:
         async_: bool,
         op: str = "sum",
         root: int = 0,
+        counts: object = None,
     ) -> object:
         """Run the default schedule of a collective."""
+        rows: Counts | None = None
         try:
             default = (type(root) is int and self._defaults.get((name, root))) or self._default(name, root)
-            x, out = default.arrays(x, out)
+            if counts is None:
+                x, out = default.arrays(x, out)
+            else:
+                rows = default.counts(counts, self.rank)
+                x, out = rows.arrays(x, out)
         except Exception as error:
             self._endpoint.refuse(error, async_)
         if async_:
-            return self._endpoint.start(default.schedule, x, out, op)
-        return self._endpoint.run(default.schedule, x, out, op)
+            return self._endpoint.start(default.schedule, x, out, op, None, rows)
+        return self._endpoint.run(default.schedule, x, out, op, None, rows)
 
     def _default(self, name: str, root: object) -> _Default:
         rank = whole(root)

@@ -720,21 +720,54 @@ class UnevenSize(HocketError, ValueError):
 
 
 @dataclass(eq=False)
-class CallMismatch(HocketError, ValueError):
-    """Ranks entered the same call with different arguments. Nothing was touched; the communicator can go on."""
+class UnevenCounts(HocketError, ValueError):
+    """The program moves a value into a unit that may have another length than its own."""
 
-    code = "call-mismatch"
-    rank: int
-    differs: tuple[str, ...]
-    calls: tuple[str, ...]
+    code = "uneven-counts"
+    schedule: str
+    first: str
+    second: str
+    where: Where | None = None
 
     def diagnostic(self) -> Diagnostic:
         return Diagnostic(
             self.code,
-            f"the ranks do not make the same call: rank {self.rank} differs in {' and '.join(self.differs)}",
+            f"{self.schedule} cannot run with counts: {self.first} and {self.second} may differ in length, and one "
+            f"goes where the other lies",
+            (Label(self.where, "moved here", True),) if self.where else (),
+            help="keep every value in units of its own, or move it through a scratch chunk of its own",
+        )
+
+
+@dataclass(eq=False)
+class CallMismatch(HocketError, ValueError):
+    """Ranks entered the same call with different arguments. Nothing was touched; the communicator can go on.
+
+    ``rank`` differs from the first; None where ranks do not expect the same of each other, then ``transfer`` is an
+    example, if known: from, to, elements sent, elements expected.
+    """
+
+    code = "call-mismatch"
+    rank: int | None
+    differs: tuple[str, ...]
+    calls: tuple[str, ...]
+    transfer: tuple[int, int, int, int] | None = None
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic(
+            self.code,
+            f"the ranks do not make the same call: {self._difference()}",
             notes=tuple(f"rank {rank} calls {call}" for rank, call in enumerate(self.calls)),
             help="every rank must call the same schedule with the same size, type and operator, in the same order",
         )
+
+    def _difference(self) -> str:
+        if self.rank is not None:
+            return f"rank {self.rank} differs in {' and '.join(self.differs)}"
+        if self.transfer is None:
+            return "some rank does not send what another expects"
+        source, target, sent, expected = self.transfer
+        return f"rank {source} sends {_number(sent, 'element')} to rank {target}, which expects {expected}"
 
 
 @dataclass(eq=False)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hocket.collectives import BufferName, Collective
 from hocket.errors import UninitializedChunk
-from hocket.ir.geometry import bounds, check_size
+from hocket.ir.geometry import bounds, check_size, check_units, output_units
 from hocket.ir.schedule import Receive, Schedule, Send, Source, Step
 
 V = TypeVar("V")
@@ -289,35 +289,50 @@ def average(total: Array, ranks: int) -> Array:
 
 
 def reference(
-    schedule: Schedule, inputs: Sequence[Array], op: str = "sum", *, seed: int | None = None, slots: int | None = None
+    schedule: Schedule,
+    inputs: Sequence[Array],
+    op: str = "sum",
+    *,
+    seed: int | None = None,
+    slots: int | None = None,
+    units: Sequence[Sequence[int]] | None = None,
 ) -> list[Array]:
     """Execute a schedule on one array a rank and return one output a rank: what every runtime must give, bit by bit.
 
-    ``inputs[r]`` is flat, with as many units of n elements as the collective says. The order of events is drawn from
-    ``seed``. Output chunks that the collective leaves free, and no step writes, are zero.
-    Raises UnevenSize as a communicator does.
+    ``inputs[r]`` is flat, with as many units of n elements as the collective says; or ``units[r]`` are the elements of
+    each, and those of the outputs follow. The order of events is drawn from ``seed``. Output chunks that the collective
+    leaves free, and no step writes, are zero. Raises UnevenSize or UnevenCounts as a communicator does.
     """
     collective = schedule.collective
     ranks = range(collective.size)
-    n = next(len(inputs[r]) // collective.input_blocks(r) for r in ranks if collective.input_blocks(r))
     dtype = inputs[0].dtype
     if 64 % dtype.itemsize:  # elements that are only moved, and cut as bytes
-        raw = reference(schedule, [x.view(np.uint8) for x in inputs], op, seed=seed, slots=slots)
+        sizes = None if units is None else [[n * dtype.itemsize for n in row] for row in units]
+        raw = reference(schedule, [x.view(np.uint8) for x in inputs], op, seed=seed, slots=slots, units=sizes)
         return [out.view(dtype) for out in raw]
-    check_size(schedule, n, dtype.itemsize)
+    if units is None:
+        n = next(len(inputs[r]) // collective.input_blocks(r) for r in ranks if collective.input_blocks(r))
+        check_size(schedule, n, dtype.itemsize)
+        units, results = (
+            [[n] * blocks(r) for r in ranks] for blocks in (collective.input_blocks, collective.output_blocks)
+        )
+    else:
+        check_units(schedule)
+        n = max(map(max, filter(None, units)))
+        results = output_units(collective, units)
     machine = Machine[Array](
         schedule,
-        lambda rank, index, tile: inputs[rank][bounds(collective, n, dtype.itemsize, index)].copy(),
+        lambda rank, index, tile: inputs[rank][bounds(collective, n, dtype.itemsize, index, units[rank])].copy(),
         combine_arrays(op),
         slots=schedule.slots if slots is None else slots,
     )
     machine.run(None if seed is None else random.Random(seed))
     outputs = []
     for rank in ranks:
-        out = np.zeros(collective.output_blocks(rank) * n, dtype)
+        out = np.zeros(sum(results[rank]), dtype)
         for index, value in enumerate(machine.output(rank)):
             if value is not None:
-                at = bounds(collective, n, dtype.itemsize, index)
+                at = bounds(collective, n, dtype.itemsize, index, results[rank])
                 length = min(at.stop - at.start, len(value))
                 out[at.start : at.start + length] = value[:length]
         outputs.append(average(out, collective.size) if op == "avg" else out)

@@ -28,7 +28,8 @@ import hocket
 from hocket import Communicator, HocketError
 from hocket.algorithms import all_pairs, ring
 from hocket.errors import CallMismatch, InvalidArgument, PeerFailed, PeerRefused, WrongType
-from tests.runtime import hardships
+from tests.runtime import counted, hardships
+from tests.runtime.counted import COUNTED, ROOTED, Case
 from tests.runtime.processes import BOUND, Word, judge_step, leftovers, run
 
 PHASES = ("bootstrap", "idle", "call", "close", "split", "dup")
@@ -168,13 +169,27 @@ WRONG: dict[str, tuple[type[HocketError], Callable[[Array], tuple[Any, Any]]]] =
     "an out of another type": (WrongType, lambda x: (x, np.zeros(len(x), "datetime64[s]"))),
     "a read-only result": (InvalidArgument, lambda x: (x, read_only(x))),
 }
-RESPECTS = ("schedule", "size", "type", "operator", "tile", "barrier", *WRONG)
+RESPECTS = ("schedule", "size", "type", "operator", "tile", "barrier", "counts", *WRONG)
 
 
 def read_only(x: Array) -> Array:
     found = np.zeros_like(x)
     found.flags.writeable = False
     return found
+
+
+def recount(rng: random.Random, ranks: int, odd: int) -> Case:
+    """A call with counts, of which one rank has more somewhere, or the same rows elsewhere."""
+    name = rng.choice(COUNTED)
+    lines = ranks if name == "all_to_all" else 1
+    counts = tuple(tuple(rng.choice((0, 1, 2, 1000)) for _ in range(ranks)) for _ in range(lines))
+    place, more = rng.randrange(ranks), rng.choice((1, 2, 100_000))
+    changes = [(place, more)]
+    other = (place + 1) % ranks
+    if rng.random() < 0.5 and (had := counts[odd % lines][other]):
+        changes = [(place, had), (other, -had)]
+    root = rng.randrange(ranks) if name in ROOTED else 0
+    return Case(name, counts, (rng.randint(1, 3),), "int64", "sum", root, "apart", False, odd, tuple(changes))
 
 
 def disagreeing(launched: Communicator, count: int, seed: int) -> dict[str, int]:
@@ -188,6 +203,10 @@ def disagreeing(launched: Communicator, count: int, seed: int) -> dict[str, int]
             odd, schedule = rng.randrange(comm.size), rng.choice(schedules)
             n, kind, op = rng.choice(SIZES), rng.choice(TYPES), rng.choice(OPERATORS)
             tile, apart = rng.choice((None, 64, 4096)), rng.random() < 0.5
+            if respect == "counts":
+                counted.disagree(comm, recount(rng, comm.size, odd))
+                seen[respect] += 1
+                continue
             call = {"schedule": schedule, "n": n, "type": kind, "op": op, "tile": tile}
             change = {
                 "schedule": ("schedule", [s for s in schedules if s is not schedule]),

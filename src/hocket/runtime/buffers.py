@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from hocket.collectives import Alias
 from hocket.errors import InvalidArgument, WrongType, caller
 from hocket.ir.geometry import check_size
 from hocket.ir.schedule import Schedule
+from hocket.runtime.counts import Counts
 
 Array = NDArray[np.generic]
 
@@ -24,7 +26,8 @@ class Bound(NamedTuple):
     """The buffers of one call: the physical input and output, elements of a unit, number of the type (kernels.h).
 
     ``initial`` is copied into the physical buffer, at byte ``place``, once all ranks agree. ``result`` is what the
-    caller gets; ``taken`` of the input buffer is copied there at the end.
+    caller gets; ``taken`` of the input buffer is copied there at the end. With ``units`` of lengths of their own, ``n``
+    is that of the longest.
     """
 
     input: Array | None
@@ -35,6 +38,7 @@ class Bound(NamedTuple):
     place: int = 0
     result: Array | None = None
     taken: slice | None = None
+    units: _native.Units | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +59,11 @@ class Layout:
     writes_input: bool
     simple: bool
 
-    def bind(self, schedule: Schedule, x: Array | None, out: Array | None) -> Bound:
-        """Decide which memory is which buffer. Raises WrongType, InvalidArgument, UnevenSize."""
-        bound = self._bind_simple(x, out) if self.simple else None
-        return self._bind(schedule, x, out) if bound is None else bound
+    def bind(self, schedule: Schedule, x: Array | None, out: Array | None, counts: Counts | None = None) -> Bound:
+        """Decide which memory is which buffer. Raises WrongType, InvalidArgument, UnevenSize.
 
-    def _bind(self, schedule: Schedule, x: Array | None, out: Array | None) -> Bound:
+        With ``counts`` the schedule has passed ``check_units``, and arrays have the rows that they say.
+        """
         if not self.input_blocks and self.inplace and out is None:
             x, out = None, x
         given = [
@@ -68,39 +71,49 @@ class Layout:
         ]
         if not given:
             if self.input_blocks or self.output_blocks:
-                raise WrongType(
-                    f"rank {self.rank} needs {'x' if self.input_blocks else 'out'} in {schedule.name}", caller()
-                )
+                raise self._needs("x" if self.input_blocks else "out", schedule)
             return Bound(None, None, None, 0)
         dtype = given[0].dtype
         if given[-1].dtype != dtype:
             raise WrongType(f"x is of {dtype}, out of {given[-1].dtype}", caller())
         code = _code(dtype)
         kind = len(_native.TYPES) + dtype.itemsize if code is None else code
-        n = self._unit(schedule, x, out)
-        if n is None:
-            return Bound(None, None, None, kind)
-        check_size(schedule, n, dtype.itemsize)
+        unit = self.rank if self.alias is None else self.own
+        if counts is None:
+            n = self._unit(schedule, x, out)
+            if n is None:
+                return Bound(None, None, None, kind)
+            check_size(schedule, n, dtype.itemsize)
+            return self._place(x, out, n, kind, unit * n)
+        if x is None and self.input_blocks:
+            raise self._needs("x", schedule)
+        if counts.agreed is None and x is not None and out is not None and np.may_share_memory(x, out):
+            raise InvalidArgument(f"with counts, x and out of {schedule.name} must lie apart", caller())
+        row = math.prod(given[0].shape[1:])
+        units = counts.units(row, dtype.itemsize)
+        return self._place(x, out, counts.largest() * row, kind, counts.own(unit) * row)._replace(units=units)
+
+    def _place(self, x: Array | None, out: Array | None, n: int, kind: int, own: int) -> Bound:
+        """``own``: the element of the larger buffer where the block of this rank begins."""
         scratch = np.empty_like(x) if self.writes_input and x is not None else None  # x is not ours to write
         if not self.output_blocks:
             return Bound(x, None, n, kind) if scratch is None else Bound(scratch, None, n, kind, x)
         if out is None:
             assert x is not None
             works_in_x = self.alias is not None and self.input_blocks == self.output_blocks
-            out = x if works_in_x else np.empty(_shape(x, self), dtype)
+            out = x if works_in_x else np.empty(_shape(x, self), x.dtype)
         if not out.flags.writeable:
             raise InvalidArgument("the result would go to an array that is read-only", caller())
         if x is None or not self.input_blocks:
             return Bound(None, out, n, kind, result=out)
         if self.alias is None:
-            if x is out or _begins(x, out, 0) or _begins(out, x, self.rank * n) or _begins(x, out, self.rank * n):
+            if np.may_share_memory(x, out):
+                if not (_begins(x, out, 0) or _begins(out, x, own) or _begins(x, out, own)):
+                    raise _overlap()
                 scratch = np.empty_like(x)
-            elif np.may_share_memory(x, out):
-                raise _overlap()
             if scratch is None:
                 return Bound(x, out, n, kind, result=out)
             return Bound(scratch, out, n, kind, x, result=out)
-        own = self.own * n
         whole, part = (x, out) if self.alias.target == "in" else (out, x)
         if x is out or _begins(part, whole, own):  # in place as NCCL means it
             if not whole.flags.writeable:
@@ -109,15 +122,18 @@ class Layout:
         if np.may_share_memory(x, out):
             raise _overlap()
         if self.alias.target == "out":
-            return Bound(None, out, n, kind, x, own * dtype.itemsize, out)
+            return Bound(None, out, n, kind, x, own * x.itemsize, out)
         if self.input_blocks == self.output_blocks:
             return Bound(out, None, n, kind, x, result=out)
         if not self.writes_input:
             return Bound(x, None, n, kind, result=out, taken=slice(own, own + out.size))
         return Bound(np.empty_like(x), None, n, kind, x, result=out, taken=slice(own, own + out.size))
 
-    def _bind_simple(self, x: Array | None, out: Array | None) -> Bound | None:
-        """The same for arrays that need no second look: plain, writable, apart. None where in doubt."""
+    def bind_simple(self, x: Array | None, out: Array | None) -> Bound | None:
+        """The same, if ``simple``, for arrays that need no second look: plain, writable, apart. None where in doubt.
+
+        Every small call comes here: ``tuple.__new__`` takes half of the time of ``Bound(...)``.
+        """
         if type(x) is not np.ndarray:
             return None
         kind = _TYPES.get(x.dtype)
@@ -125,13 +141,16 @@ class Layout:
         if kind is None or rest:
             return None
         if out is None or out is x:
-            return Bound(x, None, n, kind, None, 0, x) if x.flags.carray else None
+            return tuple.__new__(Bound, (x, None, n, kind, None, 0, x, None, None)) if x.flags.carray else None
         if type(out) is not np.ndarray or out.size != x.size or out.dtype != x.dtype or np.may_share_memory(x, out):
             return None
         flags = x.flags
         if not (out.flags.carray and flags.c_contiguous and flags.aligned):
             return None
-        return Bound(out, None, n, kind, x, 0, out)
+        return tuple.__new__(Bound, (out, None, n, kind, x, 0, out, None, None))
+
+    def _needs(self, name: str, schedule: Schedule) -> WrongType:
+        return WrongType(f"rank {self.rank} needs {name} in {schedule.name}", caller())
 
     def _unit(self, schedule: Schedule, x: Array | None, out: Array | None) -> int | None:
         """Elements of a unit, from whichever array says it; None if this rank has no buffer at all."""
@@ -139,7 +158,7 @@ class Layout:
         for name, array, blocks in (("x", x, self.input_blocks), ("out", out, self.output_blocks)):
             if array is None:
                 if blocks and (name == "x" or n is None):
-                    raise WrongType(f"rank {self.rank} needs {name} in {schedule.name}", caller())
+                    raise self._needs(name, schedule)
                 continue
             if array.size and not blocks:
                 kind = "input" if name == "x" else "output"

@@ -11,8 +11,9 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from socket import socket
-from typing import Generic, NamedTuple, NoReturn, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 from hocket import _native
 from hocket._native import Fault, Outcome
@@ -30,9 +31,11 @@ from hocket.errors import (
     WrongType,
     caller,
 )
+from hocket.ir.geometry import check_units
 from hocket.ir.schedule import Schedule, verify
 from hocket.runtime.bootstrap import Meeting, gather
 from hocket.runtime.buffers import Array, Bound, Layout, layout_of, name_of
+from hocket.runtime.counts import Counts, transfers
 from hocket.runtime.launchers import Place
 from hocket.runtime.plan import lower
 
@@ -44,13 +47,18 @@ _PAIRS = {(code, _OPERATORS[op]) for code, name in enumerate(_native.TYPES) for 
 _PATIENCE = {False: (100, 200), True: (0, 20)}
 
 
-class _Prepared(NamedTuple):
-    """What a schedule means on this rank, found once. ``averages``: a sum can be made an average."""
+@dataclass(slots=True)
+class _Prepared:
+    """What a schedule means on this rank, found once.
+
+    ``averages``: a sum can be made an average. ``uneven``: it is known that it can run with counts.
+    """
 
     schedule: weakref.ref[Schedule]
     plan: _native.Plan
     layout: Layout
     averages: bool
+    uneven: bool = False
 
 
 Result = TypeVar("Result")
@@ -120,35 +128,53 @@ class Endpoint:
         _endpoints.add(self)
 
     def run(
-        self, schedule: Schedule, x: Array | None, out: Array | None, op: str, tile: int | None = None
+        self,
+        schedule: Schedule,
+        x: Array | None,
+        out: Array | None,
+        op: str,
+        tile: int | None = None,
+        counts: Counts | None = None,
     ) -> Array | None:
-        """See ``Communicator.run``."""
+        """See ``Communicator.run``. With ``counts``, arrays have as many rows as they say."""
         member = self._alone()
         try:
-            prepared, bound, code = self._check(schedule, x, out, op, tile)
+            prepared, bound, code = self._check(schedule, x, out, op, tile, counts)
         except Exception as error:
             self.refuse(error)
-        source, target, n, kind, initial, place, result, taken = bound
-        outcome = member.run(prepared.plan, source, target, n, kind, code, tile or 0, initial, place)
+        source, target, n, kind, initial, place, result, taken, units = bound
+        outcome = member.run(prepared.plan, source, target, n, kind, code, tile or 0, initial, place, units)
         if outcome is None and taken is None and op != "avg":
             return result
         return self._end(outcome, schedule, bound, op)
 
     def start(
-        self, schedule: Schedule, x: Array | None, out: Array | None, op: str, tile: int | None = None
+        self,
+        schedule: Schedule,
+        x: Array | None,
+        out: Array | None,
+        op: str,
+        tile: int | None = None,
+        counts: Counts | None = None,
     ) -> Handle[Array | None]:
         """The same in the background. Raises at once for wrong arguments; the other ranks learn of it in their turn."""
         member = self._alive()
         try:
-            prepared, bound, code = self._check(schedule, x, out, op, tile)
-            source, target, n, kind, initial, place, _, _ = bound
-            flight = member.start(prepared.plan, source, target, n, kind, code, tile or 0, initial, place)
+            prepared, bound, code = self._check(schedule, x, out, op, tile, counts)
+            source, target, n, kind, initial, place, _, _, units = bound
+            flight = member.start(prepared.plan, source, target, n, kind, code, tile or 0, initial, place, units)
         except Exception as error:
             self.refuse(error, async_=True)
         return Handle(self._launched(flight), lambda outcome: self._end(outcome, schedule, bound, op))
 
     def _check(
-        self, schedule: Schedule, x: Array | None, out: Array | None, op: str, tile: int | None
+        self,
+        schedule: Schedule,
+        x: Array | None,
+        out: Array | None,
+        op: str,
+        tile: int | None,
+        counts: Counts | None,
     ) -> tuple[_Prepared, Bound, int]:
         """All that a call needs, and the number of its operator. Nothing is written here."""
         prepared = self._prepared.get(id(schedule)) or self._prepare(schedule)
@@ -157,8 +183,14 @@ class Endpoint:
             raise InvalidArgument(f"op must be one of {', '.join(_OPERATORS)}, not {op!r}", caller())
         if tile is not None and (type(tile) is not int or tile < 64 or tile & (tile - 1) or tile > 1 << 28):
             raise InvalidArgument(f"tile must be a power of two from 64 bytes to 256 MB, not {tile!r}", caller())
-        bound = prepared.layout.bind(schedule, x, out)
-        if not prepared.layout.moves and bound.n is not None and (bound.type, code) not in _PAIRS:
+        layout = prepared.layout
+        bound = layout.bind_simple(x, out) if layout.simple and counts is None else None
+        if bound is None:
+            if counts is not None and not prepared.uneven:
+                check_units(schedule)
+                prepared.uneven = True
+            bound = layout.bind(schedule, x, out, counts)
+        if not layout.moves and bound.n is not None and (bound.type, code) not in _PAIRS:
             name = _native.TYPES[bound.type]
             raise WrongType(f"{name} has no {op}, only {', '.join(_native.OPERATORS_OF[name])}", caller())
         if op == "avg" and not prepared.averages:
@@ -351,11 +383,15 @@ def _mismatch(outcome: Outcome) -> CallMismatch:
     said = outcome.said
     sized = next((s for s in said if s.size_known), said[0])
     first, other = said[0], said[outcome.rank]
+    recounted = (first.counted, first.counts) != (other.counted, other.counts) and not (
+        first.pairwise and other.pairwise
+    )
     differs = [
         what
         for what, different in (
             ("schedule", first.digest != other.digest),
-            ("size", other.size_known and sized.n != other.n),
+            ("counts", recounted),
+            ("size", other.size_known and sized.n != other.n and not recounted and not other.pairwise),
             ("type", other.size_known and sized.type != other.type),
             ("operator", first.op != other.op),
             ("tile", first.tile != other.tile),
@@ -363,8 +399,9 @@ def _mismatch(outcome: Outcome) -> CallMismatch:
         if different
     ]
     calls = []
-    for s in said:
-        name = s.text.decode(errors="replace")
+    texts = [s.text.decode(errors="replace") for s in said]
+    for s, text in zip(said, texts, strict=True):
+        name, _, counts = text.partition("\n")
         if s.digest <= 1:  # no schedule
             calls.append("split" if s.digest else name)
             continue
@@ -372,8 +409,11 @@ def _mismatch(outcome: Outcome) -> CallMismatch:
         kind = _native.TYPES[s.type] if opaque < 0 else f"{opaque}-byte elements"
         size = f"{s.n} x {kind} a unit, " if s.size_known else ""
         tile = f", tile {s.tile}" if s.tile else ""
-        calls.append(f"{name} [{s.digest:016x}] ({size}{_native.OPERATORS[s.op]}{tile})")
-    return CallMismatch(outcome.rank, tuple(differs), tuple(calls))
+        counts = f", counts {counts}" if s.counted else ""
+        calls.append(f"{name} [{s.digest:016x}] ({size}{_native.OPERATORS[s.op]}{tile}{counts})")
+    if differs:
+        return CallMismatch(outcome.rank, tuple(differs), tuple(calls))
+    return CallMismatch(None, ("counts",), tuple(calls), transfers([text.partition("\n")[2] for text in texts]))
 
 
 _endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()

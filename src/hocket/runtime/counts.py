@@ -1,0 +1,123 @@
+"""What ``counts=`` means on a rank: the rows of its blocks, the arrays that go with them, the units of native code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket import _native
+from hocket.collectives import whole
+from hocket.errors import InvalidArgument, caller
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Rows of each unit of this rank's input and of its output.
+
+    ``agreed``: those of every rank, which all know. Without, a rank knows only what it sends to each rank and gets from
+    each.
+    """
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    agreed: tuple[int, ...] | None = None
+
+    @staticmethod
+    def agree(given: object, ranks: int, rank: int, inputs: int, outputs: int) -> Counts:
+        """From rows for each rank. ``inputs`` and ``outputs``: units of the buffers of ``rank``, one, all or none."""
+        rows = _rows(given, ranks)
+        if rows is None:
+            raise InvalidArgument(f"counts must be the rows of each of {ranks} ranks, not {given!r}", caller())
+        mine, result = (rows if units == ranks else rows[rank : rank + units] for units in (inputs, outputs))
+        return Counts(mine, result, rows)
+
+    @staticmethod
+    def exchange(given: object, ranks: int) -> Counts:
+        """From a pair: the rows that this rank sends to each rank, and those that it gets from each."""
+        pair = given if isinstance(given, Sequence | np.ndarray) and len(given) == 2 else (None, None)
+        sends, receives = (_rows(rows, ranks) for rows in pair)
+        if sends is None or receives is None:
+            raise InvalidArgument(
+                f"counts must be a pair, the rows to each of {ranks} ranks and those from each, not {given!r}", caller()
+            )
+        return Counts(sends, receives)
+
+    def arrays(
+        self, x: NDArray[Scalar] | None, out: NDArray[Scalar] | None
+    ) -> tuple[NDArray[Scalar] | None, NDArray[Scalar] | None]:
+        """The arrays of a call, ``out`` allocated where there was none. Raises InvalidArgument where they do not fit.
+
+        Without an input, ``x`` is looked at only where it must say what ``out`` is like.
+        """
+        if isinstance(x, np.ndarray) and (self.inputs or out is None):
+            rows = sum(self.inputs or self.agreed or ())
+            if not x.ndim or x.shape[0] != rows:
+                raise InvalidArgument(f"counts call for an x of {_number(rows)}, not of shape {x.shape}", caller())
+            shape = (sum(self.outputs), *x.shape[1:])
+            if out is None and self.outputs:
+                out = np.empty(shape, x.dtype)
+            elif self.outputs and isinstance(out, np.ndarray) and out.shape != shape:
+                raise InvalidArgument(f"x of shape {x.shape} calls for an out of {shape}, not {out.shape}", caller())
+        elif isinstance(out, np.ndarray) and out.shape[:1] != (sum(self.outputs),):
+            raise InvalidArgument(
+                f"counts call for an out of {_number(sum(self.outputs))}, not of shape {out.shape}", caller()
+            )
+        return (x if self.inputs else None), (out if self.outputs else None)
+
+    def own(self, unit: int) -> int:
+        """The row where a unit of the larger buffer begins."""
+        return sum(max(self.inputs, self.outputs, key=len)[:unit])
+
+    def largest(self) -> int:
+        """Rows of the longest unit that this rank knows of."""
+        return max(self._known())
+
+    def units(self, row: int, itemsize: int) -> _native.Units:
+        """For native code. ``row``: elements of a row. Raises InvalidArgument for what no memory could hold."""
+        if sum(self._known()) * row * itemsize >> 62:
+            raise InvalidArgument("counts ask for more than any memory holds", caller())
+        inputs, outputs = ([0, *accumulate(n * row * itemsize for n in rows)] for rows in (self.inputs, self.outputs))
+        if self.agreed is None:
+            elements = [[n * row for n in rows] for rows in (self.inputs, self.outputs)]
+            return _native.Units(inputs, outputs, None, json.dumps(elements))
+        text = ", ".join(map(str, self.agreed))
+        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        return _native.Units(inputs, outputs, int.from_bytes(digest, "little"), text)
+
+    def _known(self) -> tuple[int, ...]:
+        return self.inputs + self.outputs if self.agreed is None else self.agreed
+
+
+def transfers(texts: Sequence[str]) -> tuple[int, int, int, int] | None:
+    """Of the ``text`` of every rank's units, a transfer of which two ranks expect different sizes.
+
+    As from, to, elements sent, elements expected. None if some text was too long for its line.
+    """
+    try:
+        counts = [json.loads(text) for text in texts]
+    except ValueError:
+        return None
+    ranks = range(len(counts))
+    pairs = ((s, r, counts[s][0][r], counts[r][1][s]) for s in ranks for r in ranks)
+    return next((pair for pair in pairs if pair[2] != pair[3]), None)
+
+
+def _rows(given: object, ranks: int) -> tuple[int, ...] | None:
+    """Rows for each rank; None for what is not that."""
+    if not isinstance(given, Sequence | np.ndarray) or len(given) != ranks:
+        return None
+    rows = [n for n in map(whole, given) if n is not None and n >= 0]
+    return tuple(rows) if len(rows) == ranks else None
+
+
+def _number(rows: int) -> str:
+    return f"{rows} row{'s' * (rows != 1)}"
