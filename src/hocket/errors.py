@@ -14,13 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import ClassVar, Literal
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # Programs of the library are programs: their lines are what a reader of an error wants to see.
 _PROGRAMS = _PACKAGE + "algorithms" + os.sep
-_is_user_code: dict[CodeType, bool] = {}
 _MODULES = (__name__.rpartition(".")[0] + ".",)
 
 
@@ -69,18 +68,16 @@ Where = Location | Site
 def caller() -> Site:
     """The innermost frame that is not hocket's own, nor of an import; a library algorithm counts as the user's code."""
     frame = sys._getframe(1)
-    while True:
-        code = frame.f_code
-        user = _is_user_code.get(code)
-        if user is None:
-            name, module = code.co_filename, frame.f_globals.get("__name__", "")
-            # What dataclasses generate has no file; it belongs to the module that asked for it.
-            ours = name.startswith((_PACKAGE, "<frozen importlib"))
-            ours = ours or (name == "<string>" and str(module).startswith(_MODULES))
-            user = _is_user_code[code] = not ours or name.startswith(_PROGRAMS)
-        if user or frame.f_back is None:
-            return Site(code, frame.f_lasti)
+    while frame.f_back is not None and _is_ours(frame):
         frame = frame.f_back
+    return Site(frame.f_code, frame.f_lasti)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    if name == "<string>":  # what dataclasses generate has no file; it belongs to the module that asked for it
+        return str(frame.f_globals.get("__name__", "")).startswith(_MODULES)
+    return name.startswith((_PACKAGE, "<frozen importlib")) and not name.startswith(_PROGRAMS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ class Tracer:
         self.factor = 1
         self._builder = ChunkDagBuilder(name, collective, protocol)
         self._hints: dict[tuple[int | None, int], Hints] = {}
+        self._places: dict[tuple[int, str, int, int], tuple[Span, Span]] = {}
         self._token: Token[Tracer | None] | None = None
 
     def start(self) -> None:
@@ -60,17 +61,15 @@ class Tracer:
         return self._builder.build()
 
     def reference(self, rank: Position, buffer: str, index: Position, count: SupportsIndex, site: Site) -> Ref:
-        span = self._span(rank, buffer, index, count, site)
-        physical = self._builder.physical(span)
-        for i, writer in enumerate(self._builder.writers(physical)):
-            if writer is None:
-                raise UninitializedChunk(span.rank, span.buffer, span.index + i, site)
+        span, physical = self._place(rank, buffer, index, count, site)
+        missing = self._builder.unwritten(physical)
+        if missing is not None:
+            raise UninitializedChunk(span.rank, span.buffer, span.index + missing, site)
         return Ref(self, span, physical, len(self._builder.nodes), site)
 
     def copy(self, source: Ref, rank: Position, buffer: str, index: Position, ch: int | None, site: Site) -> Ref:
         self._check_usable(source, site)
-        span = self._span(rank, buffer, index, source.span.count, site)
-        physical = self._builder.physical(span)
+        span, physical = self._place(rank, buffer, index, source.span.count, site)
         self._check_apart("copy", source, span, physical, site)
         return self._add(Kind.COPY, source.physical, span, physical, ch, site)
 
@@ -93,6 +92,19 @@ class Tracer:
             hints = self._hints[key] = Hints(channel=ch, instances=self.factor)
         node = self._builder.add(kind, src, dst, hints, site)
         return Ref(self, span, dst, node + 1, site)
+
+    def _place(
+        self, rank: Position, buffer: str, index: Position, count: SupportsIndex, site: Site
+    ) -> tuple[Span, Span]:
+        """The span that a program names, and the memory that it is."""
+        if type(rank) is type(index) is type(count) is int and type(buffer) is str:
+            found = self._places.get((rank, buffer, index, count))
+            if found is not None:
+                return found
+        span = self._span(rank, buffer, index, count, site)
+        return self._places.setdefault(
+            (span.rank, span.buffer, span.index, span.count), (span, self._builder.physical(span))
+        )
 
     def _span(self, rank: Position, buffer: str, index: Position, count: SupportsIndex, site: Site) -> Span:
         if not isinstance(buffer, str) or buffer not in BUFFERS:
@@ -143,15 +155,14 @@ class Tracer:
         if active is not self or ref.tracer is not self:
             help_ = "take a reference in this program, with chunk(...)"
             raise OutsideProgram("this reference", "belongs to another program", site, help_, ref.taken)
-        born = ref.born
-        for i, writer in enumerate(self._builder.writers(ref.physical)):
-            assert writer is not None
-            if writer >= born:
-                overwritten = self._builder.nodes[writer].where
-                assert overwritten is not None
-                span, index = ref.span, ref.span.index + i
-                alias = f"{ref.physical.buffer}[{ref.physical.index + i}]" if ref.physical != span else None
-                raise StaleChunk(span.rank, span.buffer, index, ref.taken, overwritten, site, alias)
+        found = self._builder.overwritten(ref.physical, ref.born)
+        if found is not None:
+            i, writer = found
+            overwritten = self._builder.nodes[writer].where
+            assert overwritten is not None
+            span, index = ref.span, ref.span.index + i
+            alias = f"{ref.physical.buffer}[{ref.physical.index + i}]" if ref.physical != span else None
+            raise StaleChunk(span.rank, span.buffer, index, ref.taken, overwritten, site, alias)
 
     def _check_apart(self, operation: str, source: Ref, span: Span, dst: Span, site: Site) -> None:
         """Whether a source shares no chunk with the destination ``span``, whose memory is ``dst``."""
@@ -246,7 +257,7 @@ def _fragment(tracer: Tracer, factor: int) -> Iterator[None]:
 
 
 def _number(what: str, value: object, site: Site) -> int:
-    number = whole(value)
+    number = value if type(value) is int else whole(value)
     if number is None:
         raise InvalidArgument(f"{what} must be a whole number, not {value!r}", site)
     return number

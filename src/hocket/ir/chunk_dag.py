@@ -28,6 +28,10 @@ class Span:
     def indices(self) -> range:
         return range(self.index, self.index + self.count * self.stride, self.stride)
 
+    def slice(self) -> slice:
+        """The same, for what has a place for each chunk of the buffer."""
+        return slice(self.index, self.index + self.count * self.stride, self.stride)
+
     def __str__(self) -> str:
         more = "" if self.count == 1 else f":+{self.count}" + ("" if self.stride == 1 else f"x{self.stride}")
         return f"{self.buffer}[{self.index}{more}]"
@@ -37,6 +41,9 @@ class Kind(Enum):
     INPUT = "input"
     COPY = "copy"
     REDUCE = "reduce"
+
+
+_REDUCE = Kind.REDUCE  # an attribute of an Enum takes longer than a comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,43 +130,52 @@ class ChunkDagBuilder:
             return span
         return Span(span.rank, alias.target, alias.offset + span.index, span.count, span.stride)
 
-    def writers(self, span: Span) -> list[int | None]:
-        """For each chunk of a physical span the node that wrote it last, None if nothing has."""
+    def unwritten(self, span: Span) -> int | None:
+        """The first chunk of a physical span, counted within it, that nothing has written; None if all are written."""
         table = self._writer[span.rank][span.buffer]
         if span.count == 1:
-            return [table[span.index]] if span.index < len(table) else [None]
-        found = table[span.index : span.index + (span.count - 1) * span.stride + 1 : span.stride]
-        return found + [None] * (span.count - len(found))
+            return None if span.index < len(table) and table[span.index] is not None else 0
+        writers = table[span.slice()]
+        if len(writers) == span.count and None not in writers:
+            return None
+        return writers.index(None) if None in writers else len(writers)
+
+    def overwritten(self, span: Span, since: int) -> tuple[int, int] | None:
+        """The first chunk of a written physical span, counted within it, that node ``since`` or a later one wrote last,
+        and that node."""
+        table: list[int] = self._writer[span.rank][span.buffer]  # type: ignore[assignment]
+        if table[span.index] >= since:
+            return 0, table[span.index]
+        if span.count == 1 or max(table[span.slice()]) < since:
+            return None
+        return next((i, writer) for i, writer in enumerate(table[span.slice()]) if writer >= since)
 
     def add(self, kind: Kind, src: Span, dst: Span, hints: Hints, where: Where | None) -> int:
-        """Append an operation on physical spans and return its number."""
+        """Append an operation on physical spans, of which what is read was written, and return its number."""
         me = len(self.nodes)
         if dst.buffer == "sc":
             self._grow(dst)
-        true: set[int] = set()
-        false: set[int] = set()
         writer, readers = self._writer[src.rank][src.buffer], self._readers[src.rank][src.buffer]
-        for i in src.indices():
-            last = writer[i]
-            assert last is not None, "the language checks that what is read was written"
-            true.add(last)
+        true = {writer[src.index]} if src.count == 1 else set(writer[src.slice()])
+        for i in src.indices() if src.count > 1 else (src.index,):
             reading = readers[i]
             if reading is None:
                 readers[i] = [me]
             else:
                 reading.append(me)
         writer, readers = self._writer[dst.rank][dst.buffer], self._readers[dst.rank][dst.buffer]
-        for i in dst.indices():
-            last = writer[i]
-            if last is not None:
-                (true if kind is Kind.REDUCE else false).add(last)
+        false: set[int | None] = set()
+        overwritten = true if kind is _REDUCE else false
+        for i in dst.indices() if dst.count > 1 else (dst.index,):
+            overwritten.add(writer[i])
+            writer[i] = me
             reading = readers[i]
             if reading is not None:
                 false.update(reading)
                 readers[i] = None
-            writer[i] = me
         false -= true
-        self.nodes.append(ChunkNode(kind, src, dst, tuple(sorted(true)), tuple(sorted(false)), hints, where))
+        false.discard(None)
+        self.nodes.append(ChunkNode(kind, src, dst, _ascending(true), _ascending(false), hints, where))
         return me
 
     def _grow(self, span: Span) -> None:
@@ -171,6 +187,11 @@ class ChunkDagBuilder:
     def build(self) -> ChunkDag:
         scratch = tuple(len(writer["sc"]) for writer in self._writer)
         return ChunkDag(self.name, self.collective, self.protocol, tuple(self.nodes), scratch)
+
+
+def _ascending(nodes: set[int | None]) -> tuple[int, ...]:
+    """What is left once None is not among them."""
+    return tuple(sorted(nodes)) if len(nodes) > 1 else tuple(nodes)  # type: ignore[arg-type]
 
 
 def verify(dag: ChunkDag) -> None:
