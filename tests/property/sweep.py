@@ -16,7 +16,9 @@ def check(seed: int) -> tuple[int, int]:
     """One program. Returns its operations and its steps."""
     rng = random.Random(seed)
     case = random_case(rng)
-    schedule = case.program().compile(instances=rng.choice((1, 1, 2, 3)), slots=rng.choice((1, 2, 3)))
+    factor, slots = rng.choice((1, 1, 2, 3)), rng.choice((1, 2, 3))
+    # Watched, so that the form of every stage is verified.
+    schedule = case.program().compile(instances=factor, slots=slots, observer=lambda *_: None)
     for order in range(3):
         check_reference(case, schedule, seed + order)
     return len(case.operations), sum(1 for _ in schedule.steps())

@@ -43,7 +43,7 @@ def run_instructions(dag: InstrDag, rng: random.Random) -> list[list[Counter[tup
     sent: dict[int, list[Counter[tuple[int, int]]]] = {}
     waiting = set(range(len(dag.instrs)))
     while waiting:
-        free = (i for i in sorted(waiting) if not waiting & set(dag.instrs[i].after))
+        free = (i for i in sorted(waiting) if not waiting & set(dag.after[i]))
         ready = [i for i in free if all(edge in sent for edge in dag.instrs[i].arrivals)]
         instr = dag.instrs[chosen := rng.choice(ready)]
         waiting.remove(chosen)

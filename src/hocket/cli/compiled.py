@@ -86,7 +86,7 @@ def counts(stage: Stage) -> dict[str, int]:
     if isinstance(stage, ChunkDag):
         return {"operations": len(stage.nodes) - stage.collective.size}
     if isinstance(stage, InstrDag):
-        blocks = {(instr.rank, instr.thread_block) for instr in stage.instrs if instr.thread_block is not None}
+        blocks = {(instr.rank, block) for instr, block in zip(stage.instrs, stage.blocks, strict=False)}
         return {"instructions": len(stage.instrs), "transfers": len(stage.edges)} | (
             {"thread blocks": len(blocks)} if blocks else {}
         )

@@ -5,51 +5,50 @@ from __future__ import annotations
 import heapq
 from dataclasses import replace
 
-from hocket.compiler.fuse import is_fused
-from hocket.ir.instr_dag import Instr, InstrDag
-
-End = tuple[int, bool, int, int | None]
-"""One end of a connection: rank, whether it receives, peer, channel."""
+from hocket.ir.instr_dag import InstrDag, connections, ends
 
 
 def assign_thread_blocks(dag: InstrDag) -> InstrDag:
     """One thread block for each (send peer, receive peer, channel); local ones go where the last is oldest."""
-
-    def ends(instr: Instr) -> list[End]:
-        receiving: list[End] = [(instr.rank, True, dag.edges[e].src, dag.channel(e)) for e in instr.arrivals]
-        return receiving + [(instr.rank, False, dag.edges[e].dst, dag.channel(e)) for e in instr.departures]
-
-    used = [ends(instr) for instr in dag.instrs]
-    partner: dict[End, End] = {}
-    for instr, its in zip(dag.instrs, used, strict=True):
-        if is_fused(instr):
-            first, second = its
-            partner[first], partner[second] = second, first
-    block_of: dict[End, int] = {}
+    connection = connections(dag)
+    count = max(connection, default=-1) + 1
+    # An end of a connection is a number: that of the connection where it sends, ``count`` more where it receives.
+    used = [
+        (
+            None if arrival is None else connection[arrival] + count,
+            None if departure is None else connection[departure],
+        )
+        for arrival, departure in zip(*ends(dag), strict=True)
+    ]
+    partner: list[int | None] = [None] * (2 * count)
+    for receiving, sending in used:
+        if sending is not None and receiving is not None:
+            partner[sending], partner[receiving] = receiving, sending
+    block_of: list[int | None] = [None] * (2 * count)
     blocks = [0] * dag.collective.size
     for instr, its in zip(dag.instrs, used, strict=True):
         for end in its:
-            if end not in block_of:
-                together = partner.get(end)
-                if together is None or together not in block_of:
-                    block_of[end] = blocks[instr.rank]
+            if end is not None and block_of[end] is None:
+                together = partner[end]
+                block = None if together is None else block_of[together]
+                if block is None:
+                    block = blocks[instr.rank]
                     blocks[instr.rank] += 1
-                else:
-                    block_of[end] = block_of[together]
+                block_of[end] = block
     blocks = [max(1, n) for n in blocks]
     latest = [[-1] * n for n in blocks]
     oldest: list[list[tuple[int, int]]] = [[(-1, b) for b in range(n)] for n in blocks]
-    instrs: list[Instr] = []
-    for i, instr in enumerate(dag.instrs):
+    assigned: list[int] = []
+    for i, (instr, (receiving, sending)) in enumerate(zip(dag.instrs, used, strict=True)):
         rank = instr.rank
-        if used[i]:
-            block = block_of[used[i][0]]
-        else:
+        end = sending if receiving is None else receiving
+        block = None if end is None else block_of[end]
+        if block is None:
             heap = oldest[rank]
             while heap[0][0] != latest[rank][heap[0][1]]:
                 _, stale = heapq.heappop(heap)
                 heapq.heappush(heap, (latest[rank][stale], stale))
             block = heap[0][1]
         latest[rank][block] = i
-        instrs.append(Instr(rank, instr.srcs, instr.dsts, instr.after, block, instr.where))
-    return replace(dag, instrs=tuple(instrs))
+        assigned.append(block)
+    return replace(dag, blocks=tuple(assigned))

@@ -2,68 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from hocket.collectives import BufferName
 from hocket.ir.chunk_dag import Span
-from hocket.ir.instr_dag import Arrival, Departure, Instr, InstrDag, depths_to_leaf
+from hocket.ir.instr_dag import Departure, Ends, Instr, InstrDag, at_edges, depths_to_leaf, ends
 
 
 def fuse(dag: InstrDag) -> InstrDag:
     """rcs, rrcs and rrs: join a receive with the send of what it received that lies on the longest path."""
-    sends = _matching_sends(dag)
-    chosen = _choose(dag, sends)
-    kept = _used_otherwise(dag, chosen)
+    chosen = _choose(dag, *ends(dag))
+    fused_into: list[int | None] = [None] * len(dag.instrs)
+    for receive, sending in chosen.items():
+        fused_into[sending] = receive
+    kept = _used_otherwise(dag, chosen, fused_into)
     number: list[int] = []
     instrs: list[Instr] = []
-    fused_into = {send: receive for receive, send in chosen.items()}
+    after: list[tuple[int, ...]] = []
     for i, instr in enumerate(dag.instrs):
-        if i in fused_into:
-            number.append(number[fused_into[i]])
+        into = fused_into[i]
+        if into is not None:
+            number.append(number[into])
             continue
         number.append(len(instrs))
-        after = instr.after
-        if after:
-            after = tuple(sorted({number[d] for d in after}))
-        send = chosen.get(i)
-        if send is None:
-            instrs.append(instr if after == instr.after else replace(instr, after=after))
+        before = dag.after[i]
+        if len(before) == 1:
+            after.append((number[before[0]],))
+        else:
+            after.append(tuple(sorted({number[d] for d in before})) if before else before)
+        onward = chosen.get(i)
+        if onward is None:
+            instrs.append(instr)
             continue
-        departure = dag.instrs[send].dsts
-        local = instr.dsts if kept[i] or len(instr.srcs) == 1 else ()
-        where = instr.where + dag.instrs[send].where
-        instrs.append(Instr(instr.rank, instr.srcs, departure + local, after, None, where))
-    return replace(dag, instrs=tuple(instrs))
+        send = dag.instrs[onward]
+        local = instr.dsts if len(instr.srcs) == 1 or i in kept else ()
+        instrs.append(Instr(instr.rank, instr.srcs, send.dsts + local, instr.where + send.where))
+    return replace(dag, instrs=tuple(instrs), after=tuple(after))
 
 
 def unfuse(instr: Instr) -> tuple[Instr, Instr]:
-    """A fused instruction as its receive and its send; the send's ``after`` is left to the caller, as is numbering.
+    """A fused instruction as its receive and its send.
 
     What an rrs does not store is stored again: nobody needed the place, so nobody minds.
     """
     local = next(o for o in (*instr.dsts, *instr.srcs) if isinstance(o, Span))
     departure = next(d for d in instr.dsts if isinstance(d, Departure))
     receive = replace(instr, dsts=(local,), where=instr.where[:1])
-    send = replace(instr, srcs=(local,), dsts=(departure,), after=(), where=instr.where[1:])
+    send = replace(instr, srcs=(local,), dsts=(departure,), where=instr.where[1:])
     return receive, send
-
-
-def is_fused(instr: Instr) -> bool:
-    """Whether an instruction both receives and sends."""
-    return type(instr.srcs[0]) is Arrival and any(type(d) is Departure for d in instr.dsts)
-
-
-def _matching_sends(dag: InstrDag) -> list[list[int]]:
-    """For each instruction that receives, the sends of exactly what it stored."""
-    found: list[list[int]] = [[] for _ in dag.instrs]
-    instrs = dag.instrs
-    for i, instr in enumerate(instrs):
-        if len(instr.after) == 1 and type(instr.dsts[0]) is Departure and len(instr.srcs) == 1:
-            producer = instrs[instr.after[0]]
-            if type(producer.srcs[0]) is Arrival and producer.dsts == instr.srcs:
-                found[instr.after[0]].append(i)
-    return found
 
 
 @dataclass(slots=True)
@@ -76,24 +62,26 @@ class _Chain:
     backward: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
-def _choose(dag: InstrDag, sends: Sequence[Sequence[int]]) -> dict[int, int]:
+def _choose(dag: InstrDag, arrivals: Ends, departures: Ends) -> dict[int, int]:
     """For each receive the send to fuse with it, where directives and thread blocks allow that."""
-    to_leaf = depths_to_leaf(dag)
+    sends = _matching_sends(dag, arrivals, departures)
+    if any(len(candidates) > 1 for candidates in sends.values()):
+        to_leaf = depths_to_leaf(dag, departures, at_edges(len(dag.edges), arrivals))
+        for candidates in sends.values():
+            candidates.sort(key=lambda s: (-to_leaf[s], s))
     chains: dict[int, _Chain] = {}
     chosen: dict[int, int] = {}
-    for i, candidates in enumerate(sends):
-        if not candidates:
-            continue
-        arrival = dag.instrs[i].srcs[0]
-        assert isinstance(arrival, Arrival)
-        into = dag.edges[arrival.edge]
-        chain = chains.get(arrival.edge)
+    for i in sorted(sends):
+        arrival = arrivals[i]
+        assert arrival is not None
+        into = dag.edges[arrival]
+        chain = chains.get(arrival)
         if chain is None:
-            chain = chains[arrival.edge] = _Chain(into.base, into.instance)
-        for send in sorted(candidates, key=lambda s: (-to_leaf[s], s)):
-            departure = dag.instrs[send].dsts[0]
-            assert isinstance(departure, Departure)
-            out = dag.edges[departure.edge]
+            chain = chains[arrival] = _Chain(into.base, into.instance)
+        for send in sends[i]:
+            departure = departures[send]
+            assert departure is not None
+            out = dag.edges[departure]
             if (None not in (chain.base, out.base) and chain.base != out.base) or chain.instance != out.instance:
                 continue
             # A thread block has one receive peer and one send peer, so a chain that passes a rank twice must
@@ -105,28 +93,40 @@ def _choose(dag: InstrDag, sends: Sequence[Sequence[int]]) -> dict[int, int]:
             chain.onward[into.dst, into.src] = out.dst
             chain.backward[into.dst, out.dst] = into.src
             chain.base = out.base if chain.base is None else chain.base
-            chains[departure.edge] = chain
+            chains[departure] = chain
             chosen[i] = send
             break
     return chosen
 
 
-def _used_otherwise(dag: InstrDag, chosen: dict[int, int]) -> list[bool]:
-    """For each instruction, whether any chunk it stores is read by another instruction than its fused send, or is
-    part of the collective's result."""
-    used = [False] * len(dag.instrs)
+def _matching_sends(dag: InstrDag, arrivals: Ends, departures: Ends) -> dict[int, list[int]]:
+    """For instructions that receive, the sends of exactly what they stored."""
+    found: dict[int, list[int]] = {}
+    instrs = dag.instrs
+    for i, (departure, before) in enumerate(zip(departures, dag.after, strict=True)):
+        if departure is not None and len(before) == 1 and arrivals[before[0]] is not None:
+            instr = instrs[i]
+            if len(instr.srcs) == 1 and instrs[before[0]].dsts == instr.srcs:
+                found.setdefault(before[0], []).append(i)
+    return found
+
+
+def _used_otherwise(dag: InstrDag, chosen: dict[int, int], fused_into: list[int | None]) -> set[int]:
+    """Instructions that store a chunk which another one than the fused send reads, or which is part of the result."""
+    used: set[int] = set()
     writers: list[dict[BufferName, dict[int, int]]] = [{"in": {}, "out": {}, "sc": {}} for _ in dag.scratch]
     for i, instr in enumerate(dag.instrs):
+        of_rank = writers[instr.rank]
         for source in instr.srcs:
             if type(source) is Span:
-                written = writers[instr.rank][source.buffer]
+                written = of_rank[source.buffer]
                 for index in source.indices():
                     writer = written.get(index)
-                    if writer is not None and chosen.get(writer) != i:
-                        used[writer] = True
+                    if writer is not None and fused_into[i] != writer:
+                        used.add(writer)
         for target in instr.dsts:
             if type(target) is Span:
-                written = writers[instr.rank][target.buffer]
+                written = of_rank[target.buffer]
                 for index in target.indices():
                     written[index] = i
     collective = dag.collective
@@ -135,6 +135,6 @@ def _used_otherwise(dag: InstrDag, chosen: dict[int, int]) -> list[bool]:
         written = writers[rank][buffer]
         for index in range(collective.outputs(rank)):
             writer = written.get(offset + index)
-            if writer is not None and collective.required(rank, index) is not None:
-                used[writer] = True
+            if writer in chosen and writer is not None and collective.required(rank, index) is not None:
+                used.add(writer)
     return used

@@ -6,43 +6,47 @@ at most one instruction on a rank, so a dependency between operations is one bet
 
 from __future__ import annotations
 
-from hocket.ir.chunk_dag import ChunkDag, ChunkNode, Kind
+from hocket.errors import Where
+from hocket.ir.chunk_dag import ChunkDag, Kind
 from hocket.ir.instr_dag import Arrival, Departure, Edge, Instr, InstrDag
 
 
 def lower(dag: ChunkDag) -> InstrDag:
     """Expand each operation; communication edges join the two ends of a transfer, processing edges order a rank."""
     instrs: list[Instr] = []
+    after: list[tuple[int, ...]] = []
     edges: list[Edge] = []
-    # The instructions that read and that write for each node; inputs have neither.
-    reader: list[int] = [0] * len(dag.nodes)
-    writer: list[int] = [0] * len(dag.nodes)
-    nodes = dag.nodes
-    inputs = dag.collective.size
-
-    def on(rank: int, node: int) -> int:
-        return writer[node] if nodes[node].dst.rank == rank else reader[node]
-
-    def producers(node: ChunkNode, rank: int) -> set[int]:
-        return {writer[d] for d in node.true if d >= inputs and nodes[d].dst.rank == rank}
+    nodes, inputs, copy = dag.nodes, dag.collective.size, Kind.COPY
+    # The instructions that read and that write for each node, and the rank that is written; inputs have no instruction.
+    reader: list[int] = [0] * len(nodes)
+    writer: list[int] = [0] * len(nodes)
+    home = [node.dst.rank for node in nodes]
 
     for number, node in dag.operations():
         src, dst, here = node.src, node.dst, len(instrs)
         assert src is not None
-        where = () if node.where is None else (node.where,)
-        before = {on(dst.rank, d) for d in node.false if d >= inputs}
-        before |= producers(node, dst.rank)
-        if src.rank == dst.rank:
-            srcs = (src,) if node.kind is Kind.COPY else (dst, src)
-            instrs.append(Instr(dst.rank, srcs, (dst,), tuple(sorted(before)), None, where))
+        rank = dst.rank
+        where: tuple[Where, ...] = () if node.where is None else (node.where,)
+        before = [writer[d] for d in node.true if d >= inputs and home[d] == rank]
+        before += [writer[d] if home[d] == rank else reader[d] for d in node.false if d >= inputs]
+        if src.rank == rank:
+            instrs.append(Instr(rank, (src,) if node.kind is copy else (dst, src), (dst,), where))
+            after.append(_ascending(before))
             reader[number] = writer[number] = here
             continue
         edge = len(edges)
         hints = node.hints
-        edges.append(Edge(src.rank, dst.rank, src.count, hints.channel, hints.instance or 0, node.where))
-        needed = tuple(sorted(producers(node, src.rank)))
-        instrs.append(Instr(src.rank, (src,), (Departure(edge),), needed, None, where))
-        received = (Arrival(edge),) if node.kind is Kind.COPY else (Arrival(edge), dst)
-        instrs.append(Instr(dst.rank, received, (dst,), tuple(sorted(before)), None, where))
+        edges.append(Edge(src.rank, rank, src.count, hints.channel, hints.instance or 0, node.where))
+        instrs.append(Instr(src.rank, (src,), (Departure(edge),), where))
+        after.append(_ascending([writer[d] for d in node.true if d >= inputs and home[d] == src.rank]))
+        arrival = Arrival(edge)
+        instrs.append(Instr(rank, (arrival,) if node.kind is copy else (arrival, dst), (dst,), where))
+        after.append(_ascending(before))
         reader[number], writer[number] = here, here + 1
-    return InstrDag(dag.name, dag.collective, dag.protocol, dag.refinement, tuple(instrs), tuple(edges), dag.scratch)
+    return InstrDag(
+        dag.name, dag.collective, dag.protocol, dag.refinement, tuple(instrs), tuple(after), tuple(edges), dag.scratch
+    )
+
+
+def _ascending(numbers: list[int]) -> tuple[int, ...]:
+    return tuple(sorted(set(numbers))) if len(numbers) > 1 else tuple(numbers)

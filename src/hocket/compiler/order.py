@@ -5,8 +5,10 @@ from __future__ import annotations
 import heapq
 from collections import deque
 
+import numpy as np
+
 from hocket.compiler.rebuild import Rebuild, overwrites
-from hocket.ir.instr_dag import Arrival, Departure, InstrDag, depths_to_leaf, receivers
+from hocket.ir.instr_dag import InstrDag, at_edges, connections, depths_to_leaf, ends
 
 
 def order(dag: InstrDag, slots: int) -> InstrDag:
@@ -23,86 +25,82 @@ def order(dag: InstrDag, slots: int) -> InstrDag:
 
 
 class _Ordering:
+    """Instructions are queued by their place in the order of urgency, a single number, and found again from it."""
+
     def __init__(self, dag: InstrDag, slots: int) -> None:
         self.dag = dag
         self.slots = slots
         count = len(dag.instrs)
-        self.receiver = receivers(dag)
-        self.connection = self._connections()
-        self.in_flight: dict[int, deque[int]] = {c: deque() for c in set(self.connection)}
+        arrivals, departures = ends(dag)
+        receiver, connection = at_edges(len(dag.edges), arrivals), connections(dag)
+        self.takes = [None if edge is None else connection[edge] for edge in arrivals]
+        self.gives = [None if edge is None else connection[edge] for edge in departures]
+        self.receiver = [None if edge is None else receiver[edge] for edge in departures]
+        self.in_flight: list[deque[int]] = [deque() for _ in range(max(connection, default=-1) + 1)]
         self.after_me: list[list[int]] = [[] for _ in range(count)]
-        self.missing = [0] * count
-        for i, instr in enumerate(dag.instrs):
-            self.missing[i] = len(instr.after)
-            for before in instr.after:
-                self.after_me[before].append(i)
-        self.arrived = [0] * count
-        self.cut = [False] * count
-        self.placed = [False] * count
-        self.priority = self._priorities()
-        self.ready: list[tuple[tuple[int, int], int]] = []
+        for i, before in enumerate(dag.after):
+            for earlier in before:
+                self.after_me[earlier].append(i)
+        # What an instruction still waits for: those of its rank that come before, and its transfer.
+        self.missing = [
+            len(before) + (arrival is not None) for before, arrival in zip(dag.after, arrivals, strict=True)
+        ]
+        self.cut = bytearray(count)
+        self.placed = bytearray(count)
+        self.by_urgency = self._by_urgency(depths_to_leaf(dag, departures, receiver))
+        self.urgency = [0] * count
+        for place, i in enumerate(self.by_urgency):
+            self.urgency[i] = place
+        self.ready: list[int] = []
         self.unposted: dict[int, list[int]] = {}
-        self.no_slot: dict[int, list[tuple[tuple[int, int], int]]] = {}
+        self.no_slot: dict[int, list[int]] = {}
         self.stuck_fused: list[int] = []
         self.rebuild = Rebuild(dag)
 
-    def _connections(self) -> list[int]:
-        """A number for the connection of each edge."""
-        numbers: dict[tuple[int, int, int | None], int] = {}
-        return [
-            numbers.setdefault((edge.src, edge.dst, self.dag.channel(e)), len(numbers))
-            for e, edge in enumerate(self.dag.edges)
-        ]
-
-    def _priorities(self) -> list[tuple[int, int]]:
-        """(depth, - reverse depth): earlier enabled first, then longer still to go (section 5.2, step 1)."""
+    def _by_urgency(self, to_leaf: list[int]) -> list[int]:
+        """By (depth, - reverse depth): earlier enabled first, then longer still to go (section 5.2, step 1)."""
         depth = [0] * len(self.dag.instrs)
-        for i, instr in enumerate(self.dag.instrs):
+        for i, before in enumerate(self.dag.after):
             here = depth[i]
-            for before in instr.after:
-                here = max(here, depth[before] + 1)
+            for earlier in before:
+                if depth[earlier] >= here:
+                    here = depth[earlier] + 1
             depth[i] = here
-            for target in instr.dsts:
-                if type(target) is Departure:
-                    there = self.receiver[target.edge]
-                    depth[there] = max(depth[there], here + 1)
-        return [(down, -up) for down, up in zip(depth, depths_to_leaf(self.dag), strict=True)]
+            receiver = self.receiver[i]
+            if receiver is not None and depth[receiver] <= here:
+                depth[receiver] = here + 1
+        found: list[int] = np.lexsort((-np.array(to_leaf, np.int64), np.array(depth, np.int64))).tolist()
+        return found
 
     def run(self) -> InstrDag:
-        instrs = self.dag.instrs
-        for i in range(len(instrs)):
-            self._consider(i)
-        left = len(instrs)
+        self.ready = [self.urgency[i] for i, missing in enumerate(self.missing) if not missing]
+        heapq.heapify(self.ready)
+        left = len(self.missing)
         while left:
             if not self.ready:
                 self._cut_one()
                 continue
-            _, i = heapq.heappop(self.ready)
+            i = self.by_urgency[heapq.heappop(self.ready)]
             if self._can_send(i):
                 self._place(i)
                 left -= 1
         return self.rebuild.build()
 
-    def _consider(self, i: int) -> None:
-        """Queue an instruction whose own rank is done with what comes before, and whose transfers have come."""
-        if self.missing[i] == 0 and self.arrived[i] == (type(self.dag.instrs[i].srcs[0]) is Arrival):
-            heapq.heappush(self.ready, (self.priority[i], i))
-
     def _can_send(self, i: int) -> bool:
-        """Whether the receiver only waits for this, and a slot is free; if not, remember to come back."""
-        for target in self.dag.instrs[i].dsts:
-            if type(target) is Departure:
-                receiver, connection = self.receiver[target.edge], self.connection[target.edge]
-                if self.missing[receiver]:
-                    self.unposted.setdefault(receiver, []).append(i)
-                elif len(self.in_flight[connection]) >= self.slots:
-                    heapq.heappush(self.no_slot.setdefault(connection, []), (self.priority[i], i))
-                else:
-                    continue
-                if not self.cut[i] and type(self.dag.instrs[i].srcs[0]) is Arrival:
-                    heapq.heappush(self.stuck_fused, i)
-                return False
-        return True
+        """Whether the receiver, if there is one, only waits for this, and a slot is free; if not, remember to come
+        back."""
+        receiver, connection = self.receiver[i], self.gives[i]
+        if receiver is None or connection is None:
+            return True
+        if self.missing[receiver] > 1:
+            self.unposted.setdefault(receiver, []).append(i)
+        elif len(self.in_flight[connection]) >= self.slots:
+            heapq.heappush(self.no_slot.setdefault(connection, []), self.urgency[i])
+        else:
+            return True
+        if self.takes[i] is not None and not self.cut[i]:
+            heapq.heappush(self.stuck_fused, i)
+        return False
 
     def _cut_one(self) -> None:
         """Nothing can be placed: let one fused instruction receive now and send later."""
@@ -125,36 +123,31 @@ class _Ordering:
         else:
             self.rebuild.place(i)
             self._receive(i)
-        for target in self.dag.instrs[i].dsts:
-            if type(target) is Departure:
-                queue = self.in_flight[self.connection[target.edge]]
-                queue.append(target.edge)
-                if len(queue) == 1:
-                    self._arrive(target.edge)
+        receiver, connection = self.receiver[i], self.gives[i]
+        if receiver is not None and connection is not None:
+            queue = self.in_flight[connection]
+            queue.append(receiver)
+            if len(queue) == 1:
+                self._release(receiver)
         for later in self.after_me[i]:
             self._release(later)
 
+    def _receive(self, i: int) -> None:
+        connection = self.takes[i]
+        if connection is not None:
+            queue = self.in_flight[connection]
+            queue.popleft()
+            if queue:
+                self._release(queue[0])
+            waiting = self.no_slot.get(connection)
+            if waiting:
+                heapq.heappush(self.ready, heapq.heappop(waiting))
+
     def _release(self, i: int) -> None:
-        """One thing less that an instruction of this rank comes after."""
+        """One thing less that an instruction waits for."""
         self.missing[i] -= 1
         if self.missing[i] == 0:
-            self._consider(i)
-            for sender in self.unposted.pop(i, ()):
-                heapq.heappush(self.ready, (self.priority[sender], sender))
-
-    def _receive(self, i: int) -> None:
-        for source in self.dag.instrs[i].srcs:
-            if type(source) is Arrival:
-                connection = self.connection[source.edge]
-                queue = self.in_flight[connection]
-                queue.popleft()
-                if queue:
-                    self._arrive(queue[0])
-                waiting = self.no_slot.get(connection)
-                if waiting:
-                    heapq.heappush(self.ready, heapq.heappop(waiting))
-
-    def _arrive(self, edge: int) -> None:
-        receiver = self.receiver[edge]
-        self.arrived[receiver] += 1
-        self._consider(receiver)
+            heapq.heappush(self.ready, self.urgency[i])
+        elif self.missing[i] == 1 and i in self.unposted:
+            for sender in self.unposted.pop(i):
+                heapq.heappush(self.ready, self.urgency[sender])

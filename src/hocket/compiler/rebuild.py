@@ -18,36 +18,45 @@ class Rebuild:
 
     def __init__(self, dag: InstrDag) -> None:
         self._dag = dag
+        self._order: list[int] = []
         self._number: list[int] = [0] * len(dag.instrs)
         self._sent: dict[int, int] = {}
-        self._instrs: list[Instr] = []
 
     def place(self, number: int) -> None:
         """The whole instruction comes next."""
-        self._add(number, self._dag.instrs[number])
+        self._number[number] = len(self._order)
+        self._order.append(number)
 
     def place_receive(self, number: int) -> None:
         """Only the receiving half of a fused instruction comes next."""
-        self._add(number, unfuse(self._dag.instrs[number])[0])
+        self.place(number)
 
     def place_send(self, number: int) -> None:
         """The sending half follows."""
-        _, send = unfuse(self._dag.instrs[number])
-        self._sent[number] = len(self._instrs)
-        self._instrs.append(replace(send, after=(self._number[number],)))
-
-    def _add(self, number: int, instr: Instr) -> None:
-        after = [self._number[old] for old in instr.after]
-        if self._sent:
-            after += [
-                self._sent[old] for old in instr.after if old in self._sent and overwrites(instr, self._dag.instrs[old])
-            ]
-        self._number[number] = len(self._instrs)
-        after.sort()
-        self._instrs.append(Instr(instr.rank, instr.srcs, instr.dsts, tuple(after), None, instr.where))
+        self._sent[number] = len(self._order)
+        self._order.append(number)
 
     def build(self) -> InstrDag:
-        return replace(self._dag, instrs=tuple(self._instrs))
+        dag, number, sent = self._dag, self._number, self._sent
+        instrs: list[Instr] = []
+        after: list[tuple[int, ...]] = []
+        for here, old in enumerate(self._order):
+            instr, before = dag.instrs[old], dag.after[old]
+            if sent and old in sent:
+                receive, send = unfuse(instr)
+                if here == sent[old]:
+                    instrs.append(send)
+                    after.append((number[old],))
+                    continue
+                instr = receive
+            instrs.append(instr)
+            if len(before) == 1 and not sent:
+                after.append((number[before[0]],))
+                continue
+            moved = [number[d] for d in before]
+            moved += [sent[d] for d in before if d in sent and overwrites(instr, dag.instrs[d])]
+            after.append(tuple(sorted(moved)))
+        return replace(dag, instrs=tuple(instrs), after=tuple(after))
 
 
 def overwrites(instr: Instr, fused: Instr) -> bool:

@@ -424,7 +424,7 @@ def _of_instructions(dag: InstrDag) -> _Graph:
         names,
         {name: _COLOURS.get(name, _GENERAL) for name in (*_COLOURS, *names)},
         [(sender[edge], i) for i, instr in enumerate(instrs) for edge in instr.arrivals if edge in sender],
-        [(before, i) for i, instr in enumerate(instrs) for before in instr.after],
+        [(before, i) for i in range(len(instrs)) for before in dag.after[i]],
         ("communication edge", "processing edge"),
         [f"{_many(rest, 'later instruction')}"] if rest else [],
     )

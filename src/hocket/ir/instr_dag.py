@@ -61,16 +61,11 @@ def opcode(shape: Shape) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Instr:
-    """One instruction. ``after`` are its processing edges: instructions of the same rank that must come first.
-
-    ``thread_block`` is None until thread blocks are assigned. ``where`` names the operations it came from, in order.
-    """
+    """What one instruction does. ``where`` names the operations it came from, in order."""
 
     rank: int
     srcs: tuple[Source, ...]
     dsts: tuple[Destination, ...]
-    after: tuple[int, ...]
-    thread_block: int | None = None
     where: tuple[Where, ...] = field(default=(), compare=False)
 
     @property
@@ -107,7 +102,9 @@ class Edge:
 class InstrDag:
     """``instrs`` are in a topological order of all edges; that order is the schedule's once ``order`` has run.
 
-    ``refinement`` is the number of chunks each chunk of the user was cut into (L above).
+    ``after[i]`` are the processing edges of instruction i: those of the same rank, ascending, that must come first.
+    ``blocks[i]`` is its thread block; empty until they are assigned. ``refinement`` is the number of chunks each chunk
+    of the user was cut into (L above).
     """
 
     name: str
@@ -115,38 +112,62 @@ class InstrDag:
     protocol: str
     refinement: int
     instrs: tuple[Instr, ...]
+    after: tuple[tuple[int, ...], ...]
     edges: tuple[Edge, ...]
     scratch: tuple[int, ...]
+    blocks: tuple[int, ...] = ()
 
     def channel(self, edge: int) -> int | None:
         e = self.edges[edge]
         return None if e.base is None else e.base * self.refinement + e.instance
 
 
-def depths_to_leaf(dag: InstrDag) -> list[int]:
+Ends = list[int | None]
+"""For each instruction the edge at which it receives, or at which it sends; None where it does not."""
+
+
+def ends(dag: InstrDag) -> tuple[Ends, Ends]:
+    """Arrivals and departures of a DAG made by the compiler: at most one of each an instruction, named first."""
+    arrivals: Ends = []
+    departures: Ends = []
+    for instr in dag.instrs:
+        source, target = instr.srcs[0], instr.dsts[0]
+        arrivals.append(source.edge if type(source) is Arrival else None)
+        departures.append(target.edge if type(target) is Departure else None)
+    return arrivals, departures
+
+
+def at_edges(edges: int, ends: Ends) -> list[int]:
+    """The inverse: for each edge the instruction at this end of it."""
+    found = [0] * edges
+    for i, edge in enumerate(ends):
+        if edge is not None:
+            found[edge] = i
+    return found
+
+
+def connections(dag: InstrDag) -> list[int]:
+    """For each edge a number for its connection: transfers between the same ranks on one channel share it."""
+    numbers: dict[tuple[int, int, int | None], int] = {}
+    factor = dag.refinement
+    return [
+        numbers.setdefault((e.src, e.dst, None if e.base is None else e.base * factor + e.instance), len(numbers))
+        for e in dag.edges
+    ]
+
+
+def depths_to_leaf(dag: InstrDag, departures: Ends, receiver: list[int]) -> list[int]:
     """Reverse depth: the longest path from each instruction to a leaf, over communication and processing edges."""
     depth = [0] * len(dag.instrs)
-    receiver = receivers(dag)
     for i in range(len(dag.instrs) - 1, -1, -1):
-        instr = dag.instrs[i]
-        for d in instr.dsts:
-            if type(d) is Departure:
-                depth[i] = max(depth[i], depth[receiver[d.edge]] + 1)
-        deeper = depth[i] + 1
-        for before in instr.after:
-            if depth[before] < deeper:
-                depth[before] = deeper
+        edge = departures[i]
+        here = depth[i]
+        if edge is not None and depth[receiver[edge]] >= here:
+            here = depth[i] = depth[receiver[edge]] + 1
+        for before in dag.after[i]:
+            if depth[before] <= here:
+                depth[before] = here + 1
     return depth
-
-
-def receivers(dag: InstrDag) -> list[int]:
-    """For each edge the instruction that receives it."""
-    found = [0] * len(dag.edges)
-    for i, instr in enumerate(dag.instrs):
-        for source in instr.srcs:
-            if type(source) is Arrival:
-                found[source.edge] = i
-    return found
 
 
 def verify(dag: InstrDag) -> None:
@@ -154,6 +175,8 @@ def verify(dag: InstrDag) -> None:
     ranks = dag.collective.size
     if dag.refinement < 1 or len(dag.scratch) != ranks:
         raise InvalidSchedule(f"{len(dag.scratch)} sizes of scratch for {ranks} ranks, refinement {dag.refinement}")
+    if len(dag.after) != len(dag.instrs) or (dag.blocks and len(dag.blocks) != len(dag.instrs)):
+        raise InvalidSchedule("not every instruction has its processing edges and, once assigned, its thread block")
     for number, edge in enumerate(dag.edges):
         if not (0 <= edge.src < ranks and 0 <= edge.dst < ranks and edge.src != edge.dst and edge.count >= 1):
             raise InvalidSchedule(f"edge {number} moves {edge.count} chunks from rank {edge.src} to rank {edge.dst}")
@@ -163,7 +186,7 @@ def verify(dag: InstrDag) -> None:
     received: list[int | None] = [None] * len(dag.edges)
     sizes = buffer_sizes(dag.collective, dag.scratch)
     for i, instr in enumerate(dag.instrs):
-        if any(not 0 <= d < i or dag.instrs[d].rank != instr.rank for d in instr.after):
+        if any(not 0 <= d < i or dag.instrs[d].rank != instr.rank for d in dag.after[i]):
             raise InvalidSchedule(f"instruction {i} comes after one that is not before it on its rank")
         if not instr.srcs or not instr.dsts:
             raise InvalidSchedule(f"instruction {i} has no source or no destination")

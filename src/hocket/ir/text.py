@@ -90,8 +90,8 @@ def print_instr_dag(dag: InstrDag, *, locations: bool = True, only: frozenset[in
         if only is None or instr.rank in only:
             srcs, dsts = (" ".join(map(str, operands)) for operands in (instr.srcs, instr.dsts))
             words = [f"{i}: @{instr.rank} {instr_dag.opcode(instr.shape)} {srcs} -> {dsts}"]
-            words += [f"after {' '.join(map(str, instr.after))}"] if instr.after else []
-            words += [f"block {instr.thread_block}"] if instr.thread_block is not None else []
+            words += [f"after {' '.join(map(str, dag.after[i]))}"] if dag.after[i] else []
+            words += [f"block {dag.blocks[i]}"] if dag.blocks else []
             out.append("  ".join(words) + _from(instr.where, locations))
     return "\n".join(out) + "\n"
 
@@ -305,14 +305,31 @@ def parse_instr_dag(text: str, source: str = "instructions") -> InstrDag:
     scratch = tuple(lines.int(word) for word in lines.take("scratch").split())
     edges: list[Edge] = []
     instrs: list[Instr] = []
+    after: list[tuple[int, ...]] = []
+    blocks: list[int] = []
     more = lines.next()
     while more and lines.line.startswith("edge "):
         edges.append(_edge(len(edges), lines))
         more = lines.next()
     while more:
-        instrs.append(_instr(len(instrs), lines))
+        instr, before, block = _instr(len(instrs), lines)
+        if instrs and (block is None) == bool(blocks):
+            lines.fail("either every instruction has a thread block, or none")
+        instrs.append(instr)
+        after.append(before)
+        blocks += [] if block is None else [block]
         more = lines.next()
-    dag = InstrDag(name, collective, protocol, refinement, tuple(instrs), tuple(edges), scratch)
+    dag = InstrDag(
+        name,
+        collective,
+        protocol,
+        refinement,
+        tuple(instrs),
+        tuple(after),
+        tuple(edges),
+        scratch,
+        tuple(blocks),
+    )
     instr_dag.verify(dag)
     return dag
 
@@ -335,7 +352,8 @@ def _edge(number: int, lines: _Lines) -> Edge:
     return Edge(lines.int(match[2]), lines.int(match[3]), lines.int(match[4]), base, instance, where)
 
 
-def _instr(number: int, lines: _Lines) -> Instr:
+def _instr(number: int, lines: _Lines) -> tuple[Instr, tuple[int, ...], int | None]:
+    """An instruction, what it comes after, and its thread block."""
     clauses = _clauses(lines.line)
     match = re.match(r"(\d+): @(\d+) (.*)\Z", clauses[0])
     if match is None or lines.int(match[1]) != number:
@@ -365,7 +383,7 @@ def _instr(number: int, lines: _Lines) -> Instr:
             block = lines.int(value)
         else:
             lines.fail(f"expected 'after' or 'block', found {key!r}")
-    instr = Instr(rank, tuple(srcs), tuple(dsts), after, block, lines.where)
+    instr = Instr(rank, tuple(srcs), tuple(dsts), lines.where)
     if instr_dag.opcode(instr.shape) != name:
         lines.fail(f"operands of {instr_dag.opcode(instr.shape)}, not of {name}")
-    return instr
+    return instr, after, block
