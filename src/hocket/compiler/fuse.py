@@ -15,7 +15,7 @@ def fuse(dag: InstrDag) -> InstrDag:
     fused_into: list[int | None] = [None] * len(dag.instrs)
     for receive, sending in chosen.items():
         fused_into[sending] = receive
-    kept = _used_otherwise(dag, chosen, fused_into)
+    kept = _used_otherwise(dag, chosen)
     number: list[int] = []
     instrs: list[Instr] = []
     after: list[tuple[int, ...]] = []
@@ -111,9 +111,14 @@ def _matching_sends(dag: InstrDag, arrivals: Ends, departures: Ends) -> dict[int
     return found
 
 
-def _used_otherwise(dag: InstrDag, chosen: dict[int, int], fused_into: list[int | None]) -> set[int]:
-    """Instructions that store a chunk which another one than the fused send reads, or which is part of the result."""
+def _used_otherwise(dag: InstrDag, chosen: dict[int, int]) -> set[int]:
+    """Of the chosen receives that reduce, those that store a chunk which another instruction than the fused send reads,
+    or which is part of the collective's result."""
+    reducing = {i for i in chosen if len(dag.instrs[i].srcs) > 1}
     used: set[int] = set()
+    if not reducing:
+        return used
+    # Who of those has written each chunk last.
     writers: list[dict[BufferName, dict[int, int]]] = [{"in": {}, "out": {}, "sc": {}} for _ in dag.scratch]
     for i, instr in enumerate(dag.instrs):
         of_rank = writers[instr.rank]
@@ -122,19 +127,20 @@ def _used_otherwise(dag: InstrDag, chosen: dict[int, int], fused_into: list[int 
                 written = of_rank[source.buffer]
                 for index in source.indices():
                     writer = written.get(index)
-                    if writer is not None and fused_into[i] != writer:
+                    if writer is not None and chosen[writer] != i:
                         used.add(writer)
         for target in instr.dsts:
             if type(target) is Span:
                 written = of_rank[target.buffer]
                 for index in target.indices():
-                    written[index] = i
+                    if i in reducing:
+                        written[index] = i
+                    else:
+                        written.pop(index, None)
     collective = dag.collective
     for rank in range(collective.size):
         buffer, offset = collective.place(rank, "out")
-        written = writers[rank][buffer]
-        for index in range(collective.outputs(rank)):
-            writer = written.get(offset + index)
-            if writer in chosen and writer is not None and collective.required(rank, index) is not None:
+        for index, writer in writers[rank][buffer].items():
+            if 0 <= index - offset < collective.outputs(rank) and collective.required(rank, index - offset) is not None:
                 used.add(writer)
     return used

@@ -27,8 +27,14 @@ def lower(dag: ChunkDag) -> InstrDag:
         assert src is not None
         rank = dst.rank
         where: tuple[Where, ...] = () if node.where is None else (node.where,)
-        before = [writer[d] for d in node.true if d >= inputs and home[d] == rank]
-        before += [writer[d] if home[d] == rank else reader[d] for d in node.false if d >= inputs]
+        before: list[int] = []
+        needed: list[int] = []
+        for d in node.true:
+            if d >= inputs:
+                (before if home[d] == rank else needed).append(writer[d])
+        for d in node.false:
+            if d >= inputs:
+                before.append(writer[d] if home[d] == rank else reader[d])
         if src.rank == rank:
             instrs.append(Instr(rank, (src,) if node.kind is copy else (dst, src), (dst,), where))
             after.append(_ascending(before))
@@ -38,7 +44,7 @@ def lower(dag: ChunkDag) -> InstrDag:
         hints = node.hints
         edges.append(Edge(src.rank, rank, src.count, hints.channel, hints.instance or 0, node.where))
         instrs.append(Instr(src.rank, (src,), (Departure(edge),), where))
-        after.append(_ascending([writer[d] for d in node.true if d >= inputs and home[d] == src.rank]))
+        after.append(_ascending(needed))
         arrival = Arrival(edge)
         instrs.append(Instr(rank, (arrival,) if node.kind is copy else (arrival, dst), (dst,), where))
         after.append(_ascending(before))

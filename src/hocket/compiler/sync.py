@@ -6,6 +6,8 @@ waits and orders of the rank already imply it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,93 +15,91 @@ from hocket.ir.instr_dag import InstrDag, connections, ends
 from hocket.ir.schedule import Destination, Rank, Receive, Schedule, Send, Source, Step, ThreadBlock, Wait
 
 Clock = NDArray[np.int32]
-"""For each thread block of a rank the last step known to have finished; -1 for none."""
+"""For each other thread block of a rank the last step known to have finished; -1 for none."""
 
 
 def synchronize(dag: InstrDag, slots: int) -> Schedule:
     """Insert the waits that processing edges across thread blocks need, transitively reduced."""
-    place, by_rank = _places(dag)
-    waited = bytearray(len(dag.instrs))
-    for before, (block, _) in zip(dag.after, place, strict=True):
+    block_of, step_of, by_rank = dag.blocks, *_steps(dag)
+    waiting, waited = bytearray(len(dag.instrs)), bytearray(len(dag.instrs))
+    for i, before in enumerate(dag.after):
         for earlier in before:
-            if place[earlier][0] != block:
-                waited[earlier] = True
+            if block_of[earlier] != block_of[i]:
+                waiting[i] = waited[earlier] = True
     arrivals, departures = ends(dag)
     connection = connections(dag)
-    receives: dict[int, Receive] = {}
-    sends: dict[int, Send] = {}
+    receives: dict[int, tuple[Receive]] = {}
+    sends: dict[int, tuple[Send]] = {}
     for e, (edge, number) in enumerate(zip(dag.edges, connection, strict=True)):
         if number not in sends:
             channel = dag.channel(e) or 0
-            receives[number], sends[number] = Receive(edge.src, channel), Send(edge.dst, channel)
+            receives[number], sends[number] = (Receive(edge.src, channel),), (Send(edge.dst, channel),)
     ranks = []
     for rank, numbers in enumerate(by_rank):
-        count = max((place[i][0] for i in numbers), default=-1) + 1
+        count = max((block_of[i] for i in numbers), default=-1) + 1
         steps: list[list[Step]] = [[] for _ in range(count)]
-        received: list[dict[int, Receive]] = [{} for _ in range(count)]
-        sent: list[dict[int, Send]] = [{} for _ in range(count)]
-        clocks: list[Clock] = list(np.full((count, count), -1, np.int32))
-        finished: dict[int, Clock] = {}
+        received: list[tuple[Receive, ...]] = [()] * count
+        sent: list[tuple[Send, ...]] = [()] * count
+        nothing = np.full(count, -1, np.int32)  # shared by all that know nothing, never written
+        clocks: list[Clock] = [nothing] * count
+        finished: dict[int, Clock] = {}  # of those that are waited for and know something
         for i in numbers:
-            instr = dag.instrs[i]
-            block, step = place[i]
-            waits = _waits(dag.after[i], block, place, clocks[block], finished)
-            clocks[block][block] = step
-            if waited[i]:
+            instr, block = dag.instrs[i], block_of[i]
+            waits: tuple[Wait, ...] = ()
+            if waiting[i]:
+                if clocks[block] is nothing:
+                    clocks[block] = nothing.copy()
+                others = [before for before in dag.after[i] if block_of[before] != block]
+                waits = _waits(others, block_of, step_of, clocks[block], finished)
+            if waited[i] and clocks[block] is not nothing:
                 finished[i] = clocks[block].copy()
             # Ends of edges become ends of connections; the other operands are spans.
             srcs: tuple[Source, ...] = instr.srcs  # type: ignore[assignment]
             dsts: tuple[Destination, ...] = instr.dsts  # type: ignore[assignment]
             arrival, departure = arrivals[i], departures[i]
             if arrival is not None:
-                number = connection[arrival]
-                received[block][number] = receives[number]
-                srcs = (receives[number], *srcs[1:])
+                receive = receives[connection[arrival]]
+                srcs = receive if len(srcs) == 1 else receive + srcs[1:]
+                if receive[0] not in received[block]:
+                    received[block] += receive
             if departure is not None:
-                number = connection[departure]
-                sent[block][number] = sends[number]
-                dsts = (sends[number], *dsts[1:])
+                send = sends[connection[departure]]
+                dsts = send if len(dsts) == 1 else send + dsts[1:]
+                if send[0] not in sent[block]:
+                    sent[block] += send
             steps[block].append(Step(srcs, dsts, waits, instr.where))
-        ranks.append(
-            Rank(
-                dag.scratch[rank],
-                tuple(
-                    ThreadBlock(tuple(received[b].values()), tuple(sent[b].values()), tuple(steps[b]))
-                    for b in range(count)
-                ),
-            )
-        )
+        blocks = map(ThreadBlock, received, sent, map(tuple, steps))
+        ranks.append(Rank(dag.scratch[rank], tuple(blocks)))
     return Schedule(dag.name, dag.collective, dag.protocol, slots, tuple(ranks))
 
 
-Place = tuple[int, int]
-"""A thread block of a rank, and a step in it."""
-
-
-def _places(dag: InstrDag) -> tuple[list[Place], list[list[int]]]:
-    """Where each instruction goes, and the instructions of each rank."""
-    place: list[Place] = []
+def _steps(dag: InstrDag) -> tuple[list[int], list[list[int]]]:
+    """Which step of its thread block each instruction is, and the instructions of each rank."""
+    step: list[int] = []
     by_rank: list[list[int]] = [[] for _ in range(dag.collective.size)]
     lengths: list[list[int]] = [[] for _ in range(dag.collective.size)]
     for i, (instr, block) in enumerate(zip(dag.instrs, dag.blocks, strict=True)):
         of_rank = lengths[instr.rank]
         while len(of_rank) <= block:
             of_rank.append(0)
-        place.append((block, of_rank[block]))
+        step.append(of_rank[block])
         of_rank[block] += 1
         by_rank[instr.rank].append(i)
-    return place, by_rank
+    return step, by_rank
 
 
 def _waits(
-    after: tuple[int, ...], block: int, place: list[Place], clock: Clock, finished: dict[int, Clock]
+    others: Sequence[int], block_of: Sequence[int], step_of: Sequence[int], clock: Clock, finished: dict[int, Clock]
 ) -> tuple[Wait, ...]:
-    """The waits of one instruction; ``clock`` of its thread block learns what they imply."""
-    waits: list[Place] = []
+    """The waits for instructions of other thread blocks; ``clock``, of the own one, learns what they imply."""
+    waits: list[tuple[int, int]] = []
     # Later instructions know more, so what they imply need not be waited for again.
-    for before in reversed(after):
-        other, step = place[before]
-        if other != block and clock[other] < step:
+    for before in reversed(others):
+        other, step = block_of[before], step_of[before]
+        if clock[other] < step:
             waits.append((other, step))
-            np.maximum(clock, finished[before], out=clock)
-    return tuple([Wait(other, step) for other, step in sorted(waits)])
+            if before in finished:
+                np.maximum(clock, finished[before], out=clock)
+            clock[other] = step
+    waits.sort()
+    return tuple([Wait(other, step) for other, step in waits])

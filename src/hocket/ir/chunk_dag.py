@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeVar
 
 from hocket.collectives import BufferName, Collective
 from hocket.errors import InvalidSchedule, Where
+
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +31,18 @@ class Span:
     def indices(self) -> range:
         return range(self.index, self.index + self.count * self.stride, self.stride)
 
-    def slice(self) -> slice:
-        """The same, for what has a place for each chunk of the buffer."""
-        return slice(self.index, self.index + self.count * self.stride, self.stride)
+    def get(self, table: list[V]) -> list[V]:
+        """The entries of its chunks in a table of the buffer, as far as that goes."""
+        if self.count == 1:
+            return [table[self.index]] if self.index < len(table) else []
+        return table[self.index : self.index + self.count * self.stride : self.stride]
+
+    def set(self, table: list[V], values: Sequence[V]) -> None:
+        """Enter ``values``, one a chunk, in a table of the buffer."""
+        if self.count == 1:
+            table[self.index] = values[0]
+        else:
+            table[self.index : self.index + self.count * self.stride : self.stride] = values
 
     def __str__(self) -> str:
         more = "" if self.count == 1 else f":+{self.count}" + ("" if self.stride == 1 else f"x{self.stride}")
@@ -132,10 +144,7 @@ class ChunkDagBuilder:
 
     def unwritten(self, span: Span) -> int | None:
         """The first chunk of a physical span, counted within it, that nothing has written; None if all are written."""
-        table = self._writer[span.rank][span.buffer]
-        if span.count == 1:
-            return None if span.index < len(table) and table[span.index] is not None else 0
-        writers = table[span.slice()]
+        writers = span.get(self._writer[span.rank][span.buffer])
         if len(writers) == span.count and None not in writers:
             return None
         return writers.index(None) if None in writers else len(writers)
@@ -144,11 +153,10 @@ class ChunkDagBuilder:
         """The first chunk of a written physical span, counted within it, that node ``since`` or a later one wrote last,
         and that node."""
         table: list[int] = self._writer[span.rank][span.buffer]  # type: ignore[assignment]
-        if table[span.index] >= since:
-            return 0, table[span.index]
-        if span.count == 1 or max(table[span.slice()]) < since:
+        writers = span.get(table)
+        if max(writers) < since:
             return None
-        return next((i, writer) for i, writer in enumerate(table[span.slice()]) if writer >= since)
+        return next((i, writer) for i, writer in enumerate(writers) if writer >= since)
 
     def add(self, kind: Kind, src: Span, dst: Span, hints: Hints, where: Where | None) -> int:
         """Append an operation on physical spans, of which what is read was written, and return its number."""
@@ -156,7 +164,7 @@ class ChunkDagBuilder:
         if dst.buffer == "sc":
             self._grow(dst)
         writer, readers = self._writer[src.rank][src.buffer], self._readers[src.rank][src.buffer]
-        true = {writer[src.index]} if src.count == 1 else set(writer[src.slice()])
+        true = set(src.get(writer))
         for i in src.indices() if src.count > 1 else (src.index,):
             reading = readers[i]
             if reading is None:

@@ -128,13 +128,12 @@ Ends = list[int | None]
 
 def ends(dag: InstrDag) -> tuple[Ends, Ends]:
     """Arrivals and departures of a DAG made by the compiler: at most one of each an instruction, named first."""
-    arrivals: Ends = []
-    departures: Ends = []
-    for instr in dag.instrs:
-        source, target = instr.srcs[0], instr.dsts[0]
-        arrivals.append(source.edge if type(source) is Arrival else None)
-        departures.append(target.edge if type(target) is Departure else None)
-    return arrivals, departures
+    sources = [instr.srcs[0] for instr in dag.instrs]
+    targets = [instr.dsts[0] for instr in dag.instrs]
+    return (
+        [source.edge if type(source) is Arrival else None for source in sources],
+        [target.edge if type(target) is Departure else None for target in targets],
+    )
 
 
 def at_edges(edges: int, ends: Ends) -> list[int]:

@@ -78,7 +78,10 @@ class Step:
     @property
     def count(self) -> int | None:
         """Chunks the step works on, from its first local operand; None when it has none."""
-        return next((o.count for o in (*self.srcs, *self.dsts) if type(o) is Span), None)
+        for operand in self.srcs + self.dsts:
+            if type(operand) is Span:
+                return operand.count
+        return None
 
     def __str__(self) -> str:
         """The step without waits: ``rrc <3.0 in[2] -> in[2]``."""
@@ -174,16 +177,19 @@ def verify(schedule: Schedule) -> None:
                 owners[end] = b
                 if end.peer == r or not 0 <= end.peer < collective.size or end.channel < 0:
                     raise InvalidSchedule(f"rank {r}, thread block {b}: there is no connection {end}")
+        lengths = [len(block.steps) for block in rank.thread_blocks]
         for b, block in enumerate(rank.thread_blocks):
+            received: list[list[int] | None] = [None] * len(block.receives)
+            sent: list[list[int] | None] = [None] * len(block.sends)
             for s, step in enumerate(block.steps):
                 if not step.srcs or not step.dsts:
                     raise InvalidSchedule("a step without source or destination", schedule.step_name(r, b, s))
-                counts = set()
-                for operand in (*step.srcs, *step.dsts):
+                count: int | None = None
+                mixed = False
+                for operand in step.srcs + step.dsts:
                     if type(operand) is Span:
                         if wrong := misplaced(operand, sizes):
                             raise InvalidSchedule(wrong, schedule.step_name(r, b, s))
-                        counts.add(operand.count)
                         if operand.rank != r:
                             raise InvalidSchedule("memory of another rank", schedule.step_name(r, b, s))
                         if operand.buffer == aliased:
@@ -192,34 +198,39 @@ def verify(schedule: Schedule) -> None:
                                 f"a step names {operand}, which in-place is memory of {name!r}",
                                 schedule.step_name(r, b, s),
                             )
-                    elif operand not in (block.receives if type(operand) is Receive else block.sends):
+                        mixed = mixed or operand.count != (count or operand.count)
+                        count = operand.count
+                    elif type(operand) is Receive and operand in block.receives:
+                        at = block.receives.index(operand)
+                        both = received[at]
+                        if both is None:
+                            both = received[at] = traffic.setdefault((operand.peer, r, operand.channel), [0, 0])
+                        both[1] += 1
+                    elif type(operand) is Send and operand in block.sends:
+                        at = block.sends.index(operand)
+                        both = sent[at]
+                        if both is None:
+                            both = sent[at] = traffic.setdefault((r, operand.peer, operand.channel), [0, 0])
+                        both[0] += 1
+                    else:
                         raise InvalidSchedule(
                             f"{operand} is not a connection of its thread block", schedule.step_name(r, b, s)
                         )
-                if not counts:
+                if count is None:
                     raise InvalidSchedule(
                         "a step has no local operand to say how many chunks it works on", schedule.step_name(r, b, s)
                     )
-                if len(counts) != 1:
+                if mixed:
                     raise InvalidSchedule("the spans of a step must be of one length", schedule.step_name(r, b, s))
-                _check_operands(schedule, r, b, s, step)
+                if len(step.srcs) > 1 or len(step.dsts) > 1 or type(step.srcs[0]) is type(step.dsts[0]):
+                    _check_operands(schedule, r, b, s, step)
                 for wait in step.waits:
-                    blocks = rank.thread_blocks
-                    if (
-                        wait.thread_block == b
-                        or not 0 <= wait.thread_block < len(blocks)
-                        or not 0 <= wait.step < len(blocks[wait.thread_block].steps)
-                    ):
+                    other = wait.thread_block
+                    if other == b or not 0 <= other < len(lengths) or not 0 <= wait.step < lengths[other]:
                         raise InvalidSchedule(
-                            f"a step waits for {wait.thread_block}.{wait.step}, no step of another thread block",
+                            f"a step waits for {other}.{wait.step}, no step of another thread block",
                             schedule.step_name(r, b, s),
                         )
-                for source in step.srcs:
-                    if type(source) is Receive:
-                        traffic.setdefault((source.peer, r, source.channel), [0, 0])[1] += 1
-                for destination in step.dsts:
-                    if type(destination) is Send:
-                        traffic.setdefault((r, destination.peer, destination.channel), [0, 0])[0] += 1
     for (sender, receiver, channel), (sends, receives) in traffic.items():
         if sends != receives:
             raise UnmatchedTransfer(sender, receiver, channel, sends, receives)

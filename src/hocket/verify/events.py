@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hocket.errors import Deadlock, InvalidSchedule, StepName, WaitKind
 from hocket.ir.schedule import Receive, Schedule, Send, Step
 
@@ -34,26 +36,27 @@ class Events:
                 self.position.extend(range(length))
         self.sent: dict[tuple[int, int, int], list[int]] = {}
         self.received: dict[tuple[int, int, int], list[int]] = {}
-        self.before: list[list[int]] = []
-        for i, step in enumerate(self.steps):
-            rank = self.rank[i]
-            before = [i - 1] if self.position[i] else []
-            if step.waits:
-                first = self.first[rank]
-                before += [first[wait.thread_block] + wait.step for wait in step.waits]
-            self.before.append(before)
-            for source in step.srcs:
-                if type(source) is Receive:
-                    self.received.setdefault((source.peer, rank, source.channel), []).append(i)
-            for target in step.dsts:
-                if type(target) is Send:
-                    self.sent.setdefault((rank, target.peer, target.channel), []).append(i)
+        self.before: list[list[int]] = [[i - 1] if position else [] for i, position in enumerate(self.position)]
+        for r, part in enumerate(schedule.ranks):
+            first = self.first[r]
+            for b, block in enumerate(part.thread_blocks):
+                received = [self.received.setdefault((end.peer, r, end.channel), []) for end in block.receives]
+                sent = [self.sent.setdefault((r, end.peer, end.channel), []) for end in block.sends]
+                for i, step in enumerate(block.steps, first[b]):
+                    if step.waits:
+                        self.before[i] += [first[wait.thread_block] + wait.step for wait in step.waits]
+                    for source in step.srcs:
+                        if type(source) is Receive:
+                            received[block.receives.index(source)].append(i)
+                    for target in step.dsts:
+                        if type(target) is Send:
+                            sent[block.sends.index(target)].append(i)
         for connection, receives in self.received.items():
-            for send, receive in zip(self.sent[connection], receives, strict=True):
-                if self.steps[send].count != self.steps[receive].count:
+            for send, receive in zip(self.sent.get(connection, ()), receives, strict=True):
+                count, wanted = self.steps[send].count, self.steps[receive].count
+                if count != wanted:
                     raise InvalidSchedule(
-                        f"a step receives {self.steps[receive].count} chunks where rank {connection[0]} sends "
-                        f"{self.steps[send].count}: {self.steps[send]}",
+                        f"a step receives {wanted} chunks where rank {connection[0]} sends {count}: {self.steps[send]}",
                         self.name(receive),
                     )
                 self.before[receive].append(send)
@@ -89,32 +92,34 @@ class Events:
                 least = middle + 1
         return most, order
 
-    def _credits(self, slots: int) -> dict[int, list[int]]:
-        """For each receive the sends that need the slot it frees."""
-        freed: dict[int, list[int]] = {}
+    def _credits(self, slots: int) -> Iterator[tuple[int, int]]:
+        """Each receive that frees a slot, and the send that needs it."""
         for connection, receives in self.received.items():
-            for receive, send in zip(receives, self.sent[connection][slots:], strict=False):
-                freed.setdefault(receive, []).append(send)
-        return freed
+            yield from zip(receives, self.sent.get(connection, ())[slots:], strict=False)
 
     def _run(self, slots: int) -> Order:
         """As long an order as there is."""
-        freed = self._credits(slots)
         missing = [len(before) for before in self.before]
-        for sends in freed.values():
-            for send in sends:
-                missing[send] += 1
+        freed: list[list[int] | None] = [None] * len(missing)
+        for receive, send in self._credits(slots):
+            missing[send] += 1
+            sends = freed[receive]
+            if sends is None:
+                freed[receive] = [send]
+            else:
+                sends.append(send)
         ready = [i for i, count in enumerate(missing) if count == 0]
         ready.reverse()
+        after = self._after
         order: Order = []
         while ready:
             i = ready.pop()
             order.append(i)
-            for j in self._after[i]:
+            for j in after[i]:
                 missing[j] -= 1
                 if missing[j] == 0:
                     ready.append(j)
-            for j in freed.get(i, ()):
+            for j in freed[i] or ():
                 missing[j] -= 1
                 if missing[j] == 0:
                     ready.append(j)
@@ -124,9 +129,8 @@ class Events:
         """A shortest cycle of waits through one of the steps that never become ready."""
         done = set(order)
         needs: dict[int, list[tuple[int, WaitKind]]] = {}
-        for receive, sends in self._credits(slots).items():
-            for send in sends:
-                needs.setdefault(send, []).append((receive, "slot"))
+        for receive, send in self._credits(slots):
+            needs.setdefault(send, []).append((receive, "slot"))
         for i, before in enumerate(self.before):
             if i not in done:
                 needs.setdefault(i, []).extend((j, self._why(i, j)) for j in before)

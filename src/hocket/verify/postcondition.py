@@ -127,16 +127,16 @@ def check_program(dag: ChunkDag) -> None:
 
     def fetch(source: Source) -> list[Term]:
         assert isinstance(source, Span)
-        held = memory[source.rank][source.buffer]
         # The language has checked that all of it was written.
-        return held[source.index : source.indices().stop : source.stride]  # type: ignore[return-value]
+        return source.get(memory[source.rank][source.buffer])  # type: ignore[arg-type]
 
+    copy = Kind.COPY
     for _, node in dag.operations():
-        assert node.src is not None
-        sources = (node.src,) if node.kind is Kind.COPY else (node.dst, node.src)
-        target = memory[node.dst.rank][node.dst.buffer]
-        for i, value in zip(node.dst.indices(), evaluate(sources, fetch, terms.combine), strict=True):
-            target[i] = value
+        src, dst = node.src, node.dst
+        assert src is not None
+        sources = (src,) if node.kind is copy else (dst, src)
+        values: Sequence[Term] = evaluate(sources, fetch, terms.combine)
+        dst.set(memory[dst.rank][dst.buffer], values)
 
     def history(rank: int, buffer: BufferName, index: int) -> tuple[Flow, ...]:
         return _history(dag, rank, buffer, index)
@@ -161,8 +161,7 @@ def check_values(events: Events, order: Order) -> tuple[Terms, tuple[Narrowing, 
     def fetch(source: Source) -> list[Term]:
         if isinstance(source, Receive):
             return queues[source.peer, rank, source.channel].popleft()
-        held = memory[rank][source.buffer]
-        values = held[source.index : source.indices().stop : source.stride]
+        values = source.get(memory[rank][source.buffer])
         if None in values:
             missing = source.indices()[values.index(None)]
             where = events.steps[number].where
@@ -178,11 +177,11 @@ def check_values(events: Events, order: Order) -> tuple[Terms, tuple[Narrowing, 
                 queues[rank, target.peer, target.channel].append(values)
                 continue
             assert not isinstance(target, Send)
-            held = memory[rank][target.buffer]
-            user = target.buffer != "sc"
+            target.set(memory[rank][target.buffer], values)
+            if target.buffer == "sc" or chunks == 1:
+                continue
             for index, value in zip(target.indices(), values, strict=True):
-                held[index] = value
-                if user and place[value] < index % chunks:
+                if place[value] < index % chunks:
                     narrow.setdefault((place[value], index % chunks), step.where[0] if step.where else None)
 
     def history(rank: int, buffer: BufferName, index: int) -> tuple[Flow, ...]:

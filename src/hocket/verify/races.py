@@ -74,27 +74,35 @@ def both_orders(schedule: Schedule, race: Race) -> tuple[list[Place], list[Place
 
 def _suspects(events: Events, rank: int, numbers: list[int]) -> list[tuple[int, int, Span]]:
     """Pairs of conflicting accesses that the clocks of the rank's thread blocks do not order."""
-    blocks = len(events.first[rank])
     first = events.first[rank]
+    blocks = len(first)
+    if blocks == 1:
+        return []
     waited = {first[w.thread_block] + w.step for i in numbers for w in events.steps[i].waits}
-    clocks: list[Clock] = [np.full(blocks, -1, np.int32) for _ in range(blocks)]
-    finished: dict[int, Clock] = {}
+    nothing = np.full(blocks, -1, np.int32)  # shared by all that know nothing, never written
+    clocks: list[Clock] = [nothing] * blocks
+    finished: dict[int, Clock] = {}  # of those that are waited for and know something
     wrote: dict[BufferName, dict[int, int]] = {"in": {}, "out": {}, "sc": {}}
     readers: dict[BufferName, dict[int, list[int]]] = {"in": {}, "out": {}, "sc": {}}
     found: list[tuple[int, int, Span]] = []
     block_of, position = events.block, events.position
     for i in numbers:
         step, block = events.steps[i], block_of[i]
+        if step.waits and clocks[block] is nothing:
+            clocks[block] = nothing.copy()
         clock = clocks[block]
         for wait in step.waits:
-            np.maximum(clock, finished[first[wait.thread_block] + wait.step], out=clock)
-        clock[block] = position[i]
+            if clock[wait.thread_block] < wait.step:
+                known = finished.get(first[wait.thread_block] + wait.step)
+                if known is not None:
+                    np.maximum(clock, known, out=clock)
+                clock[wait.thread_block] = wait.step
         for source in step.srcs:
             if type(source) is Span:
                 writer, reading = wrote[source.buffer], readers[source.buffer]
                 for index in source.indices():
                     last = writer.get(index)
-                    if last is not None and clock[block_of[last]] < position[last]:
+                    if last is not None and block_of[last] != block and clock[block_of[last]] < position[last]:
                         found.append((last, i, Span(rank, source.buffer, index)))
                     earlier = reading.get(index)
                     if earlier is None:
@@ -106,13 +114,13 @@ def _suspects(events: Events, rank: int, numbers: list[int]) -> list[tuple[int, 
                 writer, reading = wrote[target.buffer], readers[target.buffer]
                 for index in target.indices():
                     last = writer.get(index)
-                    if last is not None and clock[block_of[last]] < position[last]:
+                    if last is not None and block_of[last] != block and clock[block_of[last]] < position[last]:
                         found.append((last, i, Span(rank, target.buffer, index)))
                     for last in reading.pop(index, ()):
-                        if clock[block_of[last]] < position[last]:
+                        if block_of[last] != block and clock[block_of[last]] < position[last]:
                             found.append((last, i, Span(rank, target.buffer, index)))
                     writer[index] = i
-        if i in waited:
+        if clock is not nothing and i in waited:
             finished[i] = clock.copy()
     return found
 
