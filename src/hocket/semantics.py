@@ -35,8 +35,9 @@ def evaluate(sources: Sequence[Source], fetch: Callable[[Source], list[V]], comb
 
     All sources meet in one ``combine``, so that a value which it accumulates in a wider type is rounded once.
     """
-    values = [fetch(source) for source in sources]
-    return values[0] if len(values) == 1 else list(map(combine, *values))
+    if len(sources) == 1:
+        return fetch(sources[0])
+    return list(map(combine, *[fetch(source) for source in sources]))
 
 
 Memory = list[dict[BufferName, list[V | None]]]

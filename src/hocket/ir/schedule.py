@@ -166,15 +166,17 @@ def verify(schedule: Schedule) -> None:
     for r, rank in enumerate(schedule.ranks):
         alias = collective.alias(r)
         aliased = alias.buffer if alias is not None else None
-        owners: dict[Receive | Send, int] = {}
+        owners: dict[tuple[bool, int, int], int] = {}
         for b, block in enumerate(rank.thread_blocks):
             ends: tuple[Receive | Send, ...] = (*block.receives, *block.sends)
             for end in ends:
-                if owners.get(end) == b:
+                key = type(end) is Receive, end.peer, end.channel
+                owner = owners.get(key)
+                if owner == b:
                     raise InvalidSchedule(f"rank {r}, thread block {b}: connection {end} is named twice")
-                if end in owners:
-                    _conflict(schedule, r, end, owners[end], b)
-                owners[end] = b
+                if owner is not None:
+                    _conflict(schedule, r, end, owner, b)
+                owners[key] = b
                 if end.peer == r or not 0 <= end.peer < collective.size or end.channel < 0:
                     raise InvalidSchedule(f"rank {r}, thread block {b}: there is no connection {end}")
         lengths = [len(block.steps) for block in rank.thread_blocks]

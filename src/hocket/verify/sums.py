@@ -42,12 +42,16 @@ class Sums:
         self._events = events
         self._terms = terms
         collective = terms.collective
+        # Of the outputs that hold one term, the first: the schedule is proven, so the same is wanted of all.
         self._wanted: dict[Sum, list[_Output]] = {}
+        seen: set[Term] = set()
         for rank, output in enumerate(terms.outputs()):
             for index, term in enumerate(output):
-                total = collective.required(rank, index)
-                if total is not None and term is not None and term >= terms.leaves:
-                    self._wanted.setdefault(total, []).append(_Output(rank, index, term))
+                if term is not None and term >= terms.leaves and term not in seen:
+                    total = collective.required(rank, index)
+                    if total is not None:
+                        seen.add(term)
+                        self._wanted.setdefault(total, []).append(_Output(rank, index, term))
 
     def kept(self) -> Contract | None:
         """The strongest contract that holds; None where there is none, or nothing is summed."""
@@ -73,7 +77,7 @@ class Sums:
             return next(((output,) for output in outputs if not self._in_rank_order(output.term)), None)
         if contract == "across-ranks":
             groups = list(self._wanted.values())
-            if all(len({output.term for output in group}) == 1 for group in groups):
+            if all(len(group) == 1 for group in groups):
                 return None
             leaves: list[Hashable] = list(range(self._terms.leaves))
         else:
