@@ -235,6 +235,15 @@ def test_an_instruction_dag_that_breaks_its_form_is_refused(body: str) -> None:
     assert caught.value.code == "invalid-schedule"
 
 
+@pytest.mark.parametrize("blocks", [("  block 0", ""), ("", "  block 0")])
+def test_all_instructions_have_a_thread_block_or_none(blocks: tuple[str, str]) -> None:
+    head = 'instructions "x"\ncollective allreduce(ranks=2, chunks=2)\nprotocol auto\nrefinement 1\nscratch 0 0\n'
+    body = [f"{i}: @0 copy in[{i}] -> out[{i}]{block}" for i, block in enumerate(blocks)]
+    with pytest.raises(ParseError, match="either every instruction has a thread block, or none") as caught:
+        parse_instr_dag(head + "\n".join(body))
+    assert caught.value.line == 7
+
+
 @pytest.mark.parametrize("scratch", ["", "0", "0 0 0"])
 def test_sizes_of_scratch_are_one_a_rank(scratch: str) -> None:
     head = 'instructions "x"\ncollective allreduce(ranks=2, chunks=2)\nprotocol auto\nrefinement 1\n'

@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from hocket import AllReduce, Broadcast, Custom, Program, Schedule, chunk, parallelize
 from hocket.algorithms import all_pairs, all_to_next, hierarchical, ring, sccl, two_step
+from hocket.compiler import pipeline
 from hocket.compiler.lower import lower
-from hocket.compiler.pipeline import PASSES, verify
+from hocket.compiler.pipeline import PASSES, Options, Pass, verify
 from hocket.compiler.replicate import replicate
+from hocket.errors import InvalidSchedule
 from hocket.ir.chunk_dag import ChunkDag, Span
 from hocket.ir.instr_dag import InstrDag, opcode
 from hocket.ir.schedule import Receive, Send
@@ -196,6 +199,31 @@ def test_opcodes_are_shapes() -> None:
     assert [opcode(shape) for shape in ((0, 2, 0, 1), (1, 1, 0, 1), (1, 0, 1, 1))] == ["reduce", "rrc", "rcs"]
     assert [opcode(shape) for shape in ((1, 1, 1, 0), (1, 1, 1, 1))] == ["rrs", "rrcs"]
     assert opcode((2, 1, 2, 2)) == "r2l1-s2l2"
+
+
+def _broken(name: str, damage: Callable[[Stage], Stage]) -> tuple[Pass, ...]:
+    def wrong(p: Pass) -> Callable[[Stage, Options], Stage]:
+        return lambda stage, options: damage(p.run(stage, options))
+
+    return tuple(replace(p, run=wrong(p)) if p.name == name else p for p in PASSES)
+
+
+def test_an_observer_never_sees_a_stage_that_breaks_its_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "PASSES", _broken("fuse", lambda stage: replace(instrs(stage), scratch=())))
+    seen: list[str] = []
+    with pytest.raises(InvalidSchedule, match="0 sizes of scratch for 3 ranks"):
+        ring.all_reduce(3).compile(observer=lambda name, *_: seen.append(name))
+    assert seen == ["replicate", "lower"]
+
+
+def test_no_schedule_that_breaks_its_form_leaves_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def damage(stage: Stage) -> Stage:
+        assert isinstance(stage, Schedule)
+        return replace(stage, slots=0)
+
+    monkeypatch.setattr(pipeline, "PASSES", _broken("sync", damage))
+    with pytest.raises(InvalidSchedule, match="at least one slot"):
+        ring.all_reduce(3).compile()
 
 
 # Channels, order, thread blocks -------------------------------------------------------------------------------
