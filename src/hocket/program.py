@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -51,6 +51,7 @@ class Program:
             )
         self.reproducible = reproducible
         self._tracer = Tracer(self.name, collective, self.protocol)
+        self._pause = ExitStack()
         self._state = "new"
 
     def __enter__(self) -> Self:
@@ -59,6 +60,7 @@ class Program:
                 "this program", "has been traced already", caller(), "make a new one, in a function that returns it"
             )
         self._state = "tracing"
+        self._pause.enter_context(_collector_paused())
         self._tracer.start()
         return self
 
@@ -66,6 +68,7 @@ class Program:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._tracer.stop()
+        self._pause.close()
         self._state = "traced"
 
     @property

@@ -12,6 +12,8 @@ from hocket.ir.instr_dag import Departure, Ends, Instr, InstrDag, at_edges, dept
 def fuse(dag: InstrDag) -> InstrDag:
     """rcs, rrcs and rrs: join a receive with the send of what it received that lies on the longest path."""
     chosen = _choose(dag, *ends(dag))
+    if not chosen:
+        return dag
     fused_into: list[int | None] = [None] * len(dag.instrs)
     for receive, sending in chosen.items():
         fused_into[sending] = receive

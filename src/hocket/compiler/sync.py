@@ -49,8 +49,7 @@ def synchronize(dag: InstrDag, slots: int) -> Schedule:
             if waiting[i]:
                 if clocks[block] is nothing:
                     clocks[block] = nothing.copy()
-                others = [before for before in dag.after[i] if block_of[before] != block]
-                waits = _waits(others, block_of, step_of, clocks[block], finished)
+                waits = _waits(dag.after[i], block, block_of, step_of, clocks[block], finished)
             if waited[i] and clocks[block] is not nothing:
                 finished[i] = clocks[block].copy()
             # Ends of edges become ends of connections; the other operands are spans.
@@ -89,14 +88,19 @@ def _steps(dag: InstrDag) -> tuple[list[int], list[list[int]]]:
 
 
 def _waits(
-    others: Sequence[int], block_of: Sequence[int], step_of: Sequence[int], clock: Clock, finished: dict[int, Clock]
+    after: Sequence[int],
+    block: int,
+    block_of: Sequence[int],
+    step_of: Sequence[int],
+    clock: Clock,
+    finished: dict[int, Clock],
 ) -> tuple[Wait, ...]:
-    """The waits for instructions of other thread blocks; ``clock``, of the own one, learns what they imply."""
+    """The waits of an instruction; ``clock``, of its thread block, learns what they imply."""
     waits: list[tuple[int, int]] = []
     # Later instructions know more, so what they imply need not be waited for again.
-    for before in reversed(others):
+    for before in reversed(after):
         other, step = block_of[before], step_of[before]
-        if clock[other] < step:
+        if other != block and clock[other] < step:
             waits.append((other, step))
             if before in finished:
                 np.maximum(clock, finished[before], out=clock)

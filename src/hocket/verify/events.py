@@ -51,9 +51,10 @@ class Events:
                     for target in step.dsts:
                         if type(target) is Send:
                             sent[block.sends.index(target)].append(i)
+        counts = [step.count for step in self.steps]
         for connection, receives in self.received.items():
             for send, receive in zip(self.sent.get(connection, ()), receives, strict=True):
-                count, wanted = self.steps[send].count, self.steps[receive].count
+                count, wanted = counts[send], counts[receive]
                 if count != wanted:
                     raise InvalidSchedule(
                         f"a step receives {wanted} chunks where rank {connection[0]} sends {count}: {self.steps[send]}",
