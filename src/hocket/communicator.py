@@ -50,6 +50,12 @@ _KINDS = {
 }
 
 
+_SPREAD_BYTES = 1 << 20
+"""Size of a rank's larger buffer from which on a collective is spread over threads (Settings.team_bytes of
+native/cpu/communicator.h: less is not worth waking them)."""
+
+_MOST_THREADS = 1 << 10  # of a rank
+
 NAMED = tuple(_KINDS)
 """The collectives that are called by name, each a method of Communicator."""
 
@@ -87,6 +93,12 @@ class _Default:
             elif not self.reads:
                 out = x
         return (x if self.reads else None), out
+
+    def bytes(self, x: NDArray[Scalar] | None, out: NDArray[Scalar] | None) -> int:
+        """Bytes of the larger buffer of a rank that has most, which every rank knows from its own arrays."""
+        array, all_blocks = (x, self.kind.cuts) if self.reads else (out, self.kind.joins)
+        blocks = self.schedule.collective.size if (self.kind.cuts or self.kind.joins) and not all_blocks else 1
+        return array.nbytes * blocks if isinstance(array, np.ndarray) else 0
 
     def _shape(self, x: NDArray[Scalar]) -> tuple[int, ...]:
         """Shape of the result."""
@@ -134,6 +146,7 @@ class Communicator:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._defaults: dict[tuple[str, int], _Default] = {}
+        self._spread: dict[tuple[str, int], Schedule] = {}
 
     @property
     def rank(self) -> int:
@@ -469,18 +482,28 @@ class Communicator:
     ) -> object:
         """Run the default schedule of a collective."""
         rows: Counts | None = None
+        threads = self._endpoint.threads
         try:
             default = (type(root) is int and self._defaults.get((name, root))) or self._default(name, root)
+            schedule = default.schedule
             if counts is None:
                 x, out = default.arrays(x, out)
+                if threads > 1 and default.bytes(x, out) >= _SPREAD_BYTES:
+                    schedule = self._spread.get((name, root)) or self._spread_out(name, root)
             else:
                 rows = default.counts(counts, self.rank)
                 x, out = rows.arrays(x, out)
         except Exception as error:
             self._endpoint.refuse(error, async_)
         if async_:
-            return self._endpoint.start(default.schedule, x, out, op, None, rows)
-        return self._endpoint.run(default.schedule, x, out, op, None, rows)
+            return self._endpoint.start(schedule, x, out, op, None, rows)
+        return self._endpoint.run(schedule, x, out, op, None, rows)
+
+    def _spread_out(self, name: str, root: int) -> Schedule:
+        """The default schedule with an instance for each thread."""
+        program = default_program(name, self.size, root)
+        schedule = self._spread[name, root] = program.compile(instances=self._endpoint.threads)
+        return schedule
 
     def _default(self, name: str, root: object) -> _Default:
         rank = whole(root)
@@ -546,7 +569,12 @@ class Communicator:
 
 
 def init(
-    timeout: float = 1800.0, *, rank: int | None = None, size: int | None = None, store: Store | None = None
+    timeout: float = 1800.0,
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    store: Store | None = None,
+    threads: int | Literal["auto"] = "auto",
 ) -> Communicator:
     """Meet the other ranks that a launcher started, or those that share a key-value store; alone without either.
 
@@ -559,32 +587,43 @@ def init(
     network namespaces or of several users are an error on every rank, at once.
 
     ``timeout`` is in seconds: how long nothing may move, here and in any call, before it counts as an error.
+    ``threads``, the same on every rank: how many of this process share the work of a call on 1 MB or more; "auto": the
+    cores that all ranks may use (affinity, control group), divided by the ranks.
     Raises BootstrapFailed, and PeerFailed when it is known that a rank ended and never will come.
     """
     if not isinstance(timeout, int | float) or not timeout > 0:
         raise InvalidArgument(f"timeout must be a positive number of seconds, not {timeout!r}", caller())
+    team = None if threads == "auto" else whole(threads)
+    if threads != "auto" and (team is None or not 1 <= team <= _MOST_THREADS):
+        raise InvalidArgument(f'threads must be "auto" or from 1 to {_MOST_THREADS}, not {threads!r}', caller())
     if store is None and rank is None and size is None:
-        return Communicator(Endpoint(meet(timeout), timeout))
+        return Communicator(Endpoint(meet(timeout), timeout, team))
     which, many = whole(rank), whole(size)
     if store is None or which is None or many is None:
         raise InvalidArgument("rank, size and store belong together", caller(), "a launcher gives ranks without them")
     if not 0 <= which < many:
         raise InvalidArgument(f"rank must be in [0, {many}), not {which}", caller())
-    return Communicator(Endpoint(meet(timeout, which, many, store), timeout))
+    return Communicator(Endpoint(meet(timeout, which, many, store), timeout, team))
 
 
-def spawn(fn: Callable[..., Result], ranks: int = 4, args: Sequence[object] = ()) -> list[Result]:
+def spawn(
+    fn: Callable[..., Result],
+    ranks: int = 4,
+    args: Sequence[object] = (),
+    *,
+    threads: int | Literal["auto"] = "auto",
+) -> list[Result]:
     """Call ``fn(comm, *args)`` in ``ranks`` fresh processes and return what they return, in rank order.
 
     ``fn``, ``args`` and results travel by cloudpickle, so that a function of a notebook cell will do. When a rank
     raises, its exception is raised here, the remote traceback as its cause, and the other ranks are ended; RankFailed
-    when a rank ends without a result.
+    when a rank ends without a result. ``threads`` is that of ``init``.
     """
     if not isinstance(ranks, int) or ranks < 1:
         raise InvalidArgument(f"ranks must be a positive number, not {ranks!r}", caller())
-    return launch.call(_in_rank, ranks, (fn, tuple(args)))
+    return launch.call(_in_rank, ranks, (fn, tuple(args), threads))
 
 
-def _in_rank(fn: Callable[..., Result], args: tuple[object, ...]) -> Result:
-    with init() as comm:
+def _in_rank(fn: Callable[..., Result], args: tuple[object, ...], threads: int | Literal["auto"]) -> Result:
+    with init(threads=threads) as comm:
         return fn(comm, *args)

@@ -42,7 +42,8 @@ _meetings = count()  # a program may call init() several times; each rank counts
 class Meeting:
     """What a rank has once all have met. Descriptors belong to it until they are taken.
 
-    ``lifelines[r]`` is readable once rank r is gone; -1 for the own rank. ``crowded``: there are more ranks than cores.
+    ``lifelines[r]`` is readable once rank r is gone; -1 for the own rank. ``cores``: those of each rank, of all that
+    they may use together; 0 where there are more ranks than cores.
     """
 
     rank: int
@@ -50,7 +51,7 @@ class Meeting:
     memory: int
     lifelines: list[int]
     own_lifeline: socket.socket | None
-    crowded: bool
+    cores: int
 
     def leave(self) -> None:
         """Close all but the memory."""
@@ -129,7 +130,7 @@ def gather(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Me
     can leave a meeting before all have come, so if one ends while this rank waits for any, they never will meet.
     """
     if here.size == 1:
-        return Meeting(0, 1, segments.create(1, here.token), [-1], None, crowded=False)
+        return Meeting(0, 1, segments.create(1, here.token), [-1], None, _cores(os.sched_getaffinity(0)))
     try:
         near, far = socket.socketpair()
         try:
@@ -156,12 +157,12 @@ def _host(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
             listener.bind(_address(here))
             listener.listen(here.size)
             host.await_hellos(listener)
-            crowded = here.size > min(len(host.cores), _quota())
+            cores = _cores(host.cores) // here.size
             try:
                 memory = segments.create(here.size, here.token)
             except BootstrapFailed as error:
                 raise BootstrapFailed(f"rank {here.name(0)}: {error.reason}", error.help) from error
-            host.hand_out(memory, crowded)
+            host.hand_out(memory, cores)
             host.await_answers()
             host.dismiss({})
         except BaseException as error:
@@ -174,7 +175,7 @@ def _host(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
             if failed is error:
                 raise
             raise failed from error
-    return Meeting(0, here.size, memory, host.lifelines, None, crowded)
+    return Meeting(0, here.size, memory, host.lifelines, None, cores)
 
 
 class _Host:
@@ -209,11 +210,11 @@ class _Host:
                     for guest in self._accept(listener):
                         waiting.register(guest, selectors.EVENT_READ)
 
-    def hand_out(self, memory: int, crowded: bool) -> None:
+    def hand_out(self, memory: int, cores: int) -> None:
         """Give every guest all lifelines and the memory."""
         for guest in self._guests.values():
             with suppress(ConnectionError):  # it is gone: await_answers will see
-                _send(guest, {"crowded": crowded}, [], self._deadline)
+                _send(guest, {"cores": cores}, [], self._deadline)
                 for sent in range(0, self._here.size, _BATCH):
                     _send(guest, {}, self.lifelines[sent : sent + _BATCH], self._deadline)
                 _send(guest, {}, [memory], self._deadline)
@@ -335,7 +336,7 @@ def _join(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
             }
             with suppress(ConnectionError):  # it may have said why it left
                 _send(host, hello, [own.fileno()], deadline)
-            crowded = bool(hear()["crowded"])
+            cores = int(hear()["cores"])
             while len(received) < here.size + 1:
                 hear()
             segments.check(received[-1], here.token)
@@ -352,7 +353,7 @@ def _join(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
             if failed is error:
                 raise
             raise failed from error
-    return Meeting(here.rank, here.size, received[-1], received[:-1], None, crowded)
+    return Meeting(here.rank, here.size, received[-1], received[:-1], None, cores)
 
 
 def _connect(
@@ -466,10 +467,10 @@ def _user(peer: socket.socket) -> int:
     return int(user)
 
 
-def _quota() -> float:
-    """Cores' worth of time that the control group allows; infinite where it does not say."""
-    try:
+def _cores(allowed: Collection[int]) -> int:
+    """How many of the cores that may be used the control group gives time for; all where it does not say."""
+    with suppress(OSError, ValueError):
         limit, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        return float("inf") if limit == "max" else int(limit) / int(period)
-    except (OSError, ValueError):
-        return float("inf")
+        if limit != "max":
+            return min(len(allowed), int(limit) // int(period))
+    return len(allowed)

@@ -102,26 +102,26 @@ class Handle(Generic[Result]):
 class Endpoint:
     """One rank of a communicator. Calls on it have one order, the same on every rank."""
 
-    def __init__(self, meeting: Meeting, timeout: float, threads: int = 1) -> None:
+    def __init__(self, meeting: Meeting, timeout: float, threads: int | None = None) -> None:
         """Takes the meeting's descriptors over. ``timeout``: seconds without progress after which a call fails.
 
-        ``threads``: how many share a call's thread blocks.
+        ``threads``: how many share a call's thread blocks; None: one a core.
         """
         self.rank = meeting.rank
         self.size = meeting.size
-        spins, yields = _PATIENCE[meeting.crowded]
+        spins, yields = _PATIENCE[meeting.cores == 0]
+        self.threads = threads or max(1, meeting.cores)
         self._own_lifeline: socket | None = meeting.own_lifeline
         try:
             self._member: _native.Member | None = _native.Member(
-                meeting.rank, meeting.size, meeting.memory, meeting.lifelines, spins, yields, timeout, threads
+                meeting.rank, meeting.size, meeting.memory, meeting.lifelines, spins, yields, timeout, self.threads
             )
         except (RuntimeError, MemoryError) as error:
             meeting.leave()
             raise BootstrapFailed(f"rank {meeting.rank} has no room for the shared memory: {error}") from error
-        self.threads = threads
         self._flights: deque[_native.Flight] = deque()  # in the background, oldest first
         self._lifelines = meeting.lifelines  # the member's, and good while it lives
-        self._crowded = meeting.crowded
+        self._cores = meeting.cores
         self._timeout = timeout
         self._ended = ""
         self._prepared: dict[int, _Prepared] = {}
@@ -240,7 +240,7 @@ class Endpoint:
         here = Place(called.index(self.rank), len(called), words[called[0]][2], called)
         try:
             meeting = gather(here, self._timeout, {self._lifelines[r]: r for r in called if r != self.rank})
-            meeting.crowded |= self._crowded
+            meeting.cores = min(meeting.cores, self._cores)
             return Endpoint(meeting, self._timeout, self.threads)
         except PeerFailed as error:
             outcome = member.barrier()  # the one it names may have given up only because of another
