@@ -24,7 +24,7 @@ from pathlib import Path
 from time import process_time
 
 import hocket
-from hocket.algorithms import all_pairs, hierarchical, ring, two_step
+from hocket.algorithms import all_pairs, hierarchical, recursive_halving, ring, two_step
 from hocket.verify import check_program, prove
 
 GPUS = 8
@@ -32,27 +32,6 @@ GPUS = 8
 
 EXPONENT = 1.15
 """At most, for time and for memory."""
-
-
-def halving_doubling(ranks: int) -> hocket.Program:
-    """Recursive halving, then doubling, of a power of two ranks. In place, through scratch."""
-    with hocket.Program(hocket.AllReduce(ranks, chunks=ranks, inplace=True), name="halving_doubling") as program:
-        distance = ranks // 2
-        while distance:
-            sent = []
-            for r in range(ranks):
-                peer = r ^ distance
-                kept = peer // distance * distance
-                sent.append((peer, kept, hocket.chunk(r, "in", kept, distance).copy(peer, "sc", kept)))
-            for peer, kept, arrived in sent:
-                hocket.chunk(peer, "in", kept, distance).reduce(arrived)
-            distance //= 2
-        distance = 1
-        while distance < ranks:
-            for r in range(ranks):
-                hocket.chunk(r, "in", r // distance * distance, distance).copy(r ^ distance, "in")
-            distance *= 2
-    return program
 
 
 def bounce(hops: int) -> hocket.Program:
@@ -79,7 +58,7 @@ RANKS = (64, 128, 256, 1024)
 SERIES: dict[str, Series] = {
     "ring": Series(ring.all_reduce, RANKS, {128: 1.5, 256: 6.0, 1024: 100.0}, {1024: 8e3}),
     "hierarchical": Series(lambda n: hierarchical.all_reduce(n // GPUS, GPUS), RANKS, {128: 1.0, 256: 4.0}, {}),
-    "halving-doubling": Series(halving_doubling, RANKS, {128: 1.0, 256: 4.0}, {}),
+    "halving-doubling": Series(recursive_halving.all_reduce, RANKS, {128: 1.0, 256: 4.0}, {}),
     "all-pairs": Series(all_pairs.all_reduce, RANKS[:3], {256: 8.0}, {}),
     "two-step": Series(lambda n: two_step.all_to_all(n // GPUS, GPUS), RANKS, {256: 8.0}, {}),
     "bounce": Series(bounce, (500, 1000, 2000), {2000: 0.1}, {}),
