@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections import deque
 
 import numpy as np
 
@@ -36,7 +35,8 @@ class _Ordering:
         self.takes = [None if edge is None else connection[edge] for edge in arrivals]
         self.gives = [None if edge is None else connection[edge] for edge in departures]
         self.receiver = [None if edge is None else receiver[edge] for edge in departures]
-        self.in_flight: list[deque[int]] = [deque() for _ in range(max(connection, default=-1) + 1)]
+        # Lists, because no more is in flight than there are slots, and there are many connections.
+        self.in_flight: list[list[int]] = [[] for _ in range(max(connection, default=-1) + 1)]
         self.after_me: list[list[int]] = [[] for _ in range(count)]
         for i, before in enumerate(dag.after):
             for earlier in before:
@@ -136,7 +136,7 @@ class _Ordering:
         connection = self.takes[i]
         if connection is not None:
             queue = self.in_flight[connection]
-            queue.popleft()
+            queue.pop(0)
             if queue:
                 self._release(queue[0])
             waiting = self.no_slot.get(connection)

@@ -40,18 +40,17 @@ def synchronize(dag: InstrDag, slots: int) -> Schedule:
         steps: list[list[Step]] = [[] for _ in range(count)]
         received: list[tuple[Receive, ...]] = [()] * count
         sent: list[tuple[Send, ...]] = [()] * count
-        nothing = np.full(count, -1, np.int32)  # shared by all that know nothing, never written
-        clocks: list[Clock] = [nothing] * count
+        nothing: Clock = np.full(count, -1, np.int32)
+        clocks: list[Clock | None] = [None] * count  # None for a thread block that knows nothing
         finished: dict[int, Clock] = {}  # of those that are waited for and know something
         for i in numbers:
             instr, block = dag.instrs[i], block_of[i]
             waits: tuple[Wait, ...] = ()
             if waiting[i]:
-                if clocks[block] is nothing:
-                    clocks[block] = nothing.copy()
-                waits = _waits(dag.after[i], block, block_of, step_of, clocks[block], finished)
-            if waited[i] and clocks[block] is not nothing:
-                finished[i] = clocks[block].copy()
+                waits = _waits(dag.after[i], block, block_of, step_of, clocks, nothing, finished)
+            clock = clocks[block]
+            if clock is not None and waited[i]:
+                finished[i] = clock.copy()
             # Ends of edges become ends of connections; the other operands are spans.
             srcs: tuple[Source, ...] = instr.srcs  # type: ignore[assignment]
             dsts: tuple[Destination, ...] = instr.dsts  # type: ignore[assignment]
@@ -92,18 +91,24 @@ def _waits(
     block: int,
     block_of: Sequence[int],
     step_of: Sequence[int],
-    clock: Clock,
+    clocks: list[Clock | None],
+    nothing: Clock,
     finished: dict[int, Clock],
 ) -> tuple[Wait, ...]:
-    """The waits of an instruction; ``clock``, of its thread block, learns what they imply."""
+    """The waits of an instruction; its thread block learns what they imply."""
     waits: list[tuple[int, int]] = []
+    clock = clocks[block]
     # Later instructions know more, so what they imply need not be waited for again.
     for before in reversed(after):
         other, step = block_of[before], step_of[before]
-        if other != block and clock[other] < step:
-            waits.append((other, step))
-            if before in finished:
-                np.maximum(clock, finished[before], out=clock)
-            clock[other] = step
+        if other == block or (clock is not None and clock[other] >= step):
+            continue
+        waits.append((other, step))
+        known = finished.get(before)
+        if clock is None:
+            clock = clocks[block] = nothing.copy() if known is None else known.copy()
+        elif known is not None:
+            np.maximum(clock, known, out=clock)
+        clock[other] = step
     waits.sort()
     return tuple([Wait(other, step) for other, step in waits])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import heapq
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from hocket.collectives import BufferName, Collective, Contribution, Sum, members
@@ -152,24 +152,26 @@ def check_values(events: Events, order: Order) -> tuple[Terms, tuple[Narrowing, 
     schedule = events.schedule
     terms = Terms(schedule.collective, [rank.scratch for rank in schedule.ranks])
     memory = terms.memory
-    queues: dict[tuple[int, int, int], deque[list[Term]]] = {key: deque() for key in events.sent}
+    # Lists, because no more is in flight than there are slots, and there are many connections.
+    queues: dict[tuple[int, int, int], list[list[Term]]] = {key: [] for key in events.sent}
     narrow: dict[tuple[int, int], Where | None] = {}
     chunks = schedule.collective.chunks
     place = terms.place
+    steps, ranks = events.steps, events.rank
     rank, number = 0, 0
 
     def fetch(source: Source) -> list[Term]:
         if isinstance(source, Receive):
-            return queues[source.peer, rank, source.channel].popleft()
+            return queues[source.peer, rank, source.channel].pop(0)
         values = source.get(memory[rank][source.buffer])
         if None in values:
             missing = source.indices()[values.index(None)]
-            where = events.steps[number].where
+            where = steps[number].where
             raise UninitializedChunk(rank, source.buffer, missing, where[0] if where else None)
         return values  # type: ignore[return-value]
 
     for number in order:
-        step, rank = events.steps[number], events.rank[number]
+        step, rank = steps[number], ranks[number]
         terms.step = number
         values = evaluate(step.srcs, fetch, terms.combine)
         for target in step.dsts:

@@ -88,13 +88,13 @@ def _suspects(events: Events, rank: int, numbers: list[int]) -> list[tuple[int, 
     block_of, position = events.block, events.position
     for i in numbers:
         step, block = events.steps[i], block_of[i]
-        if step.waits and clocks[block] is nothing:
-            clocks[block] = nothing.copy()
         clock = clocks[block]
         for wait in step.waits:
             if clock[wait.thread_block] < wait.step:
                 known = finished.get(first[wait.thread_block] + wait.step)
-                if known is not None:
+                if clock is nothing:
+                    clock = clocks[block] = nothing.copy() if known is None else known.copy()
+                elif known is not None:
                     np.maximum(clock, known, out=clock)
                 clock[wait.thread_block] = wait.step
         for source in step.srcs:
