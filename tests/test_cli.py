@@ -177,6 +177,7 @@ def test_check_json() -> None:
         "steps": 15,
         "slots": 2,
         "traffic": 14.0,
+        "sums": "across-ranks",
     }
     wrong = as_json("check", "programs.py:short", "ranks=4", exit_code=1)
     assert wrong["proven"] is False
@@ -265,8 +266,8 @@ def test_time_of_passes() -> None:
     lines = good("show", RING, "ranks=3", "--time").splitlines()
     assert [line.split()[0] for line in lines[1:]] == [known.name for known in PASSES]
     passes = as_json("show", RING, "ranks=3", "--time")["passes"]
-    assert passes[2]["name"] == "fuse"
-    assert passes[2]["made"] == {"instructions": 15, "transfers": 12}
+    assert passes[3]["name"] == "fuse"
+    assert passes[3]["made"] == {"instructions": 15, "transfers": 12}
     assert all(p["seconds"] > 0 for p in passes)
 
 

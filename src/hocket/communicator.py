@@ -10,11 +10,11 @@ from typing import Literal, Self, TypeVar, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket.algorithms import direct, ring, tree
+from hocket.algorithms import all_pairs, direct, recursive_halving, ring, tree
 from hocket.collectives import whole
 from hocket.errors import InvalidArgument, caller
 from hocket.ir.schedule import Schedule
-from hocket.program import Program
+from hocket.program import Contract, Program
 from hocket.runtime import launch
 from hocket.runtime.bootstrap import meet
 from hocket.runtime.counts import Counts
@@ -60,9 +60,17 @@ NAMED = tuple(_KINDS)
 """The collectives that are called by name, each a method of Communicator."""
 
 
-def default_program(name: str, ranks: int, root: int = 0) -> Program:
+_REPRODUCIBLE: dict[Contract | None, Callable[[int], Program]] = {
+    "across-sizes": recursive_halving.all_reduce,
+    "rank-order": all_pairs.one_shot_all_reduce,
+}
+"""An AllReduce for each contract on bits that the default program does not keep."""
+
+
+def default_program(name: str, ranks: int, root: int = 0, reproducible: Contract | None = None) -> Program:
     """The program that a communicator runs for a collective that is called by name."""
-    return _KINDS[name].program(ranks, root)
+    chosen = _REPRODUCIBLE.get(reproducible)
+    return chosen(ranks) if chosen is not None and name == "all_reduce" else _KINDS[name].program(ranks, root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +153,8 @@ class Communicator:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._defaults: dict[tuple[str, int], _Default] = {}
-        self._spread: dict[tuple[str, int], Schedule] = {}
+        self._defaults: dict[tuple[str, int, Contract | None], _Default] = {}
+        self._spread: dict[tuple[str, int, Contract | None], Schedule] = {}
 
     @property
     def rank(self) -> int:
@@ -223,20 +231,40 @@ class Communicator:
 
     @overload
     def all_reduce(
-        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, op: str = "sum", async_: Literal[False] = False
+        self,
+        x: NDArray[Scalar],
+        out: NDArray[Scalar] | None = None,
+        *,
+        op: str = "sum",
+        reproducible: Contract | None = None,
+        async_: Literal[False] = False,
     ) -> NDArray[Scalar]: ...
     @overload
     def all_reduce(
-        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, op: str = "sum", async_: Literal[True]
+        self,
+        x: NDArray[Scalar],
+        out: NDArray[Scalar] | None = None,
+        *,
+        op: str = "sum",
+        reproducible: Contract | None = None,
+        async_: Literal[True],
     ) -> Handle[NDArray[Scalar]]: ...
     def all_reduce(
-        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, op: str = "sum", async_: bool = False
+        self,
+        x: NDArray[Scalar],
+        out: NDArray[Scalar] | None = None,
+        *,
+        op: str = "sum",
+        reproducible: Contract | None = None,
+        async_: bool = False,
     ) -> object:
         """Combine ``x`` of all ranks element by element; every rank gets the same bits. Works in ``x`` without ``out``.
 
-        Errors are those of ``run``.
+        ``reproducible`` chooses a program that keeps a contract on the bits of sums: "across-ranks", which all keep;
+        "across-sizes", where an element's bits do not depend on where it lies either; "rank-order", the sum from rank 0
+        to the last, rounded once. Errors are those of ``run``.
         """
-        return self._call("all_reduce", x, out, async_, op)
+        return self._call("all_reduce", x, out, async_, op, reproducible=reproducible)
 
     @overload
     def all_gather(
@@ -479,17 +507,21 @@ class Communicator:
         op: str = "sum",
         root: int = 0,
         counts: object = None,
+        reproducible: Contract | None = None,
     ) -> object:
         """Run the default schedule of a collective."""
         rows: Counts | None = None
         threads = self._endpoint.threads
         try:
-            default = (type(root) is int and self._defaults.get((name, root))) or self._default(name, root)
+            found = self._defaults.get((name, root, reproducible)) if type(root) is int else None
+            default = found or self._default(name, root, reproducible)
             schedule = default.schedule
             if counts is None:
                 x, out = default.arrays(x, out)
                 if threads > 1 and default.bytes(x, out) >= _SPREAD_BYTES:
-                    schedule = self._spread.get((name, root)) or self._spread_out(name, root)
+                    schedule = self._spread.get((name, root, reproducible)) or self._spread_out(
+                        name, root, reproducible
+                    )
             else:
                 rows = default.counts(counts, self.rank)
                 x, out = rows.arrays(x, out)
@@ -499,23 +531,24 @@ class Communicator:
             return self._endpoint.start(schedule, x, out, op, None, rows)
         return self._endpoint.run(schedule, x, out, op, None, rows)
 
-    def _spread_out(self, name: str, root: int) -> Schedule:
+    def _spread_out(self, name: str, root: int, reproducible: Contract | None) -> Schedule:
         """The default schedule with an instance for each thread."""
-        program = default_program(name, self.size, root)
-        schedule = self._spread[name, root] = program.compile(instances=self._endpoint.threads)
+        program = default_program(name, self.size, root, reproducible)
+        schedule = program.compile(instances=self._endpoint.threads, reproducible=reproducible)
+        self._spread[name, root, reproducible] = schedule
         return schedule
 
-    def _default(self, name: str, root: object) -> _Default:
+    def _default(self, name: str, root: object, reproducible: Contract | None) -> _Default:
         rank = whole(root)
         if rank is None or not 0 <= rank < self.size:
             raise InvalidArgument(f"root must be in [0, {self.size}), not {root!r}", caller())
-        found = self._defaults.get((name, rank))
+        found = self._defaults.get((name, rank, reproducible))
         if found is None:
             kind = _KINDS[name]
-            schedule = default_program(name, self.size, rank).compile()
+            schedule = default_program(name, self.size, rank, reproducible).compile(reproducible=reproducible)
             collective = schedule.collective
             reads, writes = bool(collective.inputs(self.rank)), bool(collective.outputs(self.rank))
-            found = self._defaults[name, rank] = _Default(kind, schedule, reads, writes)
+            found = self._defaults[name, rank, reproducible] = _Default(kind, schedule, reads, writes)
         return found
 
     @overload

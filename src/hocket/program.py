@@ -10,12 +10,13 @@ from types import TracebackType
 from typing import Self
 
 from hocket.collectives import Collective, whole
-from hocket.compiler.pipeline import Observer, run_passes
+from hocket.compiler.pipeline import Observer, Options, run_passes
 from hocket.errors import InvalidArgument, OutsideProgram, caller
 from hocket.ir.chunk_dag import ChunkDag
 from hocket.ir.schedule import PROTOCOLS, Schedule
 from hocket.language import MAX_INSTANCES, Tracer
-from hocket.verify import CONTRACTS, Contract, check_program, proven
+from hocket.verify import CONTRACTS, check_program, proven
+from hocket.verify import Contract as Contract
 
 
 class Program:
@@ -45,11 +46,7 @@ class Program:
         self.name = name if name is not None else collective.name
         self.protocol = _protocol(protocol)
         self.instances = _positive("instances", instances, MAX_INSTANCES)
-        if reproducible is not None and reproducible not in CONTRACTS:
-            raise InvalidArgument(
-                f"there is no contract {reproducible!r}", caller(), f"contracts are {', '.join(CONTRACTS)}"
-            )
-        self.reproducible = reproducible
+        self.reproducible = _contract(reproducible)
         self._tracer = Tracer(self.name, collective, self.protocol)
         self._pause = ExitStack()
         self._state = "new"
@@ -81,13 +78,15 @@ class Program:
         *,
         protocol: str | None = None,
         instances: int | None = None,
+        reproducible: Contract | None = None,
         slots: int = 2,
         observer: Observer | None = None,
     ) -> Schedule:
         """Compile to a schedule that is proven: postcondition, no race, no deadlock with ``slots`` or more slots.
 
-        ``protocol`` and ``instances`` override the program's. The least number of slots that the schedule needs, at
-        most ``slots``, is found and recorded in it. ``observer(name, before, after, seconds)`` sees every pass.
+        ``protocol``, ``instances`` and ``reproducible`` override the program's. The least number of slots that the
+        schedule needs, at most ``slots``, is found and recorded in it. ``observer(name, before, after, seconds)`` sees
+        every pass.
         Raises PostconditionFailed with the lines that made it so, SumsDiffer if the program does not keep its contract.
         """
         if self._state == "tracing":
@@ -100,7 +99,7 @@ class Program:
             dag,
             instances=factor,
             slots=_positive("slots", slots),
-            reproducible=self.reproducible,
+            reproducible=self.reproducible if reproducible is None else _contract(reproducible),
             observer=observer,
         )
 
@@ -110,13 +109,17 @@ def compile_chunks(
     *,
     instances: int = 1,
     slots: int = 2,
+    opcodes: bool = False,
     reproducible: Contract | None = None,
     observer: Observer | None = None,
 ) -> Schedule:
-    """A Chunk DAG, from wherever, as a proven schedule; as ``Program.compile``."""
+    """A Chunk DAG, from wherever, as a proven schedule; as ``Program.compile``.
+
+    ``opcodes``: only instructions that the paper has a name for, for runtimes that have no others.
+    """
     with _collector_paused():
         check_program(dag)
-        schedule, _ = proven(run_passes(dag, instances, slots, observer), reproducible)
+        schedule, _ = proven(run_passes(dag, Options(instances, slots, opcodes), observer), reproducible)
     return schedule
 
 
@@ -135,6 +138,12 @@ def _collector_paused() -> Iterator[None]:
 def _protocol(name: str) -> str:
     if name not in PROTOCOLS:
         raise InvalidArgument(f"there is no protocol {name!r}", caller(), f"protocols are {', '.join(PROTOCOLS)}")
+    return name
+
+
+def _contract(name: Contract | None) -> Contract | None:
+    if name is not None and name not in CONTRACTS:
+        raise InvalidArgument(f"there is no contract {name!r}", caller(), f"contracts are {', '.join(CONTRACTS)}")
     return name
 
 

@@ -54,7 +54,16 @@ def instrs(stage: Stage) -> InstrDag:
 
 
 def test_passes_have_names_and_one_line_each() -> None:
-    assert [p.name for p in PASSES] == ["replicate", "lower", "fuse", "channels", "order", "blocks", "sync"]
+    assert [p.name for p in PASSES] == [
+        "replicate",
+        "lower",
+        "accumulate",
+        "fuse",
+        "channels",
+        "order",
+        "blocks",
+        "sync",
+    ]
     assert all(p.doc and "\n" not in p.doc for p in PASSES)
 
 
@@ -213,7 +222,7 @@ def test_an_observer_never_sees_a_stage_that_breaks_its_form(monkeypatch: pytest
     seen: list[str] = []
     with pytest.raises(InvalidSchedule, match="0 sizes of scratch for 3 ranks"):
         ring.all_reduce(3).compile(observer=lambda name, *_: seen.append(name))
-    assert seen == ["replicate", "lower"]
+    assert seen == ["replicate", "lower", "accumulate"]
 
 
 def test_no_schedule_that_breaks_its_form_leaves_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

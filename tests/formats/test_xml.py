@@ -68,7 +68,7 @@ def test_random_programs_round_trip_and_run(seed: int) -> None:
 
 def test_what_is_read_is_what_was_written() -> None:
     """Where the target has every opcode nothing is rewritten."""
-    for program in (ring.all_reduce(4, 2), all_pairs.all_reduce(3), direct.all_to_all(4), tree.broadcast(5, 3)):
+    for program in (ring.all_reduce(4, 2), all_pairs.all_reduce(2), direct.all_to_all(4), tree.broadcast(5, 3)):
         schedule = program.compile()
         again = read(write(schedule, "msccl"))
         assert replace(again, protocol=schedule.protocol, slots=schedule.slots) == schedule

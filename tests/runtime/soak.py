@@ -28,7 +28,7 @@ from tests.test_family import ROOTED, ROOTLESS, given, wanted
 WARM = 2  # laps
 REMADE = 3  # communicators, after each lap
 BATCH = 10_000  # calls drawn at a time
-GROWTH = 1 << 20  # bytes by which a heap may breathe
+GROWTH = 4 << 20  # bytes by which a heap may breathe
 LARGE = 1 << 17  # elements of a block
 VALUES = 3  # sets of values for each kind of call, in turn: a result left over is a wrong one
 

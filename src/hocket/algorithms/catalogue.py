@@ -188,7 +188,7 @@ CATALOGUE = (
         rounds="p - 1",
         volume="p - 1",
         reductions="p - 1",
-        sums="across-sizes",
+        sums="rank-order",
         scratch="p * (p > 1)",
     ),
     Algorithm(

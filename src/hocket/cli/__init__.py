@@ -31,7 +31,7 @@ from hocket.ir.instr_dag import InstrDag
 from hocket.ir.schedule import Schedule
 from hocket.ir.text import Stage, print_stage
 from hocket.program import Program
-from hocket.verify import Proof
+from hocket.verify import Contract, Proof, kept
 
 
 class _Commands(TyperGroup):
@@ -126,12 +126,13 @@ def print_error(error: HocketError, console: Console) -> None:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found out about one case: facts and a proof, or an error."""
+    """What was found out about one case: facts, a proof and the contract on bits that is kept, or an error."""
 
     case: Case
     seconds: float
     facts: Facts | None = None
     proof: Proof | None = None
+    sums: Contract | None = None
     error: HocketError | None = None
 
     def as_json(self) -> dict[str, object]:
@@ -141,7 +142,7 @@ class Verdict:
             "seconds": round(self.seconds, 6),
         }
         if self.facts is not None:
-            found |= asdict(self.facts)
+            found |= asdict(self.facts) | {"sums": self.sums}
         if self.error is not None:
             found["error"] = {"code": self.error.code, "text": str(self.error)}
         return found
@@ -159,7 +160,7 @@ def _judge(case: Case, options: Options) -> Verdict:
         return Verdict(case, perf_counter() - start, error=error)
     facts = Facts.of(schedule)
     proof = Proof(facts.ranks, facts.steps, schedule.slots, schedule.narrowings)
-    return Verdict(case, perf_counter() - start, facts, proof)
+    return Verdict(case, perf_counter() - start, facts, proof, kept(schedule))
 
 
 @app.command()
@@ -238,7 +239,9 @@ def _print_verdict(console: Console, target: str, verdict: Verdict) -> None:
         (facts.steps, "step"),
     )
     words = [f"{n} {noun}{'s' * (n != 1)}" for n, noun in counts]
-    console.print(f"{', '.join(words)}; {facts.traffic:.4g} buffers of memory traffic", style="dim", soft_wrap=True)
+    sums = f"; sums: {verdict.sums}" if verdict.sums is not None else ""
+    text = f"{', '.join(words)}; {facts.traffic:.4g} buffers of memory traffic{sums}"
+    console.print(text, style="dim", soft_wrap=True)
 
 
 def _print_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
@@ -248,6 +251,7 @@ def _print_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
     table.add_column("collective")
     for name in ("thread blocks", "channels", "steps", "slots", "traffic"):
         table.add_column(name, justify="right")
+    table.add_column("sums")
     table.add_column("verdict")
     table.add_column("seconds", justify="right")
     for verdict in verdicts:
@@ -255,10 +259,11 @@ def _print_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
         f = verdict.facts
         if f is not None:
             numbers = f.thread_blocks, f.channels, f.steps, f.slots
-            row += [f.collective.partition("(")[0], *map(str, numbers), f"{f.traffic:.4g}", "[green]proven[/]"]
+            row += [f.collective.partition("(")[0], *map(str, numbers), f"{f.traffic:.4g}", verdict.sums or ""]
+            row.append("[green]proven[/]")
         else:
             assert verdict.error is not None
-            row += [""] * 6 + [f"[red]{verdict.error.code}[/]"]
+            row += [""] * 7 + [f"[red]{verdict.error.code}[/]"]
         table.add_row(*row, f"{verdict.seconds:.3f}")
     console.print(table)
     proven = sum(verdict.error is None for verdict in verdicts)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
+from hocket.compiler.accumulate import accumulate
 from hocket.compiler.blocks import assign_thread_blocks
 from hocket.compiler.channels import assign_channels
 from hocket.compiler.fuse import fuse
@@ -26,10 +27,11 @@ Observer = Callable[[str, Stage, Stage, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the caller of the compiler chose."""
+    """What the caller of the compiler chose. ``opcodes``: only instructions that the paper has a name for."""
 
     instances: int
     slots: int
+    opcodes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,14 @@ def _on_instrs(run: Callable[[InstrDag, Options], Stage]) -> Callable[[Stage, Op
     return checked
 
 
+def _accumulate(dag: InstrDag, options: Options) -> InstrDag:
+    return dag if options.opcodes else accumulate(dag)
+
+
 PASSES: tuple[Pass, ...] = (
     Pass("replicate", "cut chunks for parallel instances", _on_chunks(lambda dag, o: replicate(dag, o.instances))),
     Pass("lower", "operations become instructions of ranks", _on_chunks(lambda dag, o: lower(dag))),
+    Pass("accumulate", "local additions in one instruction", _on_instrs(_accumulate)),
     Pass("fuse", "receive and send in one instruction", _on_instrs(lambda dag, o: fuse(dag))),
     Pass("channels", "give every transfer a channel", _on_instrs(lambda dag, o: assign_channels(dag))),
     Pass("order", "a global order that runs with the given slots", _on_instrs(lambda dag, o: order(dag, o.slots))),
@@ -78,13 +85,12 @@ def verify(stage: Stage) -> None:
         msccl_ir.verify(stage)
 
 
-def run_passes(dag: ChunkDag, instances: int, slots: int, observer: Observer | None = None) -> Schedule:
+def run_passes(dag: ChunkDag, options: Options, observer: Observer | None = None) -> Schedule:
     """Run all passes on a Chunk DAG.
 
     What an observer sees has been verified, so that a mistake of a pass is found in the pass that makes it. Without an
     observer nothing is: the form of the schedule is part of its proof, which decides alone.
     """
-    options = Options(instances, slots)
     stage: Stage = dag
     for step in PASSES:
         start = perf_counter()

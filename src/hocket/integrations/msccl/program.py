@@ -249,7 +249,8 @@ class MSCCLProgram:
         """A schedule; ``single`` cuts operations into those of one chunk."""
         wishes: dict[int, Wish] = {}
         dag = self._chunk_dag(self._contract(), self.instances, wishes)
-        schedule = compile_chunks(single_operations(dag) if single else dag, slots=SLOTS[self.protocol])
+        chunks = single_operations(dag) if single else dag
+        schedule = compile_chunks(chunks, slots=SLOTS[self.protocol], opcodes=True)
         if wishes or not self.instr_fusion:
             schedule, _ = proven(rearrange(schedule, wishes, self.instr_fusion))
         return schedule
