@@ -505,7 +505,7 @@ void failed_before() {
         ThreadMemory memory(arena);
         Settings mine = settings(1);
         mine.first = first;
-        if (rank == 1) mine.timeout = 0.1;
+        if (rank == 1) mine.timeout = 1;
         Communicator communicator(rank, 3, memory, {}, mine);
         Writer writer(rank, 3, 1, 0, 1);
         writer.block();
