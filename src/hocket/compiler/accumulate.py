@@ -29,55 +29,66 @@ class _Chain:
 
 def accumulate(dag: InstrDag) -> InstrDag:
     """Chains of local reduces become one, with the copy they begin with, and the copy of a sum out of scratch."""
-    chains = {i: chain for i, instr in enumerate(dag.instrs) if (chain := _chain(dag, instr)) is not None}
-    if not any(len(chain.srcs) > 1 for chain in chains.values()):
+    chains = _candidates(dag)
+    if not chains:
         return dag
     for i, before in enumerate(dag.after):
         for earlier in before:
             if earlier in chains:
                 chains[earlier].followers.add(i)
     end = list(range(len(dag.instrs)))  # the last instruction of the chain that an instruction is in
-    for i in list(chains):
+    joined: dict[int, list[int]] = {}  # the instructions of each chain that has several, by its last
+    for i in sorted(chains):
         for earlier in dag.after[i]:
             if earlier in chains and _joins(dag, chains[earlier], i, chains[i]):
                 first, last = chains.pop(earlier), chains[i]
                 first.srcs += last.srcs[1:]
                 first.where += last.where
-                chains[i] = _Chain(
-                    first.srcs,
-                    last.target,
-                    first.where,
-                    first.lengths | last.lengths,
-                    first.followers - {i} | last.followers,
-                )
-                end[earlier] = i
+                first.target = last.target
+                first.followers.discard(i)
+                first.followers |= last.followers
+                chains[i] = first
+                joined[i] = joined.pop(earlier, [earlier])
+                joined[i].append(i)
                 break
-    for i in range(len(end) - 1, -1, -1):
-        end[i] = end[end[i]]
-    members: dict[int, list[int]] = {}
-    for i, final in enumerate(end):
-        members.setdefault(final, []).append(i)
-    number = {final: place for place, final in enumerate(sorted(members))}
+    for i, those in joined.items():
+        for each in those:
+            end[each] = i
+    number: list[int] = []
     instrs: list[Instr] = []
     after: list[tuple[int, ...]] = []
-    for final in number:
-        instr, joined = dag.instrs[final], members[final]
-        if len(joined) > 1:
-            chain = chains[final]
+    for i, instr in enumerate(dag.instrs):
+        number.append(len(instrs))
+        if end[i] != i:
+            continue
+        before = dag.after[i]
+        if i in joined:
+            chain = chains[i]
             instr = Instr(instr.rank, tuple(chain.srcs), (chain.target,), tuple(chain.where))
-        needed = {end[earlier] for i in joined for earlier in dag.after[i]} - {final}
+            before = tuple(set().union(*[dag.after[each] for each in joined[i]]).difference(joined[i]))
         instrs.append(instr)
-        after.append(tuple(sorted([number[earlier] for earlier in needed])))
+        after.append(tuple(sorted({number[end[earlier]] for earlier in before})) if before else before)
     return replace(dag, instrs=tuple(instrs), after=tuple(after))
 
 
-def _chain(dag: InstrDag, instr: Instr) -> _Chain | None:
-    """An instruction as a chain of its own, if it is local."""
-    spans = [operand for operand in (*instr.srcs, *instr.dsts) if isinstance(operand, Span)]
-    if len(instr.dsts) > 1 or len(spans) <= len(instr.srcs):
-        return None
-    lengths = {(span.index % dag.collective.chunks, span.stride) for span in spans if span.buffer != "sc"}
-    return _Chain(list(instr.srcs), spans[-1], list(instr.where), lengths, set())
+def _candidates(dag: InstrDag) -> dict[int, _Chain]:
+    """Each local reduce, and the local instructions right before and after one, as chains of their own."""
+    instrs, after = dag.instrs, dag.after
+    local = [type(instr.srcs[0]) is Span and type(instr.dsts[0]) is Span for instr in instrs]
+    reduces = {i for i, instr in enumerate(instrs) if local[i] and len(instr.srcs) > 1}
+    if not reduces:
+        return {}
+    near = reduces.union(*[after[i] for i in reduces])
+    near.update([i for i, before in enumerate(after) if local[i] and not reduces.isdisjoint(before)])
+    chunks = dag.collective.chunks
+    found: dict[int, _Chain] = {}
+    for i in near:
+        instr = instrs[i]
+        spans = [operand for operand in (*instr.srcs, *instr.dsts) if isinstance(operand, Span)]
+        if len(instr.dsts) == 1 and len(spans) > len(instr.srcs):
+            lengths = {(span.index % chunks, span.stride) for span in spans if span.buffer != "sc"}
+            found[i] = _Chain(list(instr.srcs), spans[-1], list(instr.where), lengths, set())
+    return found
 
 
 def _joins(dag: InstrDag, first: _Chain, i: int, last: _Chain) -> bool:
