@@ -84,7 +84,7 @@ def broken_by(schedule: Schedule, seed: int, slots: int | None) -> str | None:
     rng = random.Random(seed)
     ranks = range(collective.size)
     values = {(rank, index): rng.getrandbits(60) for rank in ranks for index in range(collective.inputs(rank))}
-    machine = Machine[int](schedule, lambda r, i, _: values[r, i], lambda a, b: a + b, slots=slots)
+    machine = Machine[int](schedule, lambda r, i, _: values[r, i], lambda *terms: sum(terms), slots=slots)
     try:
         machine.run(rng)
     except Stuck:
@@ -101,7 +101,7 @@ def broken_by(schedule: Schedule, seed: int, slots: int | None) -> str | None:
 
 def shows(schedule: Schedule, race: Race, order: list[tuple[int, int]]) -> bool:
     """Whether a permitted execution makes both accesses of a race, or reads what is not there yet."""
-    machine = Machine[int](schedule, lambda r, i, _: r * 1000 + i, lambda a, b: a + b, slots=None)
+    machine = Machine[int](schedule, lambda r, i, _: r * 1000 + i, lambda *terms: sum(terms), slots=None)
     try:
         machine.replay(order)
     except UninitializedChunk:
@@ -116,7 +116,7 @@ def check(kind: str, schedule: Schedule, seed: int) -> str:
     except (UnmatchedTransfer, InvalidSchedule) as error:
         return error.code
     except Deadlock as error:
-        machine = Machine[int](schedule, lambda r, i, _: r + i, lambda a, b: a + b, slots=schedule.slots)
+        machine = Machine[int](schedule, lambda r, i, _: r + i, lambda *terms: sum(terms), slots=schedule.slots)
         with pytest.raises(Stuck):
             machine.run(random.Random(seed))
         for name in error.cycle:

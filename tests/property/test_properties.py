@@ -132,7 +132,9 @@ def test_one_tile_decides_about_deadlock(seed: int) -> None:
             continue
         for tiles in (1, 2, candidate.slots + 1, 2 * candidate.slots + 3):
             slots = candidate.slots
-            machine = Machine[int](candidate, lambda r, i, t: r + i + t, int.__add__, slots=slots, tiles=tiles)
+            machine = Machine[int](
+                candidate, lambda r, i, t: r + i + t, lambda *terms: sum(terms), slots=slots, tiles=tiles
+            )
             try:
                 machine.run(rng)
                 stuck = False

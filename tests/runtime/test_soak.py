@@ -19,6 +19,6 @@ def test_a_sample() -> None:
 def test_growth_is_noticed() -> None:
     use = Use(own=100 << 20, mapped=10 << 20, files=1 << 20, descriptors=50, threads=20)
     assert growth([use] * 20) == []
-    for field, much in (("own", 1 << 18), ("mapped", 1 << 18), ("files", 4096), ("descriptors", 1), ("threads", 1)):
+    for field, much in (("own", 1 << 19), ("mapped", 1 << 19), ("files", 4096), ("descriptors", 1), ("threads", 1)):
         uses = [replace(use, **{field: getattr(use, field) + much * lap}) for lap in range(20)]
         assert [line.split()[0] for line in growth(uses)] == [field]

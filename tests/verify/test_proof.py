@@ -106,7 +106,7 @@ def test_a_cycle_of_waits_is_a_cycle(ranks: int) -> None:
         prove(schedule)
     assert caught.value.because == ("slot",) * ranks
     assert sorted(step.rank for step in caught.value.cycle) == list(range(ranks))
-    machine = Machine[int](schedule, lambda r, i, t: 0, lambda a, b: 0, slots=1)
+    machine = Machine[int](schedule, lambda r, i, t: 0, lambda *_: 0, slots=1)
     with pytest.raises(Stuck) as stuck:
         machine.run(random.Random(0))
     waiting = set(stuck.value.at)
