@@ -14,94 +14,101 @@ from hocket.ir.instr_dag import Instr, InstrDag, Source
 
 @dataclass(slots=True)
 class _Chain:
-    """Local instructions that become one, stored to ``target``.
+    """Local instructions that become one, stored to ``target``, by their numbers; ``others`` come after one of them.
 
-    ``lengths`` tells apart the places whose chunks may be of different lengths where sizes are uneven; ``followers``
-    are the instructions that come after one of them.
+    ``lengths``: see ``_lengths``.
     """
 
     srcs: list[Source]
     target: Span
     where: list[Where]
+    members: list[int]
+    others: set[int]
     lengths: set[tuple[int, int]]
-    followers: set[int]
 
 
 def accumulate(dag: InstrDag) -> InstrDag:
     """Chains of local reduces become one, with the copy they begin with, and the copy of a sum out of scratch."""
-    chains = _candidates(dag)
-    if not chains:
+    instrs = dag.instrs
+    local = [type(instr.srcs[0]) is type(instr.dsts[0]) is Span and len(instr.dsts) == 1 for instr in instrs]
+    if not any(here and len(instr.srcs) > 1 for here, instr in zip(local, instrs, strict=True)):
         return dag
+    followers: dict[int, set[int]] = {}
     for i, before in enumerate(dag.after):
         for earlier in before:
-            if earlier in chains:
-                chains[earlier].followers.add(i)
-    end = list(range(len(dag.instrs)))  # the last instruction of the chain that an instruction is in
-    joined: dict[int, list[int]] = {}  # the instructions of each chain that has several, by its last
-    for i in sorted(chains):
+            if local[earlier]:
+                followers.setdefault(earlier, set()).add(i)
+    chains: dict[int, _Chain] = {}  # by their last instruction
+    for i, instr in enumerate(instrs):
+        if not local[i]:
+            continue
+        chain = None
         for earlier in dag.after[i]:
-            if earlier in chains and _joins(dag, chains[earlier], i, chains[i]):
-                first, last = chains.pop(earlier), chains[i]
-                first.srcs += last.srcs[1:]
-                first.where += last.where
-                first.target = last.target
-                first.followers.discard(i)
-                first.followers |= last.followers
-                chains[i] = first
-                joined[i] = joined.pop(earlier, [earlier])
-                joined[i].append(i)
+            if earlier in chains and _joins(dag, chains[earlier], i, instr):
+                chain = chains.pop(earlier)
+                chain.srcs += instr.srcs[1:]
+                chain.where += instr.where
+                chain.members.append(i)
+                chain.others.discard(i)
+                chain.others |= followers.get(i, set())
+                chain.lengths |= _lengths(dag, instr)
                 break
-    for i, those in joined.items():
-        for each in those:
-            end[each] = i
+        else:
+            others = followers.get(i, set())
+            chain = _Chain(list(instr.srcs), _target(instr), list(instr.where), [i], others, _lengths(dag, instr))
+        chain.target = _target(instr)
+        chains[i] = chain
+    end = list(range(len(instrs)))  # the last instruction of the chain that an instruction is in
+    for i, chain in chains.items():
+        for member in chain.members:
+            end[member] = i
     number: list[int] = []
-    instrs: list[Instr] = []
+    kept: list[Instr] = []
     after: list[tuple[int, ...]] = []
-    for i, instr in enumerate(dag.instrs):
-        number.append(len(instrs))
+    for i, (instr, before) in enumerate(zip(instrs, dag.after, strict=True)):
+        number.append(len(kept))
         if end[i] != i:
             continue
-        before = dag.after[i]
-        if i in joined:
+        if local[i] and len(chains[i].members) > 1:
             chain = chains[i]
             instr = Instr(instr.rank, tuple(chain.srcs), (chain.target,), tuple(chain.where))
-            before = tuple(set().union(*[dag.after[each] for each in joined[i]]).difference(joined[i]))
-        instrs.append(instr)
-        after.append(tuple(sorted({number[end[earlier]] for earlier in before})) if before else before)
-    return replace(dag, instrs=tuple(instrs), after=tuple(after))
+            before = tuple(set().union(*[dag.after[member] for member in chain.members]).difference(chain.members))
+        kept.append(instr)
+        if len(before) > 1:
+            after.append(tuple(sorted({number[end[earlier]] for earlier in before})))
+        else:
+            after.append((number[end[before[0]]],) if before else before)
+    return replace(dag, instrs=tuple(kept), after=tuple(after))
 
 
-def _candidates(dag: InstrDag) -> dict[int, _Chain]:
-    """Each local reduce, and the local instructions right before and after one, as chains of their own."""
-    instrs, after = dag.instrs, dag.after
-    local = [type(instr.srcs[0]) is Span and type(instr.dsts[0]) is Span for instr in instrs]
-    reduces = {i for i, instr in enumerate(instrs) if local[i] and len(instr.srcs) > 1}
-    if not reduces:
-        return {}
-    near = reduces.union(*[after[i] for i in reduces])
-    near.update([i for i, before in enumerate(after) if local[i] and not reduces.isdisjoint(before)])
-    chunks = dag.collective.chunks
-    found: dict[int, _Chain] = {}
-    for i in near:
-        instr = instrs[i]
-        spans = [operand for operand in (*instr.srcs, *instr.dsts) if isinstance(operand, Span)]
-        if len(instr.dsts) == 1 and len(spans) > len(instr.srcs):
-            lengths = {(span.index % chunks, span.stride) for span in spans if span.buffer != "sc"}
-            found[i] = _Chain(list(instr.srcs), spans[-1], list(instr.where), lengths, set())
-    return found
+def _target(instr: Instr) -> Span:
+    (target,) = instr.dsts
+    assert isinstance(target, Span)
+    return target
 
 
-def _joins(dag: InstrDag, first: _Chain, i: int, last: _Chain) -> bool:
+def _joins(dag: InstrDag, chain: _Chain, i: int, instr: Instr) -> bool:
     """Whether instruction i adds to what a chain has stored, or takes a sum out of scratch for good."""
-    between = first.target
-    others = first.followers - {i}
+    between, added = chain.target, instr.srcs[1:]
     # Whatever else waits for the chain has to come after its end.
-    if last.srcs[0] != between or any(other < i for other in others) or len(first.lengths | last.lengths) > 1:
+    if instr.srcs[0] != between or any(other < i for other in chain.others):
         return False
-    if len(last.srcs) > 1:
-        return last.target == between and not any(_overlap(between, source) for source in last.srcs[1:])
-    needed = any(_overlap(between, source) for other in others for source in dag.instrs[other].srcs)
-    return len(first.srcs) > 1 and between.buffer == "sc" and not needed
+    if added:
+        fits = instr.dsts[0] == between and not any(_overlap(between, source) for source in added)
+    else:
+        read = [source for other in chain.others if other != i for source in dag.instrs[other].srcs]
+        fits = len(chain.srcs) > 1 and between.buffer == "sc" and not any(_overlap(between, source) for source in read)
+    return fits and len(chain.lengths | _lengths(dag, instr)) <= 1
+
+
+def _lengths(dag: InstrDag, instr: Instr) -> set[tuple[int, int]]:
+    """What tells apart chunks that may be of different lengths where sizes are uneven; those of scratch have all."""
+    chunks = dag.collective.chunks
+    return {
+        (span.index % chunks, span.stride)
+        for span in instr.srcs + instr.dsts
+        if isinstance(span, Span) and span.buffer != "sc"
+    }
 
 
 def _overlap(span: Span, other: object) -> bool:
