@@ -307,7 +307,7 @@ def test_picture_as_png_has_a_sensible_size(workplace: Path) -> None:
 def test_a_picture_says_what_it_leaves_out(workplace: Path) -> None:
     draw(all_pairs.all_reduce(16).compile(), workplace / "large.svg")
     (said,) = [text for text in svg_texts(workplace / "large.svg") if text.startswith("Left out")]
-    assert "ranks 4 to 15 (120 of 480 thread blocks are drawn)" in said
+    assert "ranks 3 to 15 (93 of 496 thread blocks are drawn)" in said
     draw(ring.all_reduce(12).chunk_dag, workplace / "dag.svg")
     (said,) = [text for text in svg_texts(workplace / "dag.svg") if text.startswith("Left out")]
     assert "nodes that do not carry chunk 0 of an input" in said

@@ -134,7 +134,7 @@ def longer_through_shorter() -> Program:
 def test_programs_that_could_cut_a_value_are_refused(
     program: Callable[[], Program], first: str, second: str, line: str
 ) -> None:
-    schedule = program().compile()
+    schedule = program().compile(opcodes=True)
     with pytest.raises(UnevenCounts) as error:
         check_units(schedule)
     text = str(error.value)

@@ -146,7 +146,7 @@ def test_without_an_index_the_same_one_is_meant() -> None:
 def test_a_far_scratch_index_is_one_chunk_of_many() -> None:
     with Program(AllReduce(1)) as p:
         chunk(0, "in", 0).copy(0, "sc", 100_000).copy(0, "out", 0)
-    schedule = p.compile()
+    schedule = p.compile(opcodes=True)
     assert schedule.ranks[0].scratch == 100_001
     check(schedule, 3)
 

@@ -80,13 +80,15 @@ class Program:
         instances: int | None = None,
         reproducible: Contract | None = None,
         slots: int = 2,
+        opcodes: bool = False,
         observer: Observer | None = None,
     ) -> Schedule:
         """Compile to a schedule that is proven: postcondition, no race, no deadlock with ``slots`` or more slots.
 
         ``protocol``, ``instances`` and ``reproducible`` override the program's. The least number of slots that the
-        schedule needs, at most ``slots``, is found and recorded in it. ``observer(name, before, after, seconds)`` sees
-        every pass.
+        schedule needs, at most ``slots``, is found and recorded in it. ``opcodes``: only instructions that the paper
+        has a name for, and one connection each way in a thread block, for runtimes that have no others.
+        ``observer(name, before, after, seconds)`` sees every pass.
         Raises PostconditionFailed with the lines that made it so, SumsDiffer if the program does not keep its contract.
         """
         if self._state == "tracing":
@@ -99,6 +101,7 @@ class Program:
             dag,
             instances=factor,
             slots=_positive("slots", slots),
+            opcodes=opcodes,
             reproducible=self.reproducible if reproducible is None else _contract(reproducible),
             observer=observer,
         )
@@ -113,10 +116,7 @@ def compile_chunks(
     reproducible: Contract | None = None,
     observer: Observer | None = None,
 ) -> Schedule:
-    """A Chunk DAG, from wherever, as a proven schedule; as ``Program.compile``.
-
-    ``opcodes``: only instructions that the paper has a name for, for runtimes that have no others.
-    """
+    """A Chunk DAG, from wherever, as a proven schedule; as ``Program.compile``."""
     with _collector_paused():
         check_program(dag)
         schedule, _ = proven(run_passes(dag, Options(instances, slots, opcodes), observer), reproducible)

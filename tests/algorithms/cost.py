@@ -15,7 +15,7 @@ from hocket.verify.events import Events
 
 def counted(program: Program) -> Cost:
     """Everything counted: the rounds in the program, all else in the schedule that it compiles to."""
-    schedule = program.compile()
+    schedule = program.compile(opcodes=True)
     chunks = schedule.collective.chunks
     hops, volume, reductions = _flow(schedule)
     scratch = max(rank.scratch for rank in schedule.ranks)

@@ -29,10 +29,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_export_writes_what_write_writes(folder: Path) -> None:
     done = hocket("export", RING, "ranks=4", "channels=2", "--target", "msccl")
     assert done.exit_code == 0
-    assert done.stdout == write(ring.all_reduce(4, 2).compile())
+    assert done.stdout == write(ring.all_reduce(4, 2).compile(opcodes=True))
     done = hocket("export", RING, "ranks=4", "channels=2", "-o", "ring.xml")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "wrote ring.xml\n")
-    assert (folder / "ring.xml").read_text() == write(ring.all_reduce(4, 2).compile())
+    assert (folder / "ring.xml").read_text() == write(ring.all_reduce(4, 2).compile(opcodes=True))
 
 
 def test_export_says_what_became_of_rccl() -> None:
@@ -87,7 +87,7 @@ def test_a_limit_is_the_programs_fault_and_names_its_lines() -> None:
 
 
 def test_a_file_is_compiled_already(folder: Path) -> None:
-    (folder / "a.xml").write_text(write(ring.all_reduce(2).compile()))
+    (folder / "a.xml").write_text(write(ring.all_reduce(2).compile(opcodes=True)))
     for command, words in (
         ("export", ["--instances", "2"]),
         ("export", ["--inplace"]),
@@ -102,7 +102,7 @@ def test_a_file_is_compiled_already(folder: Path) -> None:
 
 
 def test_check_prints_a_table_and_a_counterexample(folder: Path) -> None:
-    good, custom = write(ring.all_reduce(3).compile()), write(all_to_next.all_to_next(2, 2).compile())
+    good, custom = (write(p.compile(opcodes=True)) for p in (ring.all_reduce(3), all_to_next.all_to_next(2, 2)))
     (folder / "good.xml").write_text(good)
     (folder / "bad.xml").write_text(
         good.replace('type="rrcs" srcbuf="i" srcoff="0"', 'type="rrcs" srcbuf="i" srcoff="1"')
@@ -136,7 +136,7 @@ def test_check_prints_a_table_and_a_counterexample(folder: Path) -> None:
 
 
 def test_check_as_json(folder: Path) -> None:
-    (folder / "a.xml").write_text(write(ring.all_reduce(3).compile(), protocol="LL"))
+    (folder / "a.xml").write_text(write(ring.all_reduce(3).compile(opcodes=True), protocol="LL"))
     (folder / "b.xml").write_text("<algo/>")
     found = json.loads(hocket("check", "a.xml", "b.xml", "--json").stdout)
     assert not found["proven"]
@@ -147,7 +147,7 @@ def test_check_as_json(folder: Path) -> None:
 
 
 def test_show_prints_what_a_file_means_right_or_wrong(folder: Path) -> None:
-    text = write(ring.all_reduce(3).compile())
+    text = write(ring.all_reduce(3).compile(opcodes=True))
     wrong = text.replace('type="rrcs" srcbuf="i" srcoff="0"', 'type="rrcs" srcbuf="i" srcoff="1"')
     for content in (text, wrong):
         (folder / "a.xml").write_text(content)
@@ -158,7 +158,7 @@ def test_show_prints_what_a_file_means_right_or_wrong(folder: Path) -> None:
 
 
 def test_run_executes_a_file_on_processes(folder: Path) -> None:
-    (folder / "a.xml").write_text(write(ring.all_reduce(3).compile(), "rccl"))
+    (folder / "a.xml").write_text(write(ring.all_reduce(3).compile(opcodes=True), "rccl"))
     done = hocket("run", "a.xml", "-n", "3", "--size", "4K", "--iters", "2", "--warmup", "0", "--json")
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
@@ -168,4 +168,4 @@ def test_run_executes_a_file_on_processes(folder: Path) -> None:
 
 def test_a_schedule_as_text_is_exported_too(folder: Path) -> None:
     (folder / "ring.txt").write_text(hocket("show", RING, "ranks=3").stdout)
-    assert read(hocket("export", "ring.txt").stdout) == read(write(ring.all_reduce(3).compile()))
+    assert read(hocket("export", "ring.txt").stdout) == read(write(ring.all_reduce(3).compile(opcodes=True)))

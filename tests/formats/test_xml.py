@@ -69,7 +69,7 @@ def test_random_programs_round_trip_and_run(seed: int) -> None:
 def test_what_is_read_is_what_was_written() -> None:
     """Where the target has every opcode nothing is rewritten."""
     for program in (ring.all_reduce(4, 2), all_pairs.all_reduce(2), direct.all_to_all(4), tree.broadcast(5, 3)):
-        schedule = program.compile()
+        schedule = program.compile(opcodes=True)
         again = read(write(schedule, "msccl"))
         assert replace(again, protocol=schedule.protocol, slots=schedule.slots) == schedule
 
@@ -93,7 +93,7 @@ def test_the_protocol_is_that_of_the_program_or_the_one_asked_for() -> None:
 def test_sizes_mean_the_same_for_either_target(
     low: int, high: int | None, msccl: tuple[int, int], rccl: tuple[int, int]
 ) -> None:
-    schedule = ring.all_reduce(2).compile()
+    schedule = ring.all_reduce(2).compile(opcodes=True)
     for target, (least, most) in (("msccl", msccl), ("rccl", rccl)):
         text = write(schedule, target, min_bytes=low, max_bytes=high)
         assert f'minBytes="{least}" maxBytes="{most}"' in text
@@ -103,11 +103,11 @@ def test_sizes_mean_the_same_for_either_target(
 @pytest.mark.parametrize(("low", "high"), [(5, 4), (-1, None), (0, 0), (0, 2**63)])
 def test_absurd_sizes(low: int, high: int | None) -> None:
     with pytest.raises(InvalidArgument, match="no call has"):
-        write(ring.all_reduce(2).compile(), min_bytes=low, max_bytes=high)
+        write(ring.all_reduce(2).compile(opcodes=True), min_bytes=low, max_bytes=high)
 
 
 def test_a_file_of_msccl_that_does_not_say_ends_at_128_mb() -> None:
-    text = write(ring.all_reduce(2).compile())
+    text = write(ring.all_reduce(2).compile(opcodes=True))
     text = re.sub(' minBytes="[0-9]+" maxBytes="[0-9]+"', "", text)
     assert sizes(parse_document(text)) == (0, 2**27 - 1)
 
@@ -116,7 +116,7 @@ def test_a_name_cannot_break_the_file() -> None:
     with Program(Broadcast(2), name='a "quoted" <name> & more -->' + "x" * 300) as p:
         chunk(0, "in", 0).copy(0, "out", 0)
         chunk(0, "in", 0).copy(1, "out", 0)
-    text = write(p.compile())
+    text = write(p.compile(opcodes=True))
     assert read(text).name == ("a _quoted_ _name_ _ more --_" + "x" * 300)[:254]
     assert write(read(text)) == text
 
@@ -210,14 +210,14 @@ def gather(chunks: int, instances: int = 1) -> Program:
 
 
 def test_long_steps_are_split_at_71_chunks_at_both_ends() -> None:
-    schedule = read(write(gather(150).compile(), protocol="LL"))
+    schedule = read(write(gather(150).compile(opcodes=True), protocol="LL"))
     assert counts(schedule) == [71, 71, 8] * 2
     check(schedule, 150 * 8)
 
 
 def test_scattered_steps_are_split_into_chunks_at_both_ends() -> None:
     """With two instances each moves every other chunk."""
-    schedule = gather(3, 2).compile()
+    schedule = gather(3, 2).compile(opcodes=True)
     assert counts(schedule) == [3] * 4
     assert counts(read(write(schedule))) == [1] * 12
     check(read(write(schedule)), 3 * 16)
@@ -227,7 +227,7 @@ def test_channels_are_dense_and_few() -> None:
     with Program(AllReduce(3, inplace=True)) as p:
         total = chunk(0, "in", 0).reduce(chunk(1, "in", 0), ch=700).reduce(chunk(2, "in", 0), ch=31)
         total.copy(1, "in", 0, ch=9).copy(2, "in", 0, ch=9)
-    text = write(p.compile())
+    text = write(p.compile(opcodes=True))
     assert 'nchannels="3"' in text
     check(read(text), 8)
 
@@ -237,7 +237,7 @@ def test_more_channels_than_there_are_become_fewer_where_pairs_of_ranks_differ()
         for r in range(1, 40):
             chunk(0, "in", 0).copy(r, "out", 0, ch=r)
         chunk(0, "in", 0).copy(0, "out", 0)
-    text = write(p.compile())
+    text = write(p.compile(opcodes=True))
     assert 'nchannels="2"' in text  # 39 thread blocks of rank 0 send; 32 can on a channel
     check(read(text), 8, seeds=(0,))
 
@@ -267,7 +267,7 @@ def fused_ring(chunks: int) -> Program:
 
 
 def test_a_fused_ring_of_long_steps_is_unfused_where_slots_are_few() -> None:
-    schedule = fused_ring(2).compile()
+    schedule = fused_ring(2).compile(opcodes=True)
     with pytest.raises(Deadlock):
         prove(replace(single_chunks(schedule), slots=2))
     text = write(schedule)
@@ -279,7 +279,7 @@ def test_a_fused_ring_of_long_steps_is_unfused_where_slots_are_few() -> None:
 def test_what_sends_more_than_slots_hold_before_it_receives_is_compiled_again() -> None:
     """Three operations before the first receive, two slots: no un-fusing helps, another order does."""
     with pytest.raises(Deadlock):
-        write(fused_ring(3).compile())
+        write(fused_ring(3).compile(opcodes=True))
     schedule = read(export_program(fused_ring(3), Wishes("msccl")))
     assert set(counts(schedule)) == {1}
     check(schedule, 9 * 8)
@@ -348,7 +348,7 @@ def test_a_rank_keeps_4095_elements_of_a_file() -> None:
 
 def test_a_table_of_ones_own() -> None:
     """Say, RCCL built with all its opcodes."""
-    schedule = ring.all_reduce(3).compile()
+    schedule = ring.all_reduce(3).compile(opcodes=True)
     assert "rrcs" not in write(schedule, RCCL)
     assert "rrcs" in write(schedule, replace(RCCL, opcodes=MSCCL.opcodes))
 
@@ -480,14 +480,14 @@ def test_a_broadcast_in_place_may_call_its_buffer_either_name() -> None:
 @pytest.mark.parametrize("root", range(4))
 def test_the_root_is_in_the_comment_or_else_who_never_receives(root: int) -> None:
     for program, kind in ((tree.broadcast(4, root), Broadcast), (tree.reduce(4, root), Reduce)):
-        text = write(program.compile())
+        text = write(program.compile(opcodes=True))
         bare = text.partition("\n")[2]
         for form in (text, bare):
             assert read(form).collective == kind(4, 1, True, root=root)
 
 
 def test_a_custom_collective_without_a_promise_is_judged_for_race_and_deadlock() -> None:
-    text = write(all_to_next.all_to_next(2, 2).compile()).partition("\n")[2]
+    text = write(all_to_next.all_to_next(2, 2).compile(opcodes=True)).partition("\n")[2]
     found = read(text).collective
     assert isinstance(found, Custom)
     assert all(found.required(r, i) is None for r in range(4) for i in range(found.outputs(r)))
@@ -497,7 +497,7 @@ def test_what_a_runtime_would_not_load() -> None:
     def found(text: str, target: Target) -> list[str]:
         return [refusal.reason for refusal in refusals(parse_document(text), target)]
 
-    bare = write(ring.all_reduce(3).compile()).replace(' minBytes="0"', "")
+    bare = write(ring.all_reduce(3).compile(opcodes=True)).replace(' minBytes="0"', "")
     bare = re.sub(' maxBytes="[0-9]+"', "", bare)
     assert found(bare, MSCCL) == []
     assert found(bare, RCCL) == [
@@ -506,7 +506,7 @@ def test_what_a_runtime_would_not_load() -> None:
         "its default build does not do rrs",
         "its default build does not do rrs",
     ]
-    no_limit = write(ring.all_reduce(3).compile(), "rccl")
+    no_limit = write(ring.all_reduce(3).compile(opcodes=True), "rccl")
     assert found(no_limit, RCCL) == []
     assert found(no_limit, MSCCL) == ["no call has fewer than maxBytes=0 bytes and at least 0"]
 
@@ -557,7 +557,7 @@ def test_in_place_costs_no_copy_where_nothing_is_overwritten_too_early() -> None
 
 
 def test_documents_compare_by_what_they_say() -> None:
-    text = write(hierarchical.all_reduce(2, 2).compile())
+    text = write(hierarchical.all_reduce(2, 2).compile(opcodes=True))
     one, two = parse_document(text, "one"), parse_document("<!-- x -->\n" + text, "two")
     assert isinstance(one, Document)
     assert one == two

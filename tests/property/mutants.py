@@ -7,6 +7,7 @@ have a witness that the reference replays. Prints mutants tried, killed and acce
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 from collections import Counter
@@ -147,8 +148,8 @@ def library() -> Iterator[Schedule]:
         all_to_next.all_to_next(2, 3),
         sccl.all_gather(),
     ):
-        for instances in (1, 2):
-            yield program.compile(instances=instances)
+        for instances, opcodes in itertools.product((1, 2), (False, True)):
+            yield program.compile(instances=instances, opcodes=opcodes)
 
 
 def sweep(programs: int, limit: int | None = None) -> Counter[tuple[str, str]]:
@@ -157,7 +158,7 @@ def sweep(programs: int, limit: int | None = None) -> Counter[tuple[str, str]]:
     schedules = list(library())
     for seed in range(programs):
         rng = random.Random(seed)
-        schedules.append(random_case(rng).program().compile(slots=rng.choice((1, 2))))
+        schedules.append(random_case(rng).program().compile(slots=rng.choice((1, 2)), opcodes=rng.random() < 0.5))
     for number, schedule in enumerate(schedules):
         found = list(mutants(schedule))
         if limit is not None and len(found) > limit:

@@ -16,7 +16,7 @@ from hocket.ir.instr_dag import Instr, InstrDag, Source
 class _Chain:
     """Local instructions that become one, stored to ``target``, by their numbers; ``others`` come after one of them.
 
-    ``lengths``: see ``_lengths``.
+    ``lengths``: see ``lengths``.
     """
 
     srcs: list[Source]
@@ -51,11 +51,11 @@ def accumulate(dag: InstrDag) -> InstrDag:
                 chain.members.append(i)
                 chain.others.discard(i)
                 chain.others |= followers.get(i, set())
-                chain.lengths |= _lengths(dag, instr)
+                chain.lengths |= lengths(dag, instr)
                 break
         else:
             others = followers.get(i, set())
-            chain = _Chain(list(instr.srcs), _target(instr), list(instr.where), [i], others, _lengths(dag, instr))
+            chain = _Chain(list(instr.srcs), _target(instr), list(instr.where), [i], others, lengths(dag, instr))
         chain.target = _target(instr)
         chains[i] = chain
     end = list(range(len(instrs)))  # the last instruction of the chain that an instruction is in
@@ -94,14 +94,14 @@ def _joins(dag: InstrDag, chain: _Chain, i: int, instr: Instr) -> bool:
     if instr.srcs[0] != between or any(other < i for other in chain.others):
         return False
     if added:
-        fits = instr.dsts[0] == between and not any(_overlap(between, source) for source in added)
+        fits = instr.dsts[0] == between and not any(overlap(between, source) for source in added)
     else:
         read = [source for other in chain.others if other != i for source in dag.instrs[other].srcs]
-        fits = len(chain.srcs) > 1 and between.buffer == "sc" and not any(_overlap(between, source) for source in read)
-    return fits and len(chain.lengths | _lengths(dag, instr)) <= 1
+        fits = len(chain.srcs) > 1 and between.buffer == "sc" and not any(overlap(between, source) for source in read)
+    return fits and len(chain.lengths | lengths(dag, instr)) <= 1
 
 
-def _lengths(dag: InstrDag, instr: Instr) -> set[tuple[int, int]]:
+def lengths(dag: InstrDag, instr: Instr) -> set[tuple[int, int]]:
     """What tells apart chunks that may be of different lengths where sizes are uneven; those of scratch have all."""
     chunks = dag.collective.chunks
     return {
@@ -111,7 +111,10 @@ def _lengths(dag: InstrDag, instr: Instr) -> set[tuple[int, int]]:
     }
 
 
-def _overlap(span: Span, other: object) -> bool:
-    if not isinstance(other, Span) or other.buffer != span.buffer or other.rank != span.rank:
+def overlap(span: Span, other: object) -> bool:
+    """Whether the other operand is a span that shares a chunk with this one."""
+    if type(other) is not Span or other.buffer != span.buffer or other.rank != span.rank:
         return False
+    if span.count == other.count == 1:
+        return span.index == other.index
     return not set(span.indices()).isdisjoint(other.indices())

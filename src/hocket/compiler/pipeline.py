@@ -11,6 +11,7 @@ from hocket.compiler.blocks import assign_thread_blocks
 from hocket.compiler.channels import assign_channels
 from hocket.compiler.fuse import fuse
 from hocket.compiler.lower import lower
+from hocket.compiler.merge import merge
 from hocket.compiler.order import order
 from hocket.compiler.replicate import replicate
 from hocket.compiler.sync import synchronize
@@ -27,7 +28,7 @@ Observer = Callable[[str, Stage, Stage, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the caller of the compiler chose. ``opcodes``: only instructions that the paper has a name for."""
+    """What the caller of the compiler chose, as ``Program.compile`` has it."""
 
     instances: int
     slots: int
@@ -63,6 +64,10 @@ def _accumulate(dag: InstrDag, options: Options) -> InstrDag:
     return dag if options.opcodes else accumulate(dag)
 
 
+def _merge(dag: InstrDag, options: Options) -> InstrDag:
+    return dag if options.opcodes else merge(dag, options.slots)
+
+
 PASSES: tuple[Pass, ...] = (
     Pass("replicate", "cut chunks for parallel instances", _on_chunks(lambda dag, o: replicate(dag, o.instances))),
     Pass("lower", "operations become instructions of ranks", _on_chunks(lambda dag, o: lower(dag))),
@@ -70,6 +75,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("fuse", "receive and send in one instruction", _on_instrs(lambda dag, o: fuse(dag))),
     Pass("channels", "give every transfer a channel", _on_instrs(lambda dag, o: assign_channels(dag))),
     Pass("order", "a global order that runs with the given slots", _on_instrs(lambda dag, o: order(dag, o.slots))),
+    Pass("merge", "one pass over memory where there would be several", _on_instrs(_merge)),
     Pass("blocks", "assign thread blocks", _on_instrs(lambda dag, o: assign_thread_blocks(dag))),
     Pass("sync", "waits across thread blocks; the schedule", _on_instrs(lambda dag, o: synchronize(dag, o.slots))),
 )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket.ir.instr_dag import InstrDag, connections, ends
+from hocket.ir.instr_dag import Arrival, Departure, InstrDag, connections
 from hocket.ir.schedule import Destination, Rank, Receive, Schedule, Send, Source, Step, ThreadBlock, Wait
 
 Clock = NDArray[np.int32]
@@ -26,20 +26,19 @@ def synchronize(dag: InstrDag, slots: int) -> Schedule:
         for earlier in before:
             if block_of[earlier] != block_of[i]:
                 waiting[i] = waited[earlier] = True
-    arrivals, departures = ends(dag)
     connection = connections(dag)
-    receives: dict[int, tuple[Receive]] = {}
-    sends: dict[int, tuple[Send]] = {}
+    receives: dict[int, Receive] = {}
+    sends: dict[int, Send] = {}
     for e, (edge, number) in enumerate(zip(dag.edges, connection, strict=True)):
         if number not in sends:
             channel = dag.channel(e) or 0
-            receives[number], sends[number] = (Receive(edge.src, channel),), (Send(edge.dst, channel),)
+            receives[number], sends[number] = Receive(edge.src, channel), Send(edge.dst, channel)
     ranks = []
     for rank, numbers in enumerate(by_rank):
         count = max((block_of[i] for i in numbers), default=-1) + 1
         steps: list[list[Step]] = [[] for _ in range(count)]
-        received: list[tuple[Receive, ...]] = [()] * count
-        sent: list[tuple[Send, ...]] = [()] * count
+        received: list[dict[Receive, None]] = [{} for _ in range(count)]
+        sent: list[dict[Send, None]] = [{} for _ in range(count)]
         nothing: Clock = np.full(count, -1, np.int32)
         clocks: list[Clock | None] = [None] * count  # None for a thread block that knows nothing
         finished: dict[int, Clock] = {}  # of those that are waited for and know something
@@ -51,22 +50,24 @@ def synchronize(dag: InstrDag, slots: int) -> Schedule:
             clock = clocks[block]
             if clock is not None and waited[i]:
                 finished[i] = clock.copy()
-            # Ends of edges become ends of connections; the other operands are spans.
-            srcs: tuple[Source, ...] = instr.srcs  # type: ignore[assignment]
-            dsts: tuple[Destination, ...] = instr.dsts  # type: ignore[assignment]
-            arrival, departure = arrivals[i], departures[i]
-            if arrival is not None:
-                receive = receives[connection[arrival]]
-                srcs = receive if len(srcs) == 1 else receive + srcs[1:]
-                if receive[0] not in received[block]:
-                    received[block] += receive
-            if departure is not None:
-                send = sends[connection[departure]]
-                dsts = send if len(dsts) == 1 else send + dsts[1:]
-                if send[0] not in sent[block]:
-                    sent[block] += send
-            steps[block].append(Step(srcs, dsts, waits, instr.where))
-        blocks = map(ThreadBlock, received, sent, map(tuple, steps))
+            srcs: list[Source] = []
+            for source in instr.srcs:
+                if type(source) is Arrival:
+                    receive = receives[connection[source.edge]]
+                    received[block][receive] = None
+                    srcs.append(receive)
+                else:
+                    srcs.append(source)  # type: ignore[arg-type]
+            dsts: list[Destination] = []
+            for target in instr.dsts:
+                if type(target) is Departure:
+                    send = sends[connection[target.edge]]
+                    sent[block][send] = None
+                    dsts.append(send)
+                else:
+                    dsts.append(target)  # type: ignore[arg-type]
+            steps[block].append(Step(tuple(srcs), tuple(dsts), waits, instr.where))
+        blocks = map(ThreadBlock, map(tuple, received), map(tuple, sent), map(tuple, steps))
         ranks.append(Rank(dag.scratch[rank], tuple(blocks)))
     return Schedule(dag.name, dag.collective, dag.protocol, slots, tuple(ranks))
 

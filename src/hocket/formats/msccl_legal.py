@@ -55,7 +55,8 @@ def legalise(schedule: Schedule, target: Target, cut: Callable[[Step], bool] = l
                 if len(ends) > 1:
                     raise TargetLimit(
                         target.name,
-                        f"rank {r}, thread block {b} {verb} {len(ends)} ranks or channels; a thread block has one",
+                        f"rank {r}, thread block {b} {verb} {len(ends)} ranks or channels; a thread block has one "
+                        "(compile with opcodes=True)",
                         places(block.steps),
                     )
 
