@@ -11,8 +11,12 @@ transfers keep their order on each connection and slots suffice. So nothing can 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import chain
 
+from hocket.collectives import BufferName
 from hocket.compiler.accumulate import lengths, overlap
 from hocket.compiler.channels import MAX_BASES
 from hocket.errors import Where
@@ -25,6 +29,26 @@ def merge(dag: InstrDag, slots: int) -> InstrDag:
     return _Merging(dag, slots).run()
 
 
+Chunk = tuple[BufferName, int]
+"""A chunk of the rank that an instruction is of."""
+
+
+@dataclass(slots=True)
+class _Host:
+    """What an instruction does besides, for others that read or stored the same span later.
+
+    ``lengths`` are those of the compiler's ``lengths``, ``chunks`` all that it touches; ``kind`` is the channel and the
+    instance of what it sends.
+    """
+
+    lengths: set[tuple[int, int]]
+    chunks: set[Chunk]
+    kind: tuple[int | None, int] | None
+    sends: list[Departure]
+    stores: list[Span]
+    where: list[Where]
+
+
 class _Merging:
     """``instrs`` as they become. Instruction i is part of ``home[i]`` now, which is i itself for those that stay."""
 
@@ -34,6 +58,7 @@ class _Merging:
         self.instrs = list(dag.instrs)
         self.home = list(range(len(dag.instrs)))
         self.members: dict[int, list[int]] = {}
+        self.hosts: dict[int, _Host] = {}
         self.connection = connections(dag)
         # For each connection who sends and who receives its transfers; for each edge which of them it is.
         count = max(self.connection, default=-1) + 1
@@ -60,35 +85,31 @@ class _Merging:
         dag = self.dag
         for i, instr in enumerate(dag.instrs):
             if len(instr.srcs) > 1:
-                for earlier in dag.after[i]:
-                    if self._is_term(earlier, i):
-                        self._take(earlier, i)
-        hosts: dict[Span, int] = {}
-        """Who read or stored each span last."""
+                self._take_terms(i)
+        latest: dict[Span, int] = {}  # who read or stored a span last
         for i, instr in enumerate(self.instrs):
             if self.home[i] != i:
                 continue
             host = i
             if len(instr.srcs) == 1 and type(instr.srcs[0]) is Span:
                 source = instr.srcs[0]
-                found = hosts.get(source)
+                found = latest.get(source)
                 if found is not None and self._rides(i, found):
                     host = found
-                    self._give(i, host)
+                    self._join(i, host)
                 else:
-                    hosts[source] = i
+                    latest[source] = i
             for target in instr.dsts:
                 if type(target) is Span:
-                    hosts[target] = host
+                    latest[target] = host
         if not self.members:
             return dag
-        for host in self.members:
-            self._forget(host)
-        edges = self._edges()
-        number: list[int] = []
+        for number, bearer in self.hosts.items():
+            self.instrs[number] = self._bearing(number, bearer)
+        number_of: list[int] = []
         kept = 0
         for i, home in enumerate(self.home):
-            number.append(kept)
+            number_of.append(kept)
             kept += home == i
         instrs, after = [], []
         for i, before in enumerate(dag.after):
@@ -98,8 +119,15 @@ class _Merging:
             if members is not None:
                 before = (*before, *(earlier for member in members for earlier in dag.after[member]))
             instrs.append(self.instrs[i])
-            after.append(tuple(sorted({number[self.home[earlier]] for earlier in before} - {number[i]})))
-        return replace(dag, instrs=tuple(instrs), after=tuple(after), edges=edges, scratch=self._scratch(instrs))
+            after.append(tuple(sorted({number_of[self.home[earlier]] for earlier in before} - {number_of[i]})))
+        edges, scratch = self._edges(), self._scratch(instrs)
+        return replace(dag, instrs=tuple(instrs), after=tuple(after), edges=edges, scratch=scratch)
+
+    def _join(self, member: int, into: int) -> None:
+        members = self.members.setdefault(into, [])
+        for each in (member, *self.members.pop(member, ())):
+            members.append(each)
+            self.home[each] = into
 
     def _scratch(self, instrs: list[Instr]) -> tuple[int, ...]:
         """Chunks of scratch up to the last one in use."""
@@ -110,41 +138,62 @@ class _Merging:
                     used[instr.rank] = max(used[instr.rank], operand.indices()[-1] + 1)
         return tuple(used)
 
-    def _join(self, member: int, into: int) -> None:
-        members = self.members.setdefault(into, [])
-        for each in (member, *self.members.pop(member, ())):
-            members.append(each)
-            self.home[each] = into
-
     # Sums -----------------------------------------------------------------------------------------------------
 
-    def _is_term(self, earlier: int, i: int) -> bool:
-        """Whether all that comes of an instruction that receives is a term of sum i, and it can wait for that."""
-        term, total = self.instrs[earlier], self.instrs[i]
-        if self.home[earlier] != earlier or earlier not in self.followers or not term.arrivals:
-            return False
-        place = term.dsts[0]
-        assert isinstance(place, Span)
-        # A sum can only be extended at its beginning; two terms may change places.
-        if place not in total.srcs or (len(term.srcs) > 1 and total.srcs.index(place) > 1):
-            return False
-        if sum(overlap(place, operand) for operand in total.srcs) > 1:
-            return False
-        overwritten = place in total.dsts
-        if not overwritten and (place.buffer != "sc" or any(overlap(place, operand) for operand in total.dsts)):
-            return False
-        if not any(type(o) is Span and (o != place or o in total.dsts) for o in term.srcs + total.srcs + total.dsts):
-            return False  # nothing would say how many chunks it works on
-        for other in self.followers[earlier]:
-            if other == i:
+    def _take_terms(self, i: int) -> None:
+        """Put what receives a term of sum i, and does nothing else, in the place of the term."""
+        total = self.instrs[i]
+        candidates = [earlier for earlier in self.dag.after[i] if self._only_receives(earlier)]
+        if not candidates:
+            return
+        place_of = {source: at for at, source in enumerate(total.srcs) if type(source) is Span}
+        read = Counter(_chunks(total.srcs))
+        stored = set(_chunks(total.dsts))
+        alike = lengths(self.dag, total)
+        local = len(place_of) + sum(type(target) is Span for target in total.dsts)
+        taken: dict[int, int] = {}
+        first: int | None = None  # the place of the term that is a sum itself
+        for earlier in candidates:
+            term = self.instrs[earlier]
+            place = term.dsts[0]
+            assert type(place) is Span
+            at = place_of.get(place)
+            if at is None or any(read[chunk] > 1 for chunk in _chunks((place,))):
                 continue
-            if other < i or (not overwritten and any(overlap(place, s) for s in self.instrs[other].srcs)):
+            # A sum can only be extended at its beginning; the first two terms may change places.
+            several = len(term.srcs) > 1
+            if several and (first is not None or at > 1):
+                continue
+            overwritten = place in total.dsts
+            if not overwritten and (place.buffer != "sc" or not stored.isdisjoint(_chunks((place,)))):
+                continue
+            spans = [source for source in term.srcs if type(source) is Span]
+            if any(span not in total.dsts and not stored.isdisjoint(_chunks((span,))) for span in spans):
+                continue
+            left = local - 1 + len(spans)  # of what says how many chunks it works on
+            together = alike | lengths(self.dag, term)
+            if not left or len(together) > 1 or not all(self._can_wait(edge, i) for edge in term.arrivals):
+                continue
+            if not self._nobody_else(earlier, i, None if overwritten else place):
+                continue
+            taken[at] = earlier
+            first = at if several else first
+            alike, local = together, left
+        if taken:
+            self._take(i, taken, first)
+
+    def _only_receives(self, i: int) -> bool:
+        """Whether an instruction receives, and stores to one place."""
+        return i in self.followers and self.home[i] == i and any(type(s) is Arrival for s in self.instrs[i].srcs)
+
+    def _nobody_else(self, earlier: int, i: int, place: Span | None) -> bool:
+        """Whether instruction i comes before all that have to come after an earlier one, and reads ``place`` alone."""
+        for other in self.followers[earlier]:
+            if other < i:
                 return False
-        if any(overlap(target, s) and target != s for target in total.dsts if type(target) is Span for s in term.srcs):
-            return False
-        return len(lengths(self.dag, term) | lengths(self.dag, total)) <= 1 and all(
-            self._can_wait(edge, i) for edge in term.arrivals
-        )
+            if other != i and place is not None and any(overlap(place, s) for s in self.instrs[other].srcs):
+                return False
+        return True
 
     def _can_wait(self, edge: int, i: int) -> bool:
         """Whether a transfer can be received only by instruction i."""
@@ -154,72 +203,89 @@ class _Merging:
             return False
         return turn + self.slots >= len(sent) or sent[turn + self.slots] > i
 
-    def _take(self, earlier: int, i: int) -> None:
-        term, total = self.instrs[earlier], self.instrs[i]
-        place = term.dsts[0]
-        assert isinstance(place, Span)
-        at = total.srcs.index(place)
-        rest: tuple[Source, ...] = total.srcs[:at] + total.srcs[at + 1 :]
-        srcs = rest[:at] + term.srcs + rest[at:] if len(term.srcs) == 1 else term.srcs + rest
-        self.instrs[i] = Instr(total.rank, srcs, total.dsts, _once(total.where + term.where))
-        for edge in term.arrivals:
-            self.received[self.connection[edge]][self.turn[edge]] = i
-        if i in self.followers:
-            self.followers[i] += [other for other in self.followers[earlier] if other != i]
-        self._join(earlier, i)
+    def _take(self, i: int, taken: dict[int, int], first: int | None) -> None:
+        total = self.instrs[i]
+        terms: list[tuple[Source, ...]] = [(source,) for source in total.srcs]
+        where = list(total.where)
+        for at, earlier in taken.items():
+            term = self.instrs[earlier]
+            terms[at] = term.srcs
+            where += term.where
+            for edge in term.arrivals:
+                self.received[self.connection[edge]][self.turn[edge]] = i
+            if i in self.followers:
+                self.followers[i] += [other for other in self.followers[earlier] if other != i]
+            self._join(earlier, i)
+        if first == 1:
+            terms[0], terms[1] = terms[1], terms[0]
+        self.instrs[i] = Instr(total.rank, tuple(chain.from_iterable(terms)), total.dsts, _once(where))
 
     # Sends and copies -----------------------------------------------------------------------------------------
 
-    def _rides(self, i: int, host: int) -> bool:
-        """Whether a send or copy can be done by the instruction that read or stored the same span before."""
-        rider, bearer = self.instrs[i], self.instrs[host]
-        if any(self.home[earlier] > host for earlier in self.dag.after[i]):
+    def _rides(self, i: int, number: int) -> bool:
+        """Have a send or copy done by the instruction that read or stored the same span before, if that can be."""
+        rider = self.instrs[i]
+        if any(self.home[earlier] > number for earlier in self.dag.after[i]):
             return False
-        if len(lengths(self.dag, bearer) | lengths(self.dag, rider)) > 1:
+        host = self.hosts.get(number) or self._host(number)
+        alike = host.lengths | lengths(self.dag, rider)
+        if len(alike) > 1:
             return False
-        for target in rider.dsts:
-            if type(target) is Span:
-                if any(overlap(target, operand) for operand in bearer.srcs + bearer.dsts):
-                    return False
-            elif type(target) is Departure and not self._can_leave(target.edge, host):
+        (target,) = rider.dsts
+        if type(target) is Span:
+            chunks = _chunks((target,))
+            if not host.chunks.isdisjoint(chunks):
                 return False
+            host.chunks.update(chunks)
+            host.stores.append(target)
+        elif type(target) is Departure:
+            if not self._can_leave(target.edge, number, host):
+                return False
+            self.sent[self.connection[target.edge]][self.turn[target.edge]] = number
+            host.sends.append(target)
+        host.lengths = alike
+        host.where += rider.where
+        self.hosts[number] = host
         return True
 
-    def _can_leave(self, edge: int, host: int) -> bool:
-        """Whether a transfer can be sent as early as by ``host``, beside what that sends already."""
-        edges, connection, turn = self.dag.edges, self.connection[edge], self.turn[edge]
-        sent, received = self.sent[connection], self.received[connection]
-        for other in self.instrs[host].departures:
-            if (edges[other].base, edges[other].instance) != (edges[edge].base, edges[edge].instance):
-                return False
-        if turn and sent[turn - 1] >= host:
+    def _host(self, number: int) -> _Host:
+        instr = self.instrs[number]
+        kinds = [(self.dag.edges[edge].base, self.dag.edges[edge].instance) for edge in instr.departures]
+        chunks = set(_chunks(instr.srcs + instr.dsts))
+        return _Host(lengths(self.dag, instr), chunks, kinds[0] if kinds else None, [], [], list(instr.where))
+
+    def _can_leave(self, edge: int, number: int, host: _Host) -> bool:
+        """Whether a transfer can be sent as early as by a host, beside what that sends already."""
+        kind = self.dag.edges[edge].base, self.dag.edges[edge].instance
+        if host.kind is not None and host.kind != kind:
             return False
-        return turn < self.slots or received[turn - self.slots] < host
+        sent, received = self.sent[self.connection[edge]], self.received[self.connection[edge]]
+        turn = self.turn[edge]
+        if turn and sent[turn - 1] >= number:
+            return False
+        if turn >= self.slots and received[turn - self.slots] >= number:
+            return False
+        host.kind = kind
+        return True
 
-    def _give(self, i: int, host: int) -> None:
-        rider, bearer = self.instrs[i], self.instrs[host]
-        for edge in rider.departures:
-            self.sent[self.connection[edge]][self.turn[edge]] = host
-        sends = tuple(target for target in rider.dsts if type(target) is Departure)
-        stores = tuple(target for target in rider.dsts if type(target) is Span)
-        first = len(bearer.departures)
-        dsts = bearer.dsts[:first] + sends + bearer.dsts[first:] + stores
-        self.instrs[host] = Instr(bearer.rank, bearer.srcs, dsts, _once(bearer.where + rider.where))
-        self._join(i, host)
-
-    def _forget(self, host: int) -> None:
-        """Leave out the store of a value that only its members read."""
-        place = self.dag.instrs[host].dsts[0]
-        instr = self.instrs[host]
-        if host not in self.followers or not isinstance(place, Span) or place.buffer != "sc":
-            return
-        left = tuple(target for target in instr.dsts if target != place)
-        if not left or not any(type(operand) is Span for operand in instr.srcs + left):
-            return
-        for other in self.followers[host]:
-            if self.home[other] != host and any(overlap(place, s) for s in self.instrs[other].srcs):
-                return
-        self.instrs[host] = Instr(instr.rank, instr.srcs, left, instr.where)
+    def _bearing(self, number: int, host: _Host) -> Instr:
+        """The instruction with all that it does for others; a store to scratch that only they read is left out."""
+        instr = self.instrs[number]
+        sends = [target for target in instr.dsts if type(target) is Departure] + host.sends
+        stores = [target for target in instr.dsts if type(target) is Span] + host.stores
+        if number in self.followers:
+            place = stores[0]
+            local = len(stores) > 1 or any(type(source) is Span for source in instr.srcs)
+            if (
+                place.buffer == "sc"
+                and local
+                and all(
+                    self.home[other] == number or not any(overlap(place, s) for s in self.instrs[other].srcs)
+                    for other in self.followers[number]
+                )
+            ):
+                del stores[0]
+        return Instr(instr.rank, instr.srcs, (*sends, *stores), _once(host.where))
 
     # Channels -------------------------------------------------------------------------------------------------
 
@@ -246,10 +312,15 @@ class _Merging:
                 free[instr.rank] += 1
             if key in found:
                 for edge in departures:
-                    edges[edge] = replace(edges[edge], base=found[key])
+                    e = edges[edge]
+                    edges[edge] = Edge(e.src, e.dst, e.count, found[key], e.instance, e.where)
         return tuple(edges)
 
 
-def _once(where: tuple[Where, ...]) -> tuple[Where, ...]:
+def _chunks(operands: Iterable[object]) -> list[Chunk]:
+    return [(o.buffer, index) for o in operands if type(o) is Span for index in o.indices()]
+
+
+def _once(where: list[Where]) -> tuple[Where, ...]:
     """Each line once: what is merged often comes from one loop."""
     return tuple(dict.fromkeys(where))

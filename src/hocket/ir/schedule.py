@@ -181,8 +181,8 @@ def verify(schedule: Schedule) -> None:
                     raise InvalidSchedule(f"rank {r}, thread block {b}: there is no connection {end}")
         lengths = [len(block.steps) for block in rank.thread_blocks]
         for b, block in enumerate(rank.thread_blocks):
-            received: list[list[int] | None] = [None] * len(block.receives)
-            sent: list[list[int] | None] = [None] * len(block.sends)
+            received = {end: traffic.setdefault((end.peer, r, end.channel), [0, 0]) for end in block.receives}
+            sent = {end: traffic.setdefault((r, end.peer, end.channel), [0, 0]) for end in block.sends}
             for s, step in enumerate(block.steps):
                 if not step.srcs or not step.dsts:
                     raise InvalidSchedule("a step without source or destination", schedule.step_name(r, b, s))
@@ -202,18 +202,10 @@ def verify(schedule: Schedule) -> None:
                             )
                         mixed = mixed or operand.count != (count or operand.count)
                         count = operand.count
-                    elif type(operand) is Receive and operand in block.receives:
-                        at = block.receives.index(operand)
-                        both = received[at]
-                        if both is None:
-                            both = received[at] = traffic.setdefault((operand.peer, r, operand.channel), [0, 0])
-                        both[1] += 1
-                    elif type(operand) is Send and operand in block.sends:
-                        at = block.sends.index(operand)
-                        both = sent[at]
-                        if both is None:
-                            both = sent[at] = traffic.setdefault((r, operand.peer, operand.channel), [0, 0])
-                        both[0] += 1
+                    elif type(operand) is Receive and operand in received:
+                        received[operand][1] += 1
+                    elif type(operand) is Send and operand in sent:
+                        sent[operand][0] += 1
                     else:
                         raise InvalidSchedule(
                             f"{operand} is not a connection of its thread block", schedule.step_name(r, b, s)

@@ -40,17 +40,17 @@ class Events:
         for r, part in enumerate(schedule.ranks):
             first = self.first[r]
             for b, block in enumerate(part.thread_blocks):
-                received = [self.received.setdefault((end.peer, r, end.channel), []) for end in block.receives]
-                sent = [self.sent.setdefault((r, end.peer, end.channel), []) for end in block.sends]
+                received = {e: self.received.setdefault((e.peer, r, e.channel), []) for e in block.receives}
+                sent = {e: self.sent.setdefault((r, e.peer, e.channel), []) for e in block.sends}
                 for i, step in enumerate(block.steps, first[b]):
                     if step.waits:
                         self.before[i] += [first[wait.thread_block] + wait.step for wait in step.waits]
                     for source in step.srcs:
                         if type(source) is Receive:
-                            received[block.receives.index(source)].append(i)
+                            received[source].append(i)
                     for target in step.dsts:
                         if type(target) is Send:
-                            sent[block.sends.index(target)].append(i)
+                            sent[target].append(i)
         counts = [step.count for step in self.steps]
         for connection, receives in self.received.items():
             for send, receive in zip(self.sent.get(connection, ()), receives, strict=True):
