@@ -8,52 +8,16 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <optional>
 
-#include "communicator.h"
+#include "known.h"
+#include "member.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 using namespace hocket;
 
 namespace {
-
-// Whether a signal handler raised. Its exception stays set in this thread.
-bool python_interrupted() {
-    nb::gil_scoped_acquire held;
-    return PyErr_CheckSignals() != 0;
-}
-
-// A communicator together with the memory and the descriptors it uses, which belong to it, and the calls that are made
-// in the background.
-struct Member {
-    Member(u32 rank, u32 size, int descriptor, std::vector<int> lifelines, u32 spins, u32 yields, double timeout,
-           u32 threads)
-        : memory(descriptor, size), lifelines(std::move(lifelines)) {
-        Settings settings{{spins, yields}, timeout, python_interrupted};
-        settings.threads = threads;
-        communicator = std::make_unique<Communicator>(rank, size, memory, this->lifelines, settings);
-    }
-    ~Member() {
-        for (const int lifeline : lifelines)
-            if (lifeline >= 0) ::close(lifeline);
-    }
-    Member(const Member&) = delete;
-    Member& operator=(const Member&) = delete;
-
-    // In a child after fork. Its threads are not here: nothing may wait for them.
-    void forked() {
-        (void)communicator.release();
-        (void)queue.release();
-    }
-
-    SharedMemory memory;
-    const std::vector<int> lifelines;
-    std::unique_ptr<Communicator> communicator;
-    std::mutex busy;
-    std::unique_ptr<Queue> queue = std::make_unique<Queue>();
-};
 
 std::vector<u32> words_of(const nb::bytes& bytes) {
     std::vector<u32> words(bytes.size() / sizeof(u32));
@@ -135,20 +99,14 @@ class Flight {
   public:
     // A barrier without a request.
     Flight(Member& member, std::unique_ptr<Request> request) : member_(member), request_(std::move(request)) {
-        job_.body = [this] {
-            const std::lock_guard<std::mutex> held(member_.busy);
+        submit([this] {
             Communicator& communicator = *member_.communicator;
-            outcome_ = request_ ? communicator.run(request_->plan, request_->call) : communicator.barrier();
-        };
-        member_.queue->submit(job_);
+            return request_ ? communicator.run(request_->plan, request_->call) : communicator.barrier();
+        });
     }
     // Says in the order of calls that this rank refuses one.
     Flight(Member& member, std::string why) : member_(member) {
-        job_.body = [this, why = std::move(why)] {
-            const std::lock_guard<std::mutex> held(member_.busy);
-            outcome_ = member_.communicator->refuse(why);
-        };
-        member_.queue->submit(job_);
+        submit([this, why = std::move(why)] { return member_.communicator->refuse(why); });
     }
     ~Flight() {
         if (member_.queue == nullptr) return;
@@ -175,6 +133,18 @@ class Flight {
 
   private:
     static constexpr double kSignalSeconds = 0.05;
+
+    void submit(std::function<Outcome()> call) {
+        ++member_.flights;
+        job_.body = [this, call = std::move(call)] {
+            {
+                const std::lock_guard<std::mutex> held(member_.busy);
+                outcome_ = call();
+            }
+            --member_.flights;
+        };
+        member_.queue->submit(job_);
+    }
 
     Member& member_;
     std::unique_ptr<Request> request_;
@@ -364,6 +334,8 @@ NB_MODULE(_native, m) {
         .def("fail",
              [](Member& member, u32 culprit, const std::string& why) { member.communicator->fail(culprit, why); },
              "culprit"_a, "why"_a);
+
+    bind_known(m);
 
     m.def(
         "divide",

@@ -284,6 +284,7 @@ template <class Step, class Blame> Outcome Communicator::drive(Step step, Blame 
     for (u32 visits = 1;; ++visits) {
         Progress progress = step();
         if (progress == Progress::kStalled && visits < kGlances) {
+            if (idle >= patience.spins && settings_.patient != nullptr) settings_.patient();
             if (idle < patience.spins + patience.yields) {
                 if (idle++ < patience.spins) relax();
                 else ::sched_yield();

@@ -96,6 +96,7 @@ struct Settings {
     u32 threads = 1;                 // that share the thread blocks of a call
     u64 team_bytes = 1 << 20;        // of its larger buffer, from which on they do: less is not worth waking them
     u64 first = 0;                   // the number of calls so far; tests begin near where it wraps
+    void (*patient)() = nullptr;     // called when a thread has spun in vain, before it yields or sleeps
 };
 
 class Communicator {

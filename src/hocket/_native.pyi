@@ -1,4 +1,6 @@
 import enum
+from collections.abc import Callable
+from typing import NoReturn
 
 from numpy import generic
 from numpy.typing import NDArray
@@ -123,6 +125,37 @@ class Member:
     def leave(self) -> None: ...
     def fail(self, culprit: int, why: str) -> None: ...
     def forked(self) -> None: ...
+
+class Known:
+    """Calls by name that are known to be good."""
+
+    def __init__(
+        self, member: Member, long_way: Callable[..., object], failed: Callable[..., NoReturn]
+    ) -> None: ...
+    @property
+    def call(self) -> Callable[..., object]:
+        """Makes a call that is known; for any other it calls ``long_way`` with the same arguments."""
+    def learn(
+        self,
+        arguments: tuple[object, ...],
+        plan: Plan,
+        schedule: object,
+        input: NDArray[generic] | None,
+        output: NDArray[generic] | None,
+        n: int,
+        type: int,
+        op: int,
+        initial: NDArray[generic] | None,
+        place: int,
+        result: NDArray[generic] | None,
+        taken: int | None,
+        average: bool,
+    ) -> None:
+        """Enter a call that has succeeded: its arguments, and the arrays that it worked on.
+
+        ``taken``: the byte of the input from which on the result was copied.
+        """
+    def clear(self) -> None: ...
 
 def reserve_control(descriptor: int, ranks: int) -> int:
     """Make sure that there is memory for the control region. Returns 0 or an errno."""

@@ -155,6 +155,7 @@ class Communicator:
         self._endpoint = endpoint
         self._defaults: dict[tuple[str, int, Contract | None], _Default] = {}
         self._spread: dict[tuple[str, int, Contract | None], Schedule] = {}
+        self._call = endpoint.known(self._long_way)
 
     @property
     def rank(self) -> int:
@@ -264,7 +265,7 @@ class Communicator:
         "across-sizes", where an element's bits do not depend on where it lies either; "rank-order", the sum from rank 0
         to the last, rounded once. Errors are those of ``run``.
         """
-        return self._call("all_reduce", x, out, async_, op, reproducible=reproducible)
+        return self._call("all_reduce", x, out, async_, op, 0, None, reproducible)
 
     @overload
     def all_gather(
@@ -296,7 +297,7 @@ class Communicator:
 
         Allocates without ``out``. With ``counts``, ``x`` of rank r has ``counts[r]`` rows. Errors are those of ``run``.
         """
-        return self._call("all_gather", x, out, async_, counts=counts)
+        return self._call("all_gather", x, out, async_, "sum", 0, counts, None)
 
     @overload
     def reduce_scatter(
@@ -332,7 +333,7 @@ class Communicator:
         Allocates without ``out``. With ``counts``, block r has ``counts[r]`` rows. Errors are those of ``run``;
         InvalidArgument where axis 0 does not divide.
         """
-        return self._call("reduce_scatter", x, out, async_, op, counts=counts)
+        return self._call("reduce_scatter", x, out, async_, op, 0, counts, None)
 
     @overload
     def all_to_all(
@@ -366,7 +367,7 @@ class Communicator:
         ``counts[1][r]``; allocates without ``out``, which must lie apart. Errors are those of ``run``; InvalidArgument
         where axis 0 does not divide.
         """
-        return self._call("all_to_all", x, out, async_, counts=counts)
+        return self._call("all_to_all", x, out, async_, "sum", 0, counts, None)
 
     @overload
     def broadcast(
@@ -388,7 +389,7 @@ class Communicator:
 
         Off the root ``x`` is not read: it may be None where there is an ``out``. Errors are those of ``run``.
         """
-        return self._call("broadcast", x, out, async_, root=root)
+        return self._call("broadcast", x, out, async_, "sum", root, None, None)
 
     @overload
     def reduce(
@@ -423,7 +424,7 @@ class Communicator:
 
         The other ranks get None; their ``x`` and ``out`` are not written. Errors are those of ``run``.
         """
-        return self._call("reduce", x, out, async_, op, root)
+        return self._call("reduce", x, out, async_, op, root, None, None)
 
     @overload
     def gather(
@@ -459,7 +460,7 @@ class Communicator:
         The root allocates without ``out``; the other ranks get None, their ``out`` is not written. With ``counts``,
         ``x`` of rank r has ``counts[r]`` rows. Errors are those of ``run``.
         """
-        return self._call("gather", x, out, async_, root=root, counts=counts)
+        return self._call("gather", x, out, async_, "sum", root, counts, None)
 
     @overload
     def scatter(
@@ -496,20 +497,21 @@ class Communicator:
         for an ``x`` of this shape and type. With ``counts``, block r has ``counts[r]`` rows. Errors are those of
         ``run``; InvalidArgument where axis 0 does not divide.
         """
-        return self._call("scatter", x, out, async_, root=root, counts=counts)
+        return self._call("scatter", x, out, async_, "sum", root, counts, None)
 
-    def _call(
+    def _long_way(
         self,
         name: str,
         x: NDArray[Scalar] | None,
         out: NDArray[Scalar] | None,
         async_: bool,
-        op: str = "sum",
-        root: int = 0,
-        counts: object = None,
-        reproducible: Contract | None = None,
+        op: str,
+        root: int,
+        counts: object,
+        reproducible: Contract | None,
     ) -> object:
-        """Run the default schedule of a collective."""
+        """Run the default schedule of a collective. ``_call`` does the same, and remembers."""
+        key = (name, x, out, async_, op, root, counts, reproducible)
         rows: Counts | None = None
         threads = self._endpoint.threads
         try:
@@ -529,7 +531,7 @@ class Communicator:
             self._endpoint.refuse(error, async_)
         if async_:
             return self._endpoint.start(schedule, x, out, op, None, rows)
-        return self._endpoint.run(schedule, x, out, op, None, rows)
+        return self._endpoint.run(schedule, x, out, op, None, rows, key)
 
     def _spread_out(self, name: str, root: int, reproducible: Contract | None) -> Schedule:
         """The default schedule with an instance for each thread."""

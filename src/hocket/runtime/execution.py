@@ -125,7 +125,18 @@ class Endpoint:
         self._timeout = timeout
         self._ended = ""
         self._prepared: dict[int, _Prepared] = {}
+        self._known: _native.Known | None = None
         _endpoints.add(self)
+
+    def known(self, long_way: Callable[..., object]) -> Callable[..., object]:
+        """Make ``long_way`` short for calls that it has made before: what its ``run`` is given as ``key`` is the key.
+
+        Keys are the arguments of ``long_way``: eight, the second and third of them arrays or None, and equal where the
+        others are the same objects. Arrays are equal where they have the same type and shape and lie to each other in
+        the same way.
+        """
+        self._known = _native.Known(self._alive(), long_way, self._raise)
+        return self._known.call
 
     def run(
         self,
@@ -135,8 +146,9 @@ class Endpoint:
         op: str,
         tile: int | None = None,
         counts: Counts | None = None,
+        key: tuple[object, ...] | None = None,
     ) -> Array | None:
-        """See ``Communicator.run``. With ``counts``, arrays have as many rows as they say."""
+        """See ``Communicator.run``. With ``counts``, arrays have as many rows as they say; ``key``: see ``known``."""
         member = self._alone()
         try:
             prepared, bound, code = self._check(schedule, x, out, op, tile, counts)
@@ -144,9 +156,13 @@ class Endpoint:
             self.refuse(error)
         source, target, n, kind, initial, place, result, taken, units = bound
         outcome = member.run(prepared.plan, source, target, n, kind, code, tile or 0, initial, place, units)
-        if outcome is None and taken is None and op != "avg":
-            return result
-        return self._end(outcome, schedule, bound, op)
+        if outcome is not None or taken is not None or op == "avg":
+            result = self._end(outcome, schedule, bound, op)
+        if key is not None and units is None and n is not None and self._known is not None:
+            begin = None if taken is None or source is None else taken.start * source.itemsize
+            arrays = (source, target, n, kind, code, initial, place, result, begin)
+            self._known.learn(key, prepared.plan, schedule, *arrays, op == "avg")
+        return result
 
     def start(
         self,
@@ -282,6 +298,8 @@ class Endpoint:
             flight.wait()
         self._flights = deque()  # the last one would keep the member; another thread may look at the old ones
         self._member = None
+        if self._known is not None:
+            self._known.clear()
         self._ended = why
         self._prepared.clear()
         if self._own_lifeline is not None:

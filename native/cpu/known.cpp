@@ -1,0 +1,251 @@
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#include "known.h"
+
+#include <nanobind/stl/optional.h>
+#include <numpy/arrayobject.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <iterator>
+#include <optional>
+
+#include "member.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace hocket {
+namespace {
+
+constexpr u32 kEntries = 64, kDimensions = 4;
+constexpr u64 kBrief = 32 << 10;  // bytes of the larger array up to which a call is brief
+
+// The arguments of a call: two arrays, and options, which count as equal only where they are the same object.
+constexpr u32 kX = 1, kOut = 2, kArguments = 8;
+
+constexpr long long kApart = 1ll << 62;  // of two arrays
+
+// All that tells one call from another. Without padding: compared as bytes.
+struct Key {
+    PyObject* options[kArguments];  // null in the place of an array
+    PyArray_Descr* types[2];        // null for no array
+    long long dimensions[2];
+    long long shapes[2][kDimensions];
+    long long between;              // bytes from x to out, where they overlap
+};
+
+bool operator==(const Key& a, const Key& b) { return std::memcmp(&a, &b, sizeof(Key)) == 0; }
+
+// Where the arrays of a call lie, and how long they are.
+struct Facts {
+    char* data[2];
+    u64 bytes[2];
+};
+
+// False for arguments that only the long way understands.
+bool describe(PyObject* const* arguments, Key& key, Facts& facts) {
+    std::memset(&key, 0, sizeof key);
+    for (u32 a = 0; a < kArguments; ++a)
+        if (a != kX && a != kOut) key.options[a] = arguments[a];
+    for (u32 i = 0; i < 2; ++i) {
+        PyObject* given = arguments[kX + i];
+        facts.data[i] = nullptr;
+        facts.bytes[i] = 0;
+        if (given == Py_None) continue;
+        if (!PyArray_CheckExact(given)) return false;
+        auto* array = reinterpret_cast<PyArrayObject*>(given);
+        const int dimensions = PyArray_NDIM(array);
+        if (!PyArray_CHKFLAGS(array, NPY_ARRAY_CARRAY) || dimensions > int(kDimensions)) return false;
+        key.types[i] = PyArray_DESCR(array);
+        key.dimensions[i] = dimensions;
+        u64 bytes = u64(PyArray_ITEMSIZE(array));
+        for (int d = 0; d < dimensions; ++d) bytes *= u64(key.shapes[i][d] = PyArray_DIM(array, d));
+        if (bytes == 0) return false;
+        facts.data[i] = static_cast<char*>(PyArray_DATA(array));
+        facts.bytes[i] = bytes;
+    }
+    if (facts.bytes[0] == 0 || facts.bytes[1] == 0) return facts.bytes[0] + facts.bytes[1] != 0;
+    const bool apart = facts.data[0] + facts.bytes[0] <= facts.data[1] || facts.data[1] + facts.bytes[1] <= facts.data[0];
+    key.between = apart ? kApart : facts.data[1] - facts.data[0];
+    return true;
+}
+
+// One of the arrays that a call works on: none, the two that are given, one that is made for the result, or one like x
+// that is made for the call alone.
+enum Which : u32 { kNone, kFirst, kSecond, kFresh, kCopy };
+
+struct Entry {
+    Key key{};
+    std::vector<nb::object> owned;  // what the key points to
+    nb::object plan, schedule;
+    Which input, output, initial, result;
+    u64 n, place;
+    std::optional<u64> taken;  // the byte of the input from which on the result is copied there
+    u32 type, op;
+    bool average;
+    nb::object fresh_type;
+    u32 fresh_dimensions;
+    npy_intp fresh_shape[kDimensions];
+};
+
+class Known {
+  public:
+    // `long_way` takes the same arguments. `failed` takes what became of a call and its schedule, and raises.
+    Known(nb::object member, nb::object long_way, nb::object failed)
+        : member_(std::move(member)),
+          long_way_(std::move(long_way)),
+          failed_(std::move(failed)),
+          communicator_(nb::cast<Member*>(member_)) {}
+
+    PyObject* call(PyObject* const* arguments, Py_ssize_t count) {
+        Key key;
+        Facts facts;
+        if (count == kArguments && member_ && describe(arguments, key, facts)) {
+            const Entry* entry = entries_[place_of(key)].get();
+            if (entry != nullptr && entry->key == key)
+                if (PyObject* found = make(*entry, arguments, facts)) return found;
+            if (PyErr_Occurred()) return nullptr;
+        }
+        return PyObject_Vectorcall(long_way_.ptr(), arguments, size_t(count), nullptr);
+    }
+
+    // Enters a call that has succeeded, if it is one that the table can hold. The arrays are those that it worked on.
+    void learn(const nb::tuple& arguments, nb::object plan, nb::object schedule, nb::handle input, nb::handle output,
+               u64 n, u32 type, u32 op, nb::handle initial, u64 place, nb::handle result, std::optional<u64> taken,
+               bool average) {
+        Key key;
+        Facts facts;
+        if (arguments.size() != kArguments || !describe(PySequence_Fast_ITEMS(arguments.ptr()), key, facts)) return;
+        auto entry = std::make_unique<Entry>();
+        entry->key = key;
+        for (u32 a = 0; a < kArguments; ++a)
+            if (a != kX && a != kOut) entry->owned.push_back(nb::borrow(arguments[a]));
+        for (PyArray_Descr* type : key.types)
+            if (type != nullptr) entry->owned.push_back(nb::borrow(reinterpret_cast<PyObject*>(type)));
+        const auto which = [&](nb::handle array) {
+            if (array.is_none()) return kNone;
+            if (array.is(arguments[kX])) return kFirst;
+            return array.is(arguments[kOut]) ? kSecond : kFresh;
+        };
+        entry->input = which(input);
+        entry->output = which(output);
+        entry->initial = which(initial);
+        entry->result = which(result);
+        if (entry->input == kFresh && !input.is(result)) entry->input = kCopy;
+        if (entry->result == kFresh) {
+            auto* array = reinterpret_cast<PyArrayObject*>(result.ptr());
+            if (!PyArray_CheckExact(result.ptr()) || PyArray_NDIM(array) > int(kDimensions)) return;
+            entry->fresh_type = nb::borrow(reinterpret_cast<PyObject*>(PyArray_DESCR(array)));
+            entry->fresh_dimensions = u32(PyArray_NDIM(array));
+            std::copy_n(PyArray_DIMS(array), entry->fresh_dimensions, entry->fresh_shape);
+        }
+        entry->plan = std::move(plan);
+        entry->schedule = std::move(schedule);
+        entry->n = n;
+        entry->place = place;
+        entry->taken = taken;
+        entry->type = type;
+        entry->op = op;
+        entry->average = average;
+        entries_[place_of(key)] = std::move(entry);
+    }
+
+    // Forgets all calls, and the member.
+    void clear() {
+        member_.reset();
+        for (auto& entry : entries_) entry.reset();
+    }
+
+    int traverse(visitproc visit, void* arg) {
+        Py_VISIT(long_way_.ptr());
+        Py_VISIT(failed_.ptr());
+        return 0;
+    }
+
+  private:
+    static u64 place_of(const Key& key) {
+        u64 words[sizeof(Key) / sizeof(u64)], hash = 0;
+        std::memcpy(words, &key, sizeof key);
+        for (u64 i = 0; i < std::size(words); ++i) hash += words[i] * (0x9e3779b97f4a7c15 * (2 * i + 1));
+        return hash >> 58;
+    }
+
+    // Null without an error where the call must wait for another one, which is not for here.
+    PyObject* make(const Entry& entry, PyObject* const* arguments, const Facts& facts) {
+        const nb::object plan = entry.plan, schedule = entry.schedule;  // the entry may be gone after the call
+        nb::object fresh;
+        if (entry.fresh_type) {
+            auto* type = reinterpret_cast<PyArray_Descr*>(entry.fresh_type.inc_ref().ptr());
+            fresh = nb::steal(PyArray_NewFromDescr(&PyArray_Type, type, int(entry.fresh_dimensions), entry.fresh_shape,
+                                                   nullptr, nullptr, 0, nullptr));
+            if (!fresh) return nullptr;
+        }
+        std::unique_ptr<char[]> copy;
+        if (entry.input == kCopy) copy = std::make_unique_for_overwrite<char[]>(facts.bytes[0]);
+        auto* made = reinterpret_cast<PyArrayObject*>(fresh.ptr());
+        PyObject* const objects[] = {Py_None, arguments[kX], arguments[kOut], fresh.ptr()};
+        char* const data[] = {nullptr, facts.data[0], facts.data[1],
+                              made ? static_cast<char*>(PyArray_DATA(made)) : nullptr, copy.get()};
+        const u64 bytes[] = {0, facts.bytes[0], facts.bytes[1], made ? u64(PyArray_NBYTES(made)) : 0};
+        char* const whole = data[entry.input != kNone ? entry.input : entry.output];
+        const Call call{data[entry.input], data[entry.output], data[entry.initial], whole + entry.place,
+                        bytes[entry.initial], entry.n, 0, entry.type, entry.op, true};
+        const Which input = entry.input, result = entry.result;
+        const std::optional<u64> taken = entry.taken;
+        const Divide divide = entry.average && result != kNone ? kernels().divide[entry.type] : nullptr;
+        Outcome outcome;
+        {
+            Gil gil(std::max({bytes[kFirst], bytes[kSecond], bytes[kFresh]}) <= kBrief);
+            const std::unique_lock<std::mutex> lock(communicator_->busy, std::try_to_lock);
+            if (!lock.owns_lock() || communicator_->flights != 0) return nullptr;
+            outcome = communicator_->communicator->run(*nb::inst_ptr<Plan>(plan), call);
+            if (taken && outcome.fault == Fault::kNone) std::memcpy(data[result], data[input] + *taken, bytes[result]);
+            if (divide != nullptr && outcome.fault == Fault::kNone)
+                divide(data[result], bytes[result], communicator_->communicator->size());
+        }
+        if (outcome.fault == Fault::kNone) return Py_NewRef(objects[result]);
+        if (!PyErr_Occurred()) failed_(std::move(outcome), schedule);
+        return nullptr;
+    }
+
+    nb::object member_, long_way_, failed_;
+    Member* communicator_;
+    std::array<std::unique_ptr<Entry>, kEntries> entries_;
+};
+
+// The method itself, without what binding it to Python would cost.
+PyObject* call(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+    try {
+        return nb::inst_ptr<Known>(self)->call(arguments, count);
+    } catch (nb::python_error& error) {
+        error.restore();
+    } catch (const std::exception& error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+    return nullptr;
+}
+
+PyMethodDef method{"call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call)), METH_FASTCALL, nullptr};
+
+int traverse(PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    return nb::inst_ready(self) ? nb::inst_ptr<Known>(self)->traverse(visit, arg) : 0;
+}
+
+PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)}, {0, nullptr}};
+
+}  // namespace
+
+void bind_known(nb::module_& module) {
+    if (PyArray_ImportNumPyAPI() < 0) throw nb::python_error();
+    nb::class_<Known>(module, "Known", nb::type_slots(slots))
+        .def(nb::init<nb::object, nb::object, nb::object>(), "member"_a, "long_way"_a, "failed"_a)
+        .def_prop_ro("call", [](nb::handle self) { return nb::steal(PyCFunction_New(&method, self.ptr())); })
+        .def("learn", &Known::learn, "arguments"_a, "plan"_a, "schedule"_a, "input"_a.none(), "output"_a.none(), "n"_a,
+             "type"_a, "op"_a, "initial"_a.none(), "place"_a, "result"_a.none(),
+             "taken"_a.none(), "average"_a)
+        .def("clear", &Known::clear);
+}
+
+}  // namespace hocket

@@ -1,0 +1,83 @@
+// A communicator as Python holds it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "communicator.h"
+
+namespace hocket {
+
+// Whether a signal handler raised. Its exception stays set in this thread.
+inline bool python_interrupted() {
+    nanobind::gil_scoped_acquire held;
+    return PyErr_CheckSignals() != 0;
+}
+
+// The GIL during a call. A brief call keeps it, because giving it away and getting it back costs as much as such a call;
+// but only while it spins.
+class Gil {
+  public:
+    explicit Gil(bool brief) {
+        kept_ = this;
+        if (!brief) release();
+    }
+    ~Gil() {
+        kept_ = nullptr;
+        if (others_ != nullptr) PyEval_RestoreThread(others_);
+    }
+    Gil(const Gil&) = delete;
+    Gil& operator=(const Gil&) = delete;
+
+    // Lets other threads have it, if the calling thread has it for a call.
+    static void let_go() {
+        if (kept_ != nullptr) kept_->release();
+    }
+
+  private:
+    void release() {
+        kept_ = nullptr;
+        others_ = PyEval_SaveThread();
+    }
+
+    static inline thread_local Gil* kept_ = nullptr;
+    PyThreadState* others_ = nullptr;
+};
+
+// Together with the memory and the descriptors it uses, which belong to it, and the calls that are made in the
+// background.
+struct Member {
+    Member(u32 rank, u32 size, int descriptor, std::vector<int> lifelines, u32 spins, u32 yields, double timeout,
+           u32 threads)
+        : memory(descriptor, size), lifelines(std::move(lifelines)) {
+        Settings settings{{spins, yields}, timeout, python_interrupted};
+        settings.threads = threads;
+        settings.patient = Gil::let_go;
+        communicator = std::make_unique<Communicator>(rank, size, memory, this->lifelines, settings);
+    }
+    ~Member() {
+        for (const int lifeline : lifelines)
+            if (lifeline >= 0) ::close(lifeline);
+    }
+    Member(const Member&) = delete;
+    Member& operator=(const Member&) = delete;
+
+    // In a child after fork. Its threads are not here: nothing may wait for them.
+    void forked() {
+        (void)communicator.release();
+        (void)queue.release();
+    }
+
+    SharedMemory memory;
+    const std::vector<int> lifelines;
+    std::unique_ptr<Communicator> communicator;
+    std::mutex busy;
+    std::atomic<u32> flights{0};  // calls in the background that have not ended
+    std::unique_ptr<Queue> queue = std::make_unique<Queue>();
+};
+
+}  // namespace hocket

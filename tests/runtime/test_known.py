@@ -1,0 +1,252 @@
+"""Calls that are known to be good (native/cpu/known.cpp): they skip the long way, and only they."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import hocket
+from hocket import Communicator, HocketError
+from hocket.errors import CallTimeout, CommunicatorDead, InvalidArgument, PeerFailed, PeerRefused, WrongType
+from hocket.runtime.execution import Endpoint
+
+Array = NDArray[np.generic]
+
+
+@contextmanager
+def long_way() -> Iterator[mock.Mock]:
+    """Counts the calls that take the long way."""
+    with mock.patch.object(Endpoint, "run", autospec=True, side_effect=Endpoint.run) as run:
+        yield run
+
+
+def forms(comm: Communicator) -> None:
+    """Every collective, in every form whose arrays native code can find or make: short from the second call on."""
+    p, r = comm.size, comm.rank
+    whole, block = np.arange(6.0 * p).reshape(3 * p, 2), np.zeros((3, 2))
+    own = whole[3 * r : 3 * r + 3]
+    cases: list[Callable[[], object]] = [
+        lambda: comm.all_reduce(whole),
+        lambda: comm.all_reduce(whole, whole[:]),
+        lambda: comm.all_reduce(whole, np.empty_like(whole)),
+        lambda: comm.all_reduce(whole, op="max"),
+        lambda: comm.all_reduce(whole, op="avg"),
+        lambda: comm.all_reduce(whole, reproducible="rank-order"),
+        lambda: comm.all_gather(own),
+        lambda: comm.all_gather(own, whole),
+        lambda: comm.all_gather(block, whole),
+        lambda: comm.reduce_scatter(whole, own),
+        lambda: comm.all_to_all(whole),
+        lambda: comm.all_to_all(whole, np.empty_like(whole)),
+        lambda: comm.broadcast(whole),
+        lambda: comm.broadcast(whole if r == 1 else None, np.empty_like(whole), root=1),
+        lambda: comm.reduce(whole, np.empty_like(whole) if r == 0 else None),
+        lambda: comm.gather(block),
+        lambda: comm.gather(own, whole, root=1),
+        lambda: comm.scatter(whole),
+        lambda: comm.scatter(whole, block, root=1),
+    ]
+    for number, case in enumerate(cases):
+        start = np.arange(whole.size).reshape(whole.shape) % 7 + r
+        results = []
+        for again in range(3):
+            whole[:], block[:] = start, r
+            with long_way() as run:
+                found = case()
+            assert run.call_count == (again == 0), (number, again, r)
+            results.append((type(found), getattr(found, "shape", None), np.array(found).tolist(), whole.tolist()))
+        assert results[0] == results[1] == results[2], (number, r)
+
+
+def test_every_form() -> None:
+    hocket.spawn(forms, 3)
+
+
+def wrong_after_right(comm: Communicator) -> None:
+    """A call that differs from a known one in anything that matters takes the long way, to the same errors."""
+    x, out = np.ones(12), np.zeros(12)
+    for _ in range(2):
+        comm.all_reduce(x, out)
+        comm.reduce_scatter(np.ones((2, 3)))
+    frozen = np.zeros(12)
+    frozen.flags.writeable = False
+    names = np.empty(12, object)
+    bad: list[tuple[type[HocketError], Callable[[], object]]] = [
+        (InvalidArgument, lambda: comm.all_reduce(x, frozen)),
+        (InvalidArgument, lambda: comm.all_reduce(x[::2], out[:6])),
+        (InvalidArgument, lambda: comm.all_reduce(x, out[:6])),
+        (InvalidArgument, lambda: comm.all_reduce(x[:6], x[3:9])),
+        (InvalidArgument, lambda: comm.all_reduce(x, out, op="xor")),
+        (InvalidArgument, lambda: comm.reduce_scatter(np.ones((3, 2)))),
+        (WrongType, lambda: comm.all_reduce(names, names)),
+        (WrongType, lambda: comm.all_reduce(x, np.zeros(12, np.float32))),
+        (WrongType, lambda: comm.all_reduce(x.astype(">f8"), out.astype(">f8"))),
+        (WrongType, lambda: comm.all_reduce(list(x), out)),  # type: ignore[type-var]
+        (WrongType, lambda: comm.all_reduce(np.ma.array(x), out)),
+    ]
+    for turn, (kind, call) in enumerate(bad):
+        with pytest.raises(kind if comm.rank == turn % comm.size else PeerRefused):
+            call() if comm.rank == turn % comm.size else comm.all_reduce(x, out)
+        found = comm.all_reduce(np.full(12, comm.rank + 1.0), out)
+        assert found is out
+        assert (out == comm.size * (comm.size + 1) / 2).all(), turn
+
+
+def test_wrong_calls_after_right_ones() -> None:
+    hocket.spawn(wrong_after_right, 2)
+
+
+def in_order(comm: Communicator) -> None:
+    """A known call waits for those in the background."""
+    x, y = np.ones(4), np.ones(1 << 18)
+    comm.all_reduce(x)
+    for turn in range(20):
+        x[:], y[:] = turn, comm.rank
+        handles = [comm.all_reduce(y, async_=True) for _ in range(3)]
+        comm.all_reduce(x)
+        assert (x == turn * comm.size).all()
+        assert all(handle.done() for handle in handles)
+
+
+def test_calls_have_one_order() -> None:
+    hocket.spawn(in_order, 2)
+
+
+def more_than_the_table_holds(comm: Communicator) -> None:
+    for turn in range(3):
+        for n in range(1, 200):
+            x = np.full(n, turn + n)
+            assert comm.all_reduce(x) is x
+            assert (x == comm.size * (turn + n)).all()
+    type_of_one_call = np.dtype([(f"field{comm.rank}", "i4"), ("other", "i4")])
+    before = sys.getrefcount(type_of_one_call)
+    for _ in range(2):
+        comm.broadcast(np.zeros(3, type_of_one_call))
+    assert sys.getrefcount(type_of_one_call) == before + 1, "the table owns what it compares with"
+    for n in range(1, 2000):
+        comm.broadcast(np.zeros(n, np.int8))
+    assert sys.getrefcount(type_of_one_call) == before, "and forgets"
+
+
+def test_the_table_is_bounded() -> None:
+    hocket.spawn(more_than_the_table_holds, 2)
+
+
+def leaves(comm: Communicator) -> str:
+    x = np.ones(4)
+    for _ in range(3):
+        comm.all_reduce(x)
+    if comm.rank == 0:
+        comm.close()
+        with pytest.raises(CommunicatorDead, match="closed"):
+            comm.all_reduce(x)
+        return ""
+    with pytest.raises(PeerFailed, match="rank 0 closed its communicator"):
+        comm.all_reduce(x)
+    with pytest.raises(CommunicatorDead, match="rank 0 closed its communicator"):
+        comm.all_reduce(x)
+    return "told"
+
+
+def test_a_peer_that_leaves() -> None:
+    assert hocket.spawn(leaves, 2) == ["", "told"]
+
+
+def test_a_communicator_that_is_dropped_is_collected() -> None:
+    comm = hocket.init()
+    comm.all_reduce(np.ones(4))
+    comm.all_reduce(np.ones(4))
+    found = weakref.ref(comm)
+    del comm
+    gc.collect()
+    assert found() is None
+
+
+def waits(comm: Communicator) -> None:
+    """Rank 0 is late for a known call: the other threads of rank 1 run, and so do its signal handlers."""
+    x = np.ones(4)
+    comm.all_reduce(x)
+    here, over = comm.split(comm.rank), comm.dup()
+    assert here is not None
+    if comm.rank == 0:
+        over.barrier()  # rank 1 waits by now, or will; its thread says so
+        comm.all_reduce(x)
+        over.barrier()
+        return
+    caught = []
+    signal.signal(signal.SIGUSR1, lambda *_: caught.append(True))
+    lock = threading.Lock()
+    lock.acquire()
+
+    def other() -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        while not caught:
+            pass  # runs, and lets the main thread run its handlers
+        over.barrier()
+        lock.release()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    comm.all_reduce(x)
+    assert lock.acquire(timeout=60)
+    over.barrier()
+    thread.join()
+
+
+def test_a_known_call_that_waits_holds_nobody_up() -> None:
+    hocket.spawn(waits, 2)
+
+
+class Stop(Exception):
+    pass
+
+
+def interrupted(comm: Communicator) -> None:
+    x = np.ones(4)
+    comm.all_reduce(x)
+    other = comm.dup()
+    if comm.rank == 0:
+        with pytest.raises(PeerFailed, match=r"closed|interrupted"):
+            other.barrier()
+        with pytest.raises(PeerFailed, match="was interrupted"):
+            comm.all_reduce(x)
+        return
+
+    def stop(*_: object) -> None:
+        raise Stop
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    with pytest.raises(Stop):
+        comm.all_reduce(x)
+    other.close()
+
+
+def test_a_signal_ends_a_known_call() -> None:
+    hocket.spawn(interrupted, 2)
+
+
+def test_timeout_names_the_rank() -> None:
+    def late(comm: Communicator) -> None:
+        with hocket.init(timeout=1) as mine:
+            x = np.ones(4)
+            mine.all_reduce(x)
+            comm.barrier()
+            if mine.rank == 1:
+                with pytest.raises(CallTimeout, match="rank 0"):
+                    mine.all_reduce(x)
+                assert mine.rank == 1
+            comm.barrier()
+
+    hocket.spawn(late, 2)
