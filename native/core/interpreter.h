@@ -4,6 +4,9 @@
 // slots to send into are free; then it *executes* and *publishes*. `advance` visits each thread block once and never
 // blocks. The tile loop is the outer one. There is one instruction, `dsts = reduce(srcs)`.
 //
+// A call in one round has the messages of all ranks in place before it advances: `send` has executed the steps that send,
+// and nothing that they store is waited for but by the call header. Its ends are always ready and count no messages.
+//
 // The hardware layer H supplies, beside the operations of slots.h,
 //   h.publish_semaphore / H::observe_semaphore    a step's writes -> the steps of the same rank that wait for it
 //   h.reduce(dsts, m, srcs, k, bytes)             the kernel; it allows a destination to be one of the sources
@@ -93,12 +96,34 @@ template <class H> class Execution {
   public:
     // The arrays have one entry for each thread block and each connection; `pointers` has one for each operand of the
     // step that has most. They belong to the caller and outlive the execution. Ends are ready to use.
-    Execution(const PlanView& plan, const Geometry& geometry, const Buffer (&buffers)[3], Cursor* cursors, End* ends)
-        : plan_(plan), geometry_(geometry), buffers_{buffers[0], buffers[1], buffers[2]}, cursors_(cursors), ends_(ends) {
+    Execution(const PlanView& plan, const Geometry& geometry, const Buffer (&buffers)[3], Cursor* cursors, End* ends,
+              bool one_round = false)
+        : plan_(plan),
+          geometry_(geometry),
+          buffers_{buffers[0], buffers[1], buffers[2]},
+          cursors_(cursors),
+          ends_(ends),
+          one_round_(one_round) {
         for (u32 b = 0; b < plan_.header->blocks; ++b) {
             cursors_[b].finished = 0;
             cursors_[b].step = 0;
             cursors_[b].tile = plan_.blocks[b].steps == 0 ? geometry_.tiles : 0;
+        }
+    }
+
+    // In one round: stores what this rank sends. Messages lie in the order of the steps that send them; equal ones are
+    // one, and stored once.
+    void send(H& hardware, char** pointers) {
+        const char* last = nullptr;
+        for (u32 s = 0; s < plan_.header->steps; ++s) {
+            const StepRecord& step = plan_.steps[s];
+            if (!sends(step)) continue;
+            const End& end = ends_[plan_.operands[step.first_operand + step.sources].unit];
+            if (end.slots <= last) continue;
+            last = end.slots;
+            StepRecord once = step;
+            once.destinations = 1;
+            execute(hardware, pointers, once, 0);
         }
     }
 
@@ -111,7 +136,7 @@ template <class H> class Execution {
             const BlockRecord& block = plan_.blocks[b];
             while (cursor.tile < geometry_.tiles && ready(block, cursor)) {
                 const StepRecord& step = plan_.steps[block.first_step + cursor.step];
-                execute(hardware, pointers, step, cursor.tile);
+                if (!one_round_ || !sends(step)) execute(hardware, pointers, step, cursor.tile);
                 if (++cursor.step == block.steps) {
                     cursor.step = 0;
                     ++cursor.tile;
@@ -142,6 +167,9 @@ template <class H> class Execution {
     }
 
   private:
+    // In one round, a step that sends does nothing else.
+    bool sends(const StepRecord& step) const { return plan_.operands[step.first_operand + step.sources].place == kSend; }
+
     bool ready(const BlockRecord& block, const Cursor& cursor) {
         const StepRecord& step = plan_.steps[block.first_step + cursor.step];
         if (!waits_met(step, cursor)) return false;
@@ -192,7 +220,7 @@ template <class H> class Execution {
 
     // Exactly one slot operation for each connection end, even for zero bytes.
     void publish(H& hardware, const StepRecord& step, Cursor& cursor) {
-        for (u32 o = 0; o < step.sources + step.destinations; ++o) {
+        for (u32 o = 0; o < step.sources + step.destinations && !one_round_; ++o) {
             const OperandRecord& operand = plan_.operands[step.first_operand + o];
             if (operand.place < kReceive) continue;
             End& end = ends_[operand.unit];
@@ -208,6 +236,7 @@ template <class H> class Execution {
     Buffer buffers_[3];
     Cursor* cursors_;
     End* ends_;
+    bool one_round_;
 };
 
 }  // namespace hocket

@@ -13,9 +13,10 @@ using u64 = unsigned long long;
 static_assert(sizeof(u32) == 4 && sizeof(u64) == 8);
 
 // `widest`: the largest number of chunks that a slot of any rank holds; the tile follows from it.
-// `slots`: the least number of slots a connection needs. `scratch`: scratch chunks.
+// `slots`: the least number of slots a connection needs. `scratch`: scratch chunks. `eager`: chunks of the eager area that
+// the rank that sends most needs for a call in one round; 0 if the schedule takes more than one (runtime/plan.py).
 #define HOCKET_PLAN_HEADER(X)                                                                                     \
-    X(magic) X(rank) X(ranks) X(chunks) X(input_blocks) X(output_blocks) X(scratch) X(slots) X(widest)            \
+    X(magic) X(rank) X(ranks) X(chunks) X(input_blocks) X(output_blocks) X(scratch) X(slots) X(widest) X(eager)   \
     X(blocks) X(steps) X(operands) X(waits) X(connections)
 
 // A thread block: `steps` steps from `first_step`.
@@ -31,8 +32,9 @@ static_assert(sizeof(u32) == 4 && sizeof(u64) == 8);
 // A wait: the step of a thread block of this rank that must have finished the same tile. `step` counts in its block.
 #define HOCKET_PLAN_WAIT(X) X(block) X(step)
 
-// A connection this rank is one end of (`sends` 1: the sending end), and the most chunks one of its slots holds.
-#define HOCKET_PLAN_CONNECTION(X) X(peer) X(channel) X(sends) X(width)
+// A connection this rank is one end of (`sends` 1: the sending end), the most chunks one of its slots holds, and where in
+// the sender's eager area its message begins.
+#define HOCKET_PLAN_CONNECTION(X) X(peer) X(channel) X(sends) X(width) X(place)
 
 #define HOCKET_FIELD(name) u32 name;
 struct PlanHeader { HOCKET_PLAN_HEADER(HOCKET_FIELD) };
@@ -44,7 +46,7 @@ struct ConnectionRecord { HOCKET_PLAN_CONNECTION(HOCKET_FIELD) };
 #undef HOCKET_FIELD
 
 // Changes whenever the layout or its meaning does.
-constexpr u32 kPlanMagic = 0x686b0001;
+constexpr u32 kPlanMagic = 0x686b0002;
 
 // Where an operand lies. The first three are also the numbers of a rank's buffers.
 enum Place : u32 { kInput = 0, kOutput = 1, kScratch = 2, kReceive = 3, kSend = 4 };
@@ -88,6 +90,7 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
         const ConnectionRecord& record = view.connections[c];
         if (record.peer >= h.ranks || record.peer == h.rank || record.sends > 1 || record.width > h.widest)
             return "a connection makes no sense";
+        if (h.eager != 0 && u64(record.place) + record.width > h.eager) return "a message is outside the eager area";
     }
     const u64 chunks[] = {u64(h.input_blocks) * h.chunks, u64(h.output_blocks) * h.chunks, h.scratch};
     for (u32 b = 0; b < h.blocks; ++b) {

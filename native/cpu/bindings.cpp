@@ -250,15 +250,15 @@ NB_MODULE(_native, m) {
         .def_ro("said", &Outcome::said);
 
     nb::class_<CallHeader>(m, "CallHeader")
-        .def_ro("digest", &CallHeader::digest)
-        .def_ro("n", &CallHeader::n)
-        .def_ro("tile", &CallHeader::tile)
-        .def_ro("type", &CallHeader::type)
-        .def_ro("op", &CallHeader::op)
-        .def_ro("counts", &CallHeader::counts)
-        .def_prop_ro("counted", [](const CallHeader& header) { return (header.flags & kCounted) != 0; })
-        .def_prop_ro("pairwise", [](const CallHeader& header) { return (header.flags & kPairwise) != 0; })
-        .def_prop_ro("size_known", [](const CallHeader& header) { return !(header.flags & kSizeUnknown); })
+        .def_prop_ro("digest", [](const CallHeader& header) { return header.terms.digest; })
+        .def_prop_ro("n", [](const CallHeader& header) { return header.terms.n; })
+        .def_prop_ro("tile", [](const CallHeader& header) { return header.terms.tile; })
+        .def_prop_ro("type", [](const CallHeader& header) { return header.terms.type; })
+        .def_prop_ro("op", [](const CallHeader& header) { return header.terms.op; })
+        .def_prop_ro("counts", [](const CallHeader& header) { return header.terms.counts; })
+        .def_prop_ro("counted", [](const CallHeader& header) { return (header.terms.flags & kCounted) != 0; })
+        .def_prop_ro("pairwise", [](const CallHeader& header) { return (header.terms.flags & kPairwise) != 0; })
+        .def_prop_ro("size_known", [](const CallHeader& header) { return !(header.terms.flags & kSizeUnknown); })
         .def_prop_ro("text", [](const CallHeader& header) { return nb::bytes(header.text); });
 
     nb::class_<Plan>(m, "Plan");

@@ -35,6 +35,13 @@ u64 difference(u32 rank, const Units& units) {
     return sum;
 }
 
+u64 signature(const Terms& terms) {
+    u64 hash = 0;
+    for (const u64 word : {terms.digest, terms.n, terms.tile, terms.counts, u64(terms.type), u64(terms.op), u64(terms.flags)})
+        hash = mix(hash ^ word);
+    return hash;
+}
+
 template <u64 N> void say(char (&text)[N], const std::string& what) {
     const u64 length = what.size() < N ? what.size() : N - 1;
     std::memcpy(text, what.data(), length);
@@ -44,7 +51,7 @@ template <u64 N> void say(char (&text)[N], const std::string& what) {
 }  // namespace
 
 Plan::Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::string name)
-    : words_(std::move(words)), digest_(digest), name_(std::move(name)) {
+    : words_(std::move(words)), digest_(digest), name_(std::move(name)), author_(communicator.authors_++) {
     if (const char* wrong = view_plan(words_.data(), words_.size(), view_))
         throw std::invalid_argument(std::string("this is no plan: ") + wrong);
     const PlanHeader& h = header();
@@ -70,57 +77,73 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
       lifelines_(std::move(lifelines)),
       settings_(settings),
       calls_(settings.first),
-      outcomes_(settings.threads) {}
+      outcomes_(settings.threads) {
+    for (CallHeader& line : control_[rank_].headers) line.signature = signature(line.terms);
+}
 
 Outcome Communicator::run(Plan& plan, const Call& call) {
+    if (dead()) return is_dead();
     const PlanHeader& h = plan.header();
-    CallHeader mine{};
-    mine.digest = plan.digest_;
-    mine.n = call.n;
-    mine.tile = call.tile;
-    mine.type = call.type;
-    mine.op = call.op;
-    mine.flags = call.size_known ? 0u : u32(kSizeUnknown);
+    Terms mine{plan.digest_, call.n, call.tile, 0, call.type, call.op, call.size_known ? 0u : u32(kSizeUnknown)};
+    std::string counted;
     if (call.units != nullptr) {
         mine.counts = call.units->digest ? *call.units->digest : difference(rank_, *call.units);
         mine.flags |= kCounted | (call.units->digest ? 0u : kPairwise);
-        say(mine.text, plan.name_ + "\n" + call.units->text);
-    } else {
-        say(mine.text, plan.name_);
+        counted = plan.name_ + "\n" + call.units->text;
     }
     const u64 slots = std::bit_ceil(h.slots > settings_.slots ? h.slots : settings_.slots);
-    const auto geometry_for = [&](u64 n, u32 type) {
-        return cut(n, type_bytes(type), h.chunks, h.widest, settings_.slot_bytes, call.tile);
-    };
     Geometry geometry{};
+    bool one_round = false;
+    Kernel kernel = nullptr;
+    const auto prepare = [&](u64 n, u32 type) {
+        geometry = cut(n, type_bytes(type), h.chunks, h.widest, settings_.slot_bytes, call.tile);
+        one_round = h.eager != 0 && geometry.tiles == 1 && h.eager * geometry.tile <= kEager && !(mine.flags & kPairwise);
+        kernel = plan.view_.combines ? kernels().reduce[type][call.op] : kernels().move;
+        return reserve(plan, geometry, one_round ? 0 : slots);
+    };
+    const auto execution = [&](char* input, char* output) {
+        const auto bounds = [&](Place place) { return call.units ? call.units->bounds[place].data() : nullptr; };
+        const Buffer buffers[3] = {{input, geometry.unit, h.chunks, bounds(kInput)},
+                                   {output, geometry.unit, h.chunks, bounds(kOutput)},
+                                   {scratch_.get(), h.scratch * geometry.chunk, h.scratch}};
+        return Execution<Cpu>(plan.view_, geometry, buffers, plan.cursors_.data(), plan.ends_.data(), one_round);
+    };
     const bool sure = !(mine.flags & (kSizeUnknown | kPairwise));  // of the size, before the others have said theirs
     if (sure) {
-        geometry = geometry_for(call.n, call.type);
-        if (const int failed = reserve(plan, geometry, slots)) {
+        if (const int failed = prepare(call.n, call.type)) {
             Outcome outcome = refuse(std::string("it has no memory for slots and scratch: ") + std::strerror(failed));
             if (outcome.fault == Fault::kRefused) outcome.fault = Fault::kMemory;
             return outcome;
         }
+        if (one_round) {
+            open_round(plan, geometry, calls_ + 1);
+            // What is to be copied into a buffer is still where it comes from.
+            const auto shift = call.initial_bytes != 0 ? call.initial - call.initial_to : 0;
+            Cpu cpu{kernel, control_, rank_, false};
+            execution(call.input ? call.input + shift : nullptr, call.input ? call.output : call.output + shift)
+                .send(cpu, plan.pointers_.data());
+        }
     }
-    Outcome entered = enter(mine);
+    Outcome entered = call.units ? enter(mine, counted, kNobody) : enter(mine, plan.name_, plan.author_);
     if (entered.fault != Fault::kNone) return entered;
-    u32 type = call.type;
     if (!sure) {
         u64 n = 0;
+        u32 type = 0;
         bool known = false;
         for (u32 r = 0; r < size_; ++r) {
-            if (said(r).flags & kSizeUnknown) continue;
+            const Terms& terms = said(r).terms;
+            if (terms.flags & kSizeUnknown) continue;
             known = true;
-            type = said(r).type;
-            if (said(r).n > n) n = said(r).n;
+            type = terms.type;
+            if (terms.n > n) n = terms.n;
         }
         if (!known) return {};  // nobody has data
-        geometry = geometry_for(n, type);
-        if (const int failed = reserve(plan, geometry, slots))
+        if (const int failed = prepare(n, type))
             return given_up(
                 {Fault::kPeer, rank_, std::string("has no memory for slots and scratch: ") + std::strerror(failed)});
+        if (one_round) open_round(plan, geometry, calls_);  // without an input there is nothing to send
     }
-    for (u32 c = 0; c < h.connections; ++c) {
+    for (u32 c = 0; c < h.connections && !one_round; ++c) {
         const ConnectionRecord& record = plan.view_.connections[c];
         const Window& window = *plan.windows_[c];
         End& end = plan.ends_[c];
@@ -128,24 +151,19 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
         end.begin(record.sends != 0);
     }
     if (call.initial_bytes != 0) std::memcpy(call.initial_to, call.initial, call.initial_bytes);
-    const auto bounds = [&](Place place) { return call.units ? call.units->bounds[place].data() : nullptr; };
-    const Buffer buffers[3] = {{call.input, geometry.unit, h.chunks, bounds(kInput)},
-                               {call.output, geometry.unit, h.chunks, bounds(kOutput)},
-                               {scratch_.get(), h.scratch * geometry.chunk, h.scratch}};
-    Execution<Cpu> execution(plan.view_, geometry, buffers, plan.cursors_.data(), plan.ends_.data());
+    Execution<Cpu> running = execution(call.input, call.output);
     u32 threads = 1;
     if (settings_.threads > 1 && h.blocks > 1 && larger_buffer(h, geometry) >= settings_.team_bytes)
         threads = team_.grow(settings_.threads < h.blocks ? settings_.threads : h.blocks);
-    const Kernel kernel = plan.view_.combines ? kernels().reduce[type][call.op] : kernels().move;
     const auto work = [&](u32 thread) -> Outcome {
         const u32 first = u32(u64(h.blocks) * thread / threads), end = u32(u64(h.blocks) * (thread + 1) / threads);
         char** pointers = plan.pointers_.data() + u64(plan.view_.most_operands) * thread;
         Cpu cpu{kernel, control_, rank_, threads > 1};
-        return drive([&] { return execution.advance(cpu, pointers, first, end); },
+        return drive([&] { return running.advance(cpu, pointers, first, end); },
                      [&](const u32* peer, Outcome& outcome) {
                          for (u32 b = first; b < end; ++b) {
                              Stall stall{};
-                             if (!execution.stalled(b, stall) || !stall.remote || (peer && stall.peer != *peer)) continue;
+                             if (!running.stalled(b, stall) || !stall.remote || (peer && stall.peer != *peer)) continue;
                              outcome.stalled = true;
                              outcome.stall = stall;
                              return true;
@@ -165,24 +183,21 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
     return std::move(*first);
 }
 
-Outcome Communicator::barrier() {
-    CallHeader mine{};
-    say(mine.text, "barrier");
-    return enter(mine);
-}
+Outcome Communicator::barrier() { return enter({}, "barrier", kBarrier); }
 
-Outcome Communicator::exchange(const std::string& word) {
-    CallHeader mine{};
-    mine.digest = kExchange;
-    say(mine.text, word);
-    return enter(mine);
-}
+Outcome Communicator::exchange(const std::string& word) { return enter({.digest = kExchange}, word, kNobody); }
 
-Outcome Communicator::refuse(const std::string& why) {
-    CallHeader mine{};
-    mine.flags = kRefused;
-    say(mine.text, why);
-    return enter(mine);
+Outcome Communicator::refuse(const std::string& why) { return enter({.flags = kRefused}, why, kNobody); }
+
+// Sets the ends to where the messages of a call in one round lie, in the senders' own memory.
+void Communicator::open_round(Plan& plan, const Geometry& geometry, u64 call) {
+    const bool inlined = plan.header().eager == 1 && geometry.unit <= kInlined;
+    for (u32 c = 0; c < plan.header().connections; ++c) {
+        const ConnectionRecord& record = plan.view_.connections[c];
+        RankBlock& sender = control_[record.sends ? rank_ : record.peer];
+        char* message = inlined ? sender.headers[call % 2].inlined : sender.eager[call % 2] + record.place * geometry.tile;
+        plan.ends_[c] = End::open(message, record.sends != 0, record.peer);
+    }
 }
 
 int Communicator::reserve(Plan& plan, const Geometry& geometry, u64 slots) {
@@ -206,20 +221,22 @@ int Communicator::reserve(Plan& plan, const Geometry& geometry, u64 slots) {
 //
 // A line is used by every other call. Storing the line of call c + 2 over that of call c is safe without a closing
 // barrier: this rank has then seen all lines of call c + 1, and a rank posts that line only after it has read all lines
-// of call c (below) and finished call c. The latter also means that all connections are empty when a call begins to
+// of call c (below) and finished call c. So it is with what a rank sends in one round. The latter also means that all connections are empty when a call begins to
 // use them, whatever layout of slots the call before had.
-Outcome Communicator::enter(const CallHeader& mine) {
-    if (dead()) return {Fault::kDead, u32(control_[rank_].culprit), control_[rank_].text};
+//
+// What the line holds already is not stored again: the other ranks may have it in their caches.
+Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 author) {
+    if (dead()) return is_dead();
     const u64 call = ++calls_;
     CallHeader& line = control_[rank_].headers[call % 2];
-    line.digest = mine.digest;
-    line.n = mine.n;
-    line.tile = mine.tile;
-    line.counts = mine.counts;
-    line.type = mine.type;
-    line.op = mine.op;
-    line.flags = mine.flags;
-    std::strcpy(line.text, mine.text);
+    if (!(line.terms == mine)) {
+        line.terms = mine;
+        line.signature = signature(mine);
+    }
+    if (author == kNobody || author != written_[call % 2]) {
+        say(line.text, text);
+        written_[call % 2] = author;
+    }
     Cpu::publish_header(&line.call, call);  // pairs with observe_header below, on every other rank
     for (u32 r = 0; r < size_; ++r)
         if (r != rank_) ring(control_[r].bell);
@@ -247,18 +264,22 @@ Outcome Communicator::enter(const CallHeader& mine) {
 Outcome Communicator::agree() const {
     for (u32 r = 0; r < size_; ++r)
         if (r != rank_ && failed(r)) return {Fault::kPeer, u32(control_[r].culprit), control_[r].text};
+    const CallHeader& mine = said(rank_);
+    bool alike = !(mine.terms.flags & (kRefused | kSizeUnknown | kPairwise));
+    for (u32 r = 0; r < size_ && alike; ++r) alike = said(r).signature == mine.signature;
+    if (alike) return {};
     for (u32 r = 0; r < size_; ++r)
-        if (said(r).flags & kRefused) return {Fault::kRefused, r, said(r).text};
+        if (said(r).terms.flags & kRefused) return {Fault::kRefused, r, said(r).text};
     u32 sized = 0;
-    while (sized + 1 < size_ && said(sized).flags & kSizeUnknown) ++sized;
-    const CallHeader& first = said(0);
-    const CallHeader& size = said(sized);
+    while (sized + 1 < size_ && said(sized).terms.flags & kSizeUnknown) ++sized;
+    const Terms& first = said(0).terms;
+    const Terms& size = said(sized).terms;
     constexpr u32 kUnits = kCounted | kPairwise;
     const bool pairwise = first.flags & kPairwise;
     u64 counts = first.counts;
     u32 odd = 0;
     for (u32 r = 1; r < size_ && odd == 0; ++r) {
-        const CallHeader& other = said(r);
+        const Terms& other = said(r).terms;
         const bool same = other.digest == first.digest && other.op == first.op && other.tile == first.tile &&
                           (other.flags & kUnits) == (first.flags & kUnits) &&
                           (pairwise || other.counts == first.counts);
@@ -351,7 +372,7 @@ u32 Communicator::straggler(u32 peer, double now) const {
 Outcome Communicator::inspect(std::vector<u32>& gone) {
     if (!deaf && settings_.interrupted != nullptr && settings_.interrupted())
         return {Fault::kInterrupted, rank_, "was interrupted"};
-    if (dead()) return {Fault::kDead, u32(control_[rank_].culprit), control_[rank_].text};
+    if (dead()) return is_dead();
     gone.clear();
     for (u32 r = 0; r < size_; ++r) {
         if (r == rank_) continue;
@@ -384,6 +405,8 @@ bool Communicator::failed(u32 rank) const {
 void Communicator::leave() { mark(kLeft, rank_, 0, "closed"); }
 
 void Communicator::fail(u32 culprit, const std::string& why) { mark(kAborted, culprit, 0, why); }
+
+Outcome Communicator::is_dead() const { return {Fault::kDead, u32(control_[rank_].culprit), control_[rank_].text}; }
 
 bool Communicator::dead() const { return Cpu::observe_state(&control_[rank_].state) != kRunning; }
 

@@ -32,6 +32,7 @@ class Plan {
     std::vector<u32> words_;
     u64 digest_;
     std::string name_;
+    u64 author_;  // of the text in a line that says its name
     PlanView view_{};
     std::vector<Window*> windows_;
     std::vector<End> ends_;
@@ -116,7 +117,7 @@ class Communicator {
     // Enters a call in which nothing moves.
     Outcome barrier();
 
-    // Enters a call in which nothing moves but a word of each rank, afterwards in `said`; at most 971 bytes.
+    // Enters a call in which nothing moves but a word of each rank, afterwards in `said`; at most 839 bytes.
     Outcome exchange(const std::string& word);
 
     // Enters a call only to say that this rank cannot take part in it.
@@ -133,13 +134,20 @@ class Communicator {
     const CallHeader& said(u32 rank) const { return control_[rank].headers[calls_ % 2]; }
 
   private:
-    Outcome enter(const CallHeader& mine);
+    friend class Plan;
+
+    // Whoever gives the same text in every call is its author; others have the number kNobody.
+    static constexpr u64 kNobody = 0, kBarrier = 1, kFirstPlan = 2;
+
+    Outcome enter(const Terms& mine, const std::string& text, u64 author);
     Outcome agree() const;
     template <class Step, class Blame> Outcome drive(Step step, Blame waits_for);
     Outcome inspect(std::vector<u32>& gone);
     Outcome given_up(Outcome outcome);
+    Outcome is_dead() const;
     u32 straggler(u32 peer, double now) const;
     bool failed(u32 rank) const;
+    void open_round(Plan& plan, const Geometry& geometry, u64 call);
     int reserve(Plan& plan, const Geometry& geometry, u64 slots);
     void mark(State state, u32 culprit, u64 since, const std::string& why);
 
@@ -150,6 +158,8 @@ class Communicator {
     std::vector<int> lifelines_;
     Settings settings_;
     u64 calls_;
+    u64 authors_ = kFirstPlan;
+    u64 written_[2] = {kNobody, kNobody};  // the authors of the texts in this rank's lines
     std::unique_ptr<char, decltype(&std::free)> scratch_{nullptr, &std::free};  // aligned to kAlign
     u64 scratch_bytes_ = 0;
     std::vector<Outcome> outcomes_;  // of the threads of one call

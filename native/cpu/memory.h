@@ -22,19 +22,31 @@ constexpr u64 kStamp = kWindowStride - kPage;  // where the file says which meet
 // The digest of a call that exchanges words; 0 is that of a barrier, and a schedule has neither.
 constexpr u64 kExchange = 1;
 
-// What a rank says when it enters a call. `call` is stored last. `counts` is equal on all ranks or, pairwise, adds up to
-// 0 (communicator.h: Units). `text` is the schedule's name, on a second line the counts; a word to exchange; or why it
-// refuses.
+constexpr u64 kInlined = 48;
+constexpr u64 kEager = 16 << 10;  // bytes of a rank's messages up to which a call can take one round
+
+// What all ranks must say alike, but for what `flags` excuse. `counts` is equal on all ranks or, pairwise, adds up to 0
+// (communicator.h: Units).
+struct Terms {
+    u64 digest = 0;
+    u64 n = 0;
+    u64 tile = 0;
+    u64 counts = 0;
+    u32 type = 0;
+    u32 op = 0;
+    u32 flags = 0;
+    bool operator==(const Terms&) const = default;
+};
+
+// What a rank says when it enters a call. `call` is stored last. Of ranks that agree nobody reads more than the first
+// cache line: where `signature`, a hash of the terms, is the same, so are the terms. `text` is the schedule's name, on a
+// second line the counts; a word to exchange; or why it refuses.
 struct CallHeader {
     alignas(kLine) u64 call;
-    u64 digest;
-    u64 n;
-    u64 tile;
-    u64 counts;
-    u32 type;
-    u32 op;
-    u32 flags;
-    char text[1024 - 52];
+    u64 signature;
+    char inlined[kInlined];  // a message to all others, so short that it takes no other line
+    alignas(kLine) Terms terms;
+    char text[1024 - kLine - sizeof(Terms)];
 };
 static_assert(sizeof(CallHeader) == 1024);
 
@@ -51,6 +63,7 @@ enum State : u64 { kRunning = 0, kLeft = 1, kFailed = 2, kAborted = 3 };
 // The part of the control region that one rank writes, but for `bell`, which others lower and strike.
 struct RankBlock {
     CallHeader headers[2];       // by parity of the call number
+    alignas(kLine) char eager[2][kEager];  // what it sends in a call in one round: stored before its header, for good
     alignas(kLine) Bell bell;
     alignas(kLine) u64 looked;   // when this rank was last found waiting, in nanoseconds, and for whom: only hints,
     u64 peer;                    // to tell who holds up the ranks that wait for one that waits itself

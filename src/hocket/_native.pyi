@@ -129,9 +129,7 @@ class Member:
 class Known:
     """Calls by name that are known to be good."""
 
-    def __init__(
-        self, member: Member, long_way: Callable[..., object], failed: Callable[..., NoReturn]
-    ) -> None: ...
+    def __init__(self, member: Member, long_way: Callable[..., object], failed: Callable[..., NoReturn]) -> None: ...
     @property
     def call(self) -> Callable[..., object]:
         """Makes a call that is known; for any other it calls ``long_way`` with the same arguments."""

@@ -98,7 +98,7 @@ struct Operand {
 class Writer {
   public:
     Writer(u32 rank, u32 ranks, u32 chunks, u32 scratch, u32 slots)
-        : header_{kPlanMagic, rank, ranks, chunks, 1, 1, scratch, slots, 1, 0, 0, 0, 0, 0} {}
+        : header_{kPlanMagic, rank, ranks, chunks, 1, 1, scratch, slots, 1, 0, 0, 0, 0, 0, 0} {}
 
     // Its connections are of one channel.
     void block(u32 channel = 0) {
@@ -114,6 +114,9 @@ class Writer {
         for (const Operand& operand : destinations) add(operand);
         waits_.insert(waits_.end(), waits.begin(), waits.end());
     }
+
+    // Every rank sends one message, the same to all.
+    void one_round() { header_.eager = 1; }
 
     std::vector<u32> words() {
         header_.blocks = u32(blocks_.size());
@@ -143,7 +146,7 @@ class Writer {
                (connections_[number].peer != operand.chunk || connections_[number].channel != channel_ ||
                 connections_[number].sends != sends))
             ++number;
-        if (number == connections_.size()) connections_.push_back({operand.chunk, channel_, sends, 1});
+        if (number == connections_.size()) connections_.push_back({operand.chunk, channel_, sends, 1, 0});
         operands_.push_back({operand.place, number, 0, 0});
     }
 
@@ -287,6 +290,51 @@ void teams() {
     std::puts("teams: sums are right");
 }
 
+// Everyone sends its buffer to everyone and adds up what it gets: in one round as long as the buffer is small, inlined
+// where it is tiny, and over slots otherwise. The result lies in the input, whose first value may come from elsewhere.
+void rounds_of(u32 ranks, u64 first, u32 threads) {
+    Arena arena(ranks, first);
+    on_threads(ranks, [&](u32 rank) {
+        ThreadMemory memory(arena);
+        Settings mine = settings(2);
+        mine.first = first;
+        mine.threads = threads;
+        mine.team_bytes = 0;
+        Communicator communicator(rank, ranks, memory, {}, mine);
+        Writer writer(rank, ranks, 1, 0, 1);
+        writer.one_round();
+        writer.block();
+        std::vector<Operand> all;
+        for (u32 r = 0; r < ranks; ++r) {
+            all.push_back(r == rank ? Operand{kInput, 0} : Operand{kReceive, r});
+            if (r != rank) writer.step({{kInput, 0}}, {{kSend, r}});
+        }
+        writer.step(all, {{kInput, 0}});
+        Plan plan(communicator, writer.words(), 6, "one round");
+        for (int round = 0; round < 120; ++round) {
+            const u64 n = round % 7 == 6 ? 5000 : u64(round * 37 % 401) % (round % 2 ? 13 : 4000);
+            std::vector<int> data(n), before(n);
+            for (u64 i = 0; i < n; ++i) before[i] = int(i * 7 + rank * 1000 + u64(round));
+            const bool apart = round % 3 == 0;
+            if (!apart) data = before;
+            char* at = reinterpret_cast<char*>(data.data());
+            char* from = apart ? reinterpret_cast<char*>(before.data()) : nullptr;
+            const Outcome outcome =
+                communicator.run(plan, {at, nullptr, from, at, apart ? n * 4 : 0, n, 0, type_named("int32"), 0, true});
+            CHECK(outcome.fault == Fault::kNone);
+            for (u64 i = 0; i < n; ++i)
+                CHECK(data[i] == int(ranks * (i * 7 + u64(round)) + 1000 * (ranks * (ranks - 1) / 2)));
+        }
+    });
+}
+
+void rounds() {
+    for (u32 ranks = 2; ranks <= 4; ++ranks)
+        for (const u64 first : {u64(0), (u64(1) << 32) - 50, ~u64(0) - 50})
+            for (const u32 threads : {1u, 2u}) rounds_of(ranks, first, threads);
+    std::puts("one round: sums are right");
+}
+
 std::atomic<bool> looks;  // a rank that waits looks for faults
 
 // A rank of several threads whose peer fails in the call: all of its threads stop, and the cause is what is told.
@@ -368,6 +416,32 @@ void litmus_slots() {
         });
     }
     std::puts("slots: one way");
+}
+
+// The same in one round, where only the headers order it.
+void litmus_round() {
+    for (const u64 n : {u64(6), u64(512)}) {
+        Arena arena(2);
+        on_threads(2, [&](u32 rank) {
+            ThreadMemory memory(arena);
+            Communicator communicator(rank, 2, memory, {}, settings(1));
+            Writer writer(rank, 2, 1, 0, 1);
+            writer.one_round();
+            writer.block();
+            if (rank == 0) writer.step({{kInput, 0}}, {{kSend, 1}});
+            else writer.step({{kReceive, 0}}, {{kOutput, 0}});
+            Plan plan(communicator, writer.words(), 7, "one way, one round");
+            std::vector<long long> data(n);
+            char* at = reinterpret_cast<char*>(data.data());
+            for (int round = 0; round < 50; ++round) {
+                for (u64 i = 0; rank == 0 && i < n; ++i) data[i] = (long long)(i * i) + round;
+                CHECK(communicator.run(plan, {at, at, nullptr, nullptr, 0, n, 0, type_named("int64"), 0, true}).fault ==
+                      Fault::kNone);
+                for (u64 i = 0; i < n; ++i) CHECK(data[i] == (long long)(i * i) + round);
+            }
+        });
+    }
+    std::puts("one round: one way");
 }
 
 // Two thread blocks of one rank: the second waits for the first.
@@ -543,6 +617,7 @@ void bad_plans() {
 int main(int arguments, char** words) {
     const bool only_litmus = arguments > 1 && std::string(words[1]) == "litmus";
     litmus_slots();
+    litmus_round();
     litmus_semaphore();
     litmus_header();
     litmus_state();
@@ -553,6 +628,7 @@ int main(int arguments, char** words) {
     rings();
     rings_wrap();
     semaphores_count_on();
+    rounds();
     teams();
     team_fails();
     background();

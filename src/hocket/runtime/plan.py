@@ -36,6 +36,7 @@ def lower(schedule: Schedule, rank: int) -> Plan:
     """The plan of ``rank``. The schedule is one that ``hocket.ir.schedule.verify`` accepts."""
     collective = schedule.collective
     widths = _widths(schedule)
+    places, eager = _one_round(schedule)
     part = schedule.ranks[rank]
     own = sorted(c for c in widths if rank in c[:2])
     number = {connection: i for i, connection in enumerate(own)}
@@ -69,7 +70,13 @@ def lower(schedule: Schedule, rank: int) -> Plan:
                 operands.append(dict(zip(("place", "unit", "position", "stride"), operand(place), strict=True)))
             waits.extend({"block": wait.thread_block, "step": wait.step} for wait in step.waits)
     connections = [
-        {"peer": dst if src == rank else src, "channel": channel, "sends": int(src == rank), "width": widths[c]}
+        {
+            "peer": dst if src == rank else src,
+            "channel": channel,
+            "sends": int(src == rank),
+            "width": widths[c],
+            "place": places.get(c, 0),
+        }
         for c in own
         for src, dst, channel in (c,)
     ]
@@ -83,6 +90,7 @@ def lower(schedule: Schedule, rank: int) -> Plan:
         "scratch": part.scratch,
         "slots": schedule.slots,
         "widest": max(widths.values(), default=1),
+        "eager": eager,
         "blocks": len(blocks),
         "steps": len(steps),
         "operands": len(operands),
@@ -123,6 +131,42 @@ def _widths(schedule: Schedule) -> dict[Connection, int]:
         for connection in ends:
             widths[connection] = max(widths.get(connection, 1), _count(step))
     return widths
+
+
+def _one_round(schedule: Schedule) -> tuple[dict[Connection, int], int]:
+    """Where messages begin in the senders' eager areas, if all can be sent before any is received; chunks of an area.
+
+    So it is if every connection carries one message, and a step that sends waits for nothing, does nothing else, and
+    reads chunks that no step before it in its thread block has written. Whatever other thread blocks write to them is
+    not ordered before it, and there are no races: it is ordered after it. So it can run first, and reads what the rank
+    began with. Equal messages of a rank are one. Without places, a schedule takes more than one round.
+    """
+    places: dict[Connection, int] = {}
+    most = 0
+    for source, rank in enumerate(schedule.ranks):
+        messages: dict[tuple[Span | Receive, ...], int] = {}
+        end = 0
+        for block in rank.thread_blocks:
+            written: set[tuple[str, int]] = set()
+            for step in block.steps:
+                sends = [d for d in step.dsts if isinstance(d, Send)]
+                spans = [s for s in step.srcs if isinstance(s, Span)]
+                if not sends:
+                    written.update((d.buffer, index) for d in step.dsts if isinstance(d, Span) for index in d.indices())
+                    continue
+                stale = any((s.buffer, index) in written for s in spans for index in s.indices())
+                if step.waits or stale or len(spans) < len(step.srcs) or len(sends) < len(step.dsts):
+                    return {}, 0
+                if step.srcs not in messages:
+                    messages[step.srcs] = end
+                    end += _count(step)
+                for send in sends:
+                    connection = source, send.peer, send.channel
+                    if connection in places:
+                        return {}, 0
+                    places[connection] = messages[step.srcs]
+        most = max(most, end)
+    return places, most
 
 
 def _count(step: Step) -> int:
