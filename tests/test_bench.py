@@ -17,8 +17,8 @@ from hocket.cli import app
 from hocket.cli.bench import Sweep, sizes
 from hocket.cli.measure import Job, Speed, buffers, count_wrong
 from hocket.cli.target import UsageError
-from hocket.communicator import NAMED
 from hocket.semantics import reference
+from hocket.tuning import NAMED
 
 QUICK = ("--iters", "2", "--warmup", "0")
 
@@ -63,7 +63,7 @@ def test_sizes() -> None:
 def test_json() -> None:
     found = as_json("all_reduce", "-n", "2", "-b", "8", "-e", "64", "-f", "2", "--dtype", "int32", "--op", "max")
     assert {key: found[key] for key in ("program", "ranks", "dtype", "op", "iterations", "warmup", "wrong")} == {
-        "program": "ring_all_reduce",
+        "program": "one_shot_all_reduce",
         "ranks": 2,
         "dtype": "int32",
         "op": "max",
@@ -124,7 +124,7 @@ def test_the_table_has_a_line_for_each_size() -> None:
     assert result.exit_code == 0
     assert "\x1b" not in result.stdout
     lines = result.stdout.splitlines()
-    assert lines[0] == "ring_reduce_scatter on 2 processes, 2 calls each"
+    assert lines[0] == "direct_reduce_scatter on 2 processes, 2 calls each"
     speed = "time p95 algbw busbw #wrong"
     assert " ".join(lines[2].split()) == f"size count type redop out of place: {speed} in place: {speed}"
     rows = [line.split() for line in lines[4:7]]

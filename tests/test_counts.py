@@ -31,11 +31,11 @@ from hocket import (
     chunk,
 )
 from hocket.algorithms.catalogue import CATALOGUE
-from hocket.communicator import NAMED, default_program
 from hocket.errors import CallMismatch, InvalidArgument, PeerRefused, UnevenCounts, WrongType
 from hocket.ir.geometry import bounds, check_units, output_units
 from hocket.runtime.counts import transfers
 from hocket.semantics import reference
+from hocket.tuning import NAMED, default_program
 from tests.runtime.cases import PAIRS
 from tests.runtime.counted import COUNTED, ROOTED, Case, call, disagree
 
@@ -93,7 +93,8 @@ def test_equal_lengths_are_cut_as_one_number(n: int, units: int, chunks: int) ->
 def test_default_programs_keep_every_value_in_units_of_its_own(ranks: int) -> None:
     for name in NAMED:
         for root in range(ranks):
-            check_units(default_program(name, ranks, root).compile())
+            for small in (False, True):
+                check_units(default_program(name, ranks, root, small=small).compile())
 
 
 def through_the_place_of_another() -> Program:
@@ -430,30 +431,30 @@ def wrong(comm: Communicator) -> list[str]:
 
 
 def test_wrong_calls() -> None:
-    digest = {name: default_program(name, 3).compile().digest()[:16] for name in ("all_gather", "all_to_all")}
-    ring_, direct_ = f"ring_all_gather [{digest['all_gather']}]", f"direct_all_to_all [{digest['all_to_all']}]"
+    schedules = [default_program(name, 3, small=True).compile() for name in ("all_gather", "all_to_all")]
+    gather_, exchange_ = (f"{schedule.name} [{schedule.digest()[:16]}]" for schedule in schedules)
     expected = [
         f"""\
 error[call-mismatch]: the ranks do not make the same call: rank 2 differs in counts
-note: rank 0 calls {ring_} (9 x float64 a unit, sum, counts 1, 2, 3)
-note: rank 1 calls {ring_} (9 x float64 a unit, sum, counts 1, 2, 3)
-note: rank 2 calls {ring_} (6 x float64 a unit, sum, counts 0, 1, 2)
+note: rank 0 calls {gather_} (9 x float64 a unit, sum, counts 1, 2, 3)
+note: rank 1 calls {gather_} (9 x float64 a unit, sum, counts 1, 2, 3)
+note: rank 2 calls {gather_} (6 x float64 a unit, sum, counts 0, 1, 2)
 """,
         f"""\
 error[call-mismatch]: the ranks do not make the same call: rank 1 differs in counts
-note: rank 0 calls {ring_} (3 x float64 a unit, sum, counts 1, 1, 1)
-note: rank 1 calls {ring_} (3 x float64 a unit, sum)
-note: rank 2 calls {ring_} (3 x float64 a unit, sum)
+note: rank 0 calls {gather_} (3 x float64 a unit, sum, counts 1, 1, 1)
+note: rank 1 calls {gather_} (3 x float64 a unit, sum)
+note: rank 2 calls {gather_} (3 x float64 a unit, sum)
 """,
         f"""\
 error[call-mismatch]: the ranks do not make the same call: rank 1 sends 3 elements to rank 0, which expects 0
-note: rank 0 calls {direct_} (3 x float64 a unit, sum, counts [[3, 3, 3], [3, 0, 3]])
-note: rank 1 calls {direct_} (6 x float64 a unit, sum, counts [[3, 3, 3], [3, 6, 3]])
-note: rank 2 calls {direct_} (3 x float64 a unit, sum, counts [[3, 3, 3], [3, 0, 3]])
+note: rank 0 calls {exchange_} (3 x float64 a unit, sum, counts [[3, 3, 3], [3, 0, 3]])
+note: rank 1 calls {exchange_} (6 x float64 a unit, sum, counts [[3, 3, 3], [3, 6, 3]])
+note: rank 2 calls {exchange_} (3 x float64 a unit, sum, counts [[3, 3, 3], [3, 0, 3]])
 """,
         f"""\
 error[call-mismatch]: the ranks do not make the same call: rank 1 differs in size
-note: rank 0 calls {ring_} (2 x float64 a unit, sum, counts 1, 1, 1)
+note: rank 0 calls {gather_} (2 x float64 a unit, sum, counts 1, 1, 1)
 """,
     ]
     for texts in hocket.spawn(wrong, 3):

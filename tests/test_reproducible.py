@@ -95,7 +95,7 @@ def mistaken(comm: Communicator) -> float:
     with pytest.raises(InvalidArgument, match="there is no contract 'always'"):
         comm.all_reduce(x, reproducible="always")  # type: ignore[call-overload]
     with pytest.raises(CallMismatch):
-        comm.all_reduce(x, reproducible="rank-order" if comm.rank else None)
+        comm.all_reduce(x, reproducible="across-sizes" if comm.rank else None)
     return float(comm.all_reduce(x)[0])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -10,17 +11,17 @@ from typing import Literal, Self, TypeVar, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket.algorithms import all_pairs, direct, recursive_halving, ring, tree
 from hocket.collectives import whole
 from hocket.errors import InvalidArgument, caller
 from hocket.ir.schedule import Schedule
-from hocket.program import Contract, Program
+from hocket.program import Contract
 from hocket.runtime import launch
 from hocket.runtime.bootstrap import meet
 from hocket.runtime.counts import Counts
 from hocket.runtime.execution import Endpoint
 from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.stores import Store
+from hocket.tuning import default_program, is_small
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Result = TypeVar("Result")
@@ -28,27 +29,28 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A collective that is called by name: its default program, from the number of ranks and the root.
+    """A collective that is called by name.
 
-    ``cuts``: ``x`` is a block for each rank along axis 0; ``joins``: so is the result.
+    ``cuts``: ``x`` is a block for each rank along axis 0; ``joins``: so is the result. ``reads`` and ``writes``: every
+    rank has an input, or an output; otherwise the root alone.
     """
 
-    program: Callable[[int, int], Program]
     cuts: bool = False
     joins: bool = False
+    reads: bool = True
+    writes: bool = True
 
 
 _KINDS = {
-    "all_reduce": _Kind(lambda ranks, _: ring.all_reduce(ranks)),
-    "all_gather": _Kind(lambda ranks, _: ring.all_gather(ranks), joins=True),
-    "reduce_scatter": _Kind(lambda ranks, _: ring.reduce_scatter(ranks), cuts=True),
-    "all_to_all": _Kind(lambda ranks, _: direct.all_to_all(ranks), cuts=True, joins=True),
-    "broadcast": _Kind(tree.broadcast),
-    "reduce": _Kind(tree.reduce),
-    "gather": _Kind(direct.gather, joins=True),
-    "scatter": _Kind(direct.scatter, cuts=True),
+    "all_reduce": _Kind(),
+    "all_gather": _Kind(joins=True),
+    "reduce_scatter": _Kind(cuts=True),
+    "all_to_all": _Kind(cuts=True, joins=True),
+    "broadcast": _Kind(reads=False),
+    "reduce": _Kind(writes=False),
+    "gather": _Kind(joins=True, writes=False),
+    "scatter": _Kind(cuts=True, reads=False),
 }
-
 
 _SPREAD_BYTES = 1 << 20
 """Size of a rank's larger buffer from which on a collective is spread over threads (Settings.team_bytes of
@@ -56,29 +58,13 @@ native/cpu/communicator.h: less is not worth waking them)."""
 
 _MOST_THREADS = 1 << 10  # of a rank
 
-NAMED = tuple(_KINDS)
-"""The collectives that are called by name, each a method of Communicator."""
-
-
-_REPRODUCIBLE: dict[Contract | None, Callable[[int], Program]] = {
-    "across-sizes": recursive_halving.all_reduce,
-    "rank-order": all_pairs.one_shot_all_reduce,
-}
-"""An AllReduce for each contract on bits that the default program does not keep."""
-
-
-def default_program(name: str, ranks: int, root: int = 0, reproducible: Contract | None = None) -> Program:
-    """The program that a communicator runs for a collective that is called by name."""
-    chosen = _REPRODUCIBLE.get(reproducible)
-    return chosen(ranks) if chosen is not None and name == "all_reduce" else _KINDS[name].program(ranks, root)
-
 
 @dataclass(frozen=True, slots=True)
-class _Default:
-    """The default schedule of a collective, and whether this rank has an input and an output in it."""
+class _Roles:
+    """A collective on a rank: whether it has an input and an output."""
 
     kind: _Kind
-    schedule: Schedule
+    ranks: int
     reads: bool
     writes: bool
 
@@ -105,12 +91,12 @@ class _Default:
     def bytes(self, x: NDArray[Scalar] | None, out: NDArray[Scalar] | None) -> int:
         """Bytes of the larger buffer of a rank that has most, which every rank knows from its own arrays."""
         array, all_blocks = (x, self.kind.cuts) if self.reads else (out, self.kind.joins)
-        blocks = self.schedule.collective.size if (self.kind.cuts or self.kind.joins) and not all_blocks else 1
+        blocks = self.ranks if (self.kind.cuts or self.kind.joins) and not all_blocks else 1
         return array.nbytes * blocks if isinstance(array, np.ndarray) else 0
 
     def _shape(self, x: NDArray[Scalar]) -> tuple[int, ...]:
         """Shape of the result."""
-        kind, ranks = self.kind, self.schedule.collective.size
+        kind, ranks = self.kind, self.ranks
         if not (kind.cuts or kind.joins):
             return x.shape
         rows = x.shape[0] if x.ndim else 1
@@ -124,10 +110,15 @@ class _Default:
 
     def counts(self, given: object, rank: int) -> Counts:
         """What the ``counts`` of a call mean on a rank. Raises InvalidArgument."""
-        collective, ranks = self.schedule.collective, self.schedule.collective.size
-        if self.kind.cuts and self.kind.joins:
+        kind, ranks = self.kind, self.ranks
+        if kind.cuts and kind.joins:
             return Counts.exchange(given, ranks)
-        return Counts.agree(given, ranks, rank, collective.input_blocks(rank), collective.output_blocks(rank))
+        inputs, outputs = (ranks if kind.cuts else 1) * self.reads, (ranks if kind.joins else 1) * self.writes
+        return Counts.agree(given, ranks, rank, inputs, outputs)
+
+
+_Choice = tuple[str, int, Contract | None, Literal["small", "large", "spread"]]
+"""What decides about a schedule: a collective, its root, a contract, and the size."""
 
 
 class Communicator:
@@ -153,8 +144,7 @@ class Communicator:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._defaults: dict[tuple[str, int, Contract | None], _Default] = {}
-        self._spread: dict[tuple[str, int, Contract | None], Schedule] = {}
+        self._defaults: dict[_Choice, Schedule] = {}
         self._call = endpoint.known(self._long_way)
 
     @property
@@ -513,45 +503,41 @@ class Communicator:
         """Run the default schedule of a collective. ``_call`` does the same, and remembers."""
         key = (name, x, out, async_, op, root, counts, reproducible)
         rows: Counts | None = None
-        threads = self._endpoint.threads
         try:
-            found = self._defaults.get((name, root, reproducible)) if type(root) is int else None
-            default = found or self._default(name, root, reproducible)
-            schedule = default.schedule
+            roles = self._roles(name, root)
             if counts is None:
-                x, out = default.arrays(x, out)
-                if threads > 1 and default.bytes(x, out) >= _SPREAD_BYTES:
-                    schedule = self._spread.get((name, root, reproducible)) or self._spread_out(
-                        name, root, reproducible
-                    )
+                x, out = roles.arrays(x, out)
+                count: int | None = roles.bytes(x, out)
             else:
-                rows = default.counts(counts, self.rank)
+                rows = roles.counts(counts, self.rank)
                 x, out = rows.arrays(x, out)
+                count = rows.bytes(x, out)
+            size: Literal["small", "large", "spread"] = "large"
+            if count is not None and is_small(name, self.size, count):
+                size = "small"
+            elif counts is None and self._endpoint.threads > 1 and count is not None and count >= _SPREAD_BYTES:
+                size = "spread"
+            choice = name, operator.index(root), reproducible, size
+            schedule = self._defaults.get(choice) or self._default(choice)
         except Exception as error:
             self._endpoint.refuse(error, async_)
         if async_:
             return self._endpoint.start(schedule, x, out, op, None, rows)
         return self._endpoint.run(schedule, x, out, op, None, rows, key)
 
-    def _spread_out(self, name: str, root: int, reproducible: Contract | None) -> Schedule:
-        """The default schedule with an instance for each thread."""
-        program = default_program(name, self.size, root, reproducible)
-        schedule = program.compile(instances=self._endpoint.threads, reproducible=reproducible)
-        self._spread[name, root, reproducible] = schedule
-        return schedule
-
-    def _default(self, name: str, root: object, reproducible: Contract | None) -> _Default:
+    def _roles(self, name: str, root: object) -> _Roles:
         rank = whole(root)
         if rank is None or not 0 <= rank < self.size:
             raise InvalidArgument(f"root must be in [0, {self.size}), not {root!r}", caller())
-        found = self._defaults.get((name, rank, reproducible))
-        if found is None:
-            kind = _KINDS[name]
-            schedule = default_program(name, self.size, rank, reproducible).compile(reproducible=reproducible)
-            collective = schedule.collective
-            reads, writes = bool(collective.inputs(self.rank)), bool(collective.outputs(self.rank))
-            found = self._defaults[name, rank, reproducible] = _Default(kind, schedule, reads, writes)
-        return found
+        kind, is_root = _KINDS[name], rank == self.rank
+        return _Roles(kind, self.size, kind.reads or is_root, kind.writes or is_root)
+
+    def _default(self, choice: _Choice) -> Schedule:
+        name, root, reproducible, size = choice
+        program = default_program(name, self.size, root, reproducible, small=size == "small")
+        instances = self._endpoint.threads if size == "spread" else 1
+        schedule = self._defaults[choice] = program.compile(instances=instances, reproducible=reproducible)
+        return schedule
 
     @overload
     def barrier(self, *, async_: Literal[False] = False) -> None: ...

@@ -79,7 +79,8 @@ def live(kill: Kill, rank: int) -> None:
             die()
         die_later(kill.delay)
     with hocket.init() as comm:
-        schedule = ring.all_reduce(kill.ranks).compile()
+        program = (ring.all_reduce, all_pairs.one_shot_all_reduce)[kill.calls % 2]
+        schedule = program(kill.ranks).compile()
         x = np.zeros(kill.elements, np.float32)
         for _ in range(kill.calls):
             comm.run(schedule, x)
@@ -197,7 +198,8 @@ def disagreeing(launched: Communicator, count: int, seed: int) -> dict[str, int]
     rng = random.Random(seed)
     seen: Counter[str] = Counter()
     with hocket.init(timeout=BOUND) as comm:
-        schedules = [program(comm.size).compile() for program in (ring.all_reduce, all_pairs.all_reduce)]
+        programs = (ring.all_reduce, all_pairs.all_reduce, all_pairs.one_shot_all_reduce)
+        schedules = [program(comm.size).compile() for program in programs]
         for number in range(count):
             respect = rng.choice(RESPECTS)
             odd, schedule = rng.randrange(comm.size), rng.choice(schedules)

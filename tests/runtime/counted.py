@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket import Communicator, Schedule
-from hocket.communicator import default_program
 from hocket.errors import CallMismatch
 from hocket.semantics import reference
+from hocket.tuning import default_program, is_small
 from tests.runtime.cases import data, same
 
 Array = NDArray[np.generic]
@@ -42,8 +42,8 @@ class Case:
 
 
 @cache
-def schedule_of(name: str, ranks: int, root: int) -> Schedule:
-    return default_program(name, ranks, root).compile()
+def schedule_of(name: str, ranks: int, root: int, small: bool) -> Schedule:
+    return default_program(name, ranks, root, small=small).compile()
 
 
 def keywords(case: Case, rank: int) -> dict[str, Any]:
@@ -97,11 +97,12 @@ def call(comm: Communicator, case: Case) -> None:
     writes = case.name != "gather" or rank == case.root
     reads = case.name != "scatter" or rank == case.root
     row = int(np.prod(case.row))
+    size = sum(case.counts[0]) * row * np.dtype(case.dtype).itemsize  # all to all has one program
     expected = None
     if writes:
         with np.errstate(all="ignore"):
             flat = reference(
-                schedule_of(case.name, ranks, case.root),
+                schedule_of(case.name, ranks, case.root, is_small(case.name, ranks, size)),
                 [x.reshape(-1) for x in xs],
                 case.op,
                 units=[[n * row for n in rows] for rows in units],

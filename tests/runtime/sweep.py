@@ -1,9 +1,9 @@
 """Every collective with every type: ``python -m tests.runtime.sweep [--quick | --huge] [--ranks P ...]``.
 
 Each collective that has a name, with every type and every operator of that type (elements without operators too where
-data only move), at 0, 1, 3, 17 and 1000003 elements a block and 64 MB in the larger buffer, on 1, 2, 3, 4 and 7 ranks,
-in place and apart. Each result must have the bits of the reference and lie within rounding of NumPy. Prints a table and
-exits with 1 if anything is wrong. ``--quick`` takes one size and form for each collective, type and operator;
+data only move), at 0, 1, 3, 17, 3001 and 1000003 elements a block and 64 MB in the larger buffer, on 1, 2, 3, 4 and 7
+ranks, in place and apart. Each result must have the bits of the reference and lie within rounding of NumPy. Prints a
+table and exits with 1 if anything is wrong. ``--quick`` takes one size and form for each collective, type and operator;
 ``--huge`` two calls of more than 4 GB a rank.
 
 Large inputs repeat within each chunk, with a period that is no multiple of any piece. The reference then works on one
@@ -25,18 +25,18 @@ from numpy.typing import NDArray
 
 import hocket
 from hocket import Communicator, _native
-from hocket.cli.measure import unit
+from hocket.cli.measure import larger_buffer, unit
 from hocket.collectives import Collective
-from hocket.communicator import NAMED, default_program
 from hocket.ir.geometry import bounds
 from hocket.ir.schedule import Schedule
 from hocket.semantics import reference
+from hocket.tuning import NAMED, default_program, is_small
 from tests.runtime.cases import PAIRS, count_unlike_numpy, data, same
 
 Array = NDArray[np.generic]
 
 RANKS = (1, 2, 3, 4, 7)
-ELEMENTS = (0, 1, 3, 17, 1_000_003)
+ELEMENTS = (0, 1, 3, 17, 3001, 1_000_003)
 LARGE = 64 << 20
 HUGE = (4 << 30) + (3 << 20)
 OPAQUE = ("S3", "i1,f8,S3")
@@ -78,7 +78,7 @@ def everything() -> Iterator[Case]:
 
 def sample(ranks: int) -> Iterator[Case]:
     """Each triple once on two and three ranks, some on the others; sizes and forms in turn."""
-    forms = list(product((0, 1, 3, 17, 10_007), (False, True)))
+    forms = list(product((0, 1, 3, 17, 1501, 3001, 40_009), (False, True)))
     for number, triple in enumerate(triples()):
         if ranks in (2, 3) or number % 7 == ranks % 7:
             elements, inplace = forms[(number + ranks) % len(forms)]
@@ -169,14 +169,16 @@ class Buffers:
 
 
 @functools.cache
-def schedule_of(name: str, ranks: int) -> Schedule:
-    return default_program(name, ranks, root=ranks // 2).compile()
+def schedule_of(name: str, ranks: int, small: bool = False) -> Schedule:
+    return default_program(name, ranks, root=ranks // 2, small=small).compile()
 
 
 @functools.lru_cache(maxsize=1)
-def expected(name: str, ranks: int, short: int, dtype: str, op: str) -> tuple[list[Array], list[Array]]:
+def expected(
+    name: str, ranks: int, short: int, dtype: str, op: str, small: bool = False
+) -> tuple[list[Array], list[Array]]:
     """Inputs of ``short`` elements a block, and what the reference makes of them."""
-    schedule = schedule_of(name, ranks)
+    schedule = schedule_of(name, ranks, small)
     inputs = [data(r, schedule.collective.input_blocks(r) * short, dtype) for r in range(ranks)]
     with np.errstate(all="ignore"):
         return inputs, reference(schedule, inputs, op)
@@ -201,11 +203,13 @@ def on_each_rank(comm: Communicator, cases: Sequence[Case]) -> tuple[dict[str, C
 
 def call(comm: Communicator, case: Case, buffers: Buffers, judge: bool) -> int:
     """Make a call and count what is wrong on this rank; the one that judges also asks NumPy, about all ranks."""
-    collective, rank = schedule_of(case.name, comm.size).collective, comm.rank
-    dtype = np.dtype(case.dtype)
-    n = unit(collective, case.bytes, case.dtype) if case.elements is None else case.elements
+    dtype, rank = np.dtype(case.dtype), comm.rank
+    any_size = schedule_of(case.name, comm.size).collective
+    n = unit(any_size, case.bytes, case.dtype) if case.elements is None else case.elements
+    small = is_small(case.name, comm.size, larger_buffer(any_size) * n * dtype.itemsize)
+    collective = schedule_of(case.name, comm.size, small).collective
     stretch = Stretch(collective, dtype, n)
-    inputs, outputs = expected(case.name, comm.size, stretch.short, case.dtype, case.op)
+    inputs, outputs = expected(case.name, comm.size, stretch.short, case.dtype, case.op, small)
 
     reads, writes = collective.input_blocks(rank), collective.output_blocks(rank)
     x, out = (buffers.array(which, blocks * n, dtype) for which, blocks in enumerate((reads, writes)))
@@ -227,7 +231,7 @@ def call(comm: Communicator, case: Case, buffers: Buffers, judge: bool) -> int:
     if not inside:
         wrong += stretch.count_wrong(x, inputs[rank])
     if judge:
-        wrong += count_unlike_numpy(schedule_of(case.name, comm.size), case.op, inputs, outputs)
+        wrong += count_unlike_numpy(schedule_of(case.name, comm.size, small), case.op, inputs, outputs)
     return wrong
 
 

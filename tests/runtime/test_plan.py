@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket import AllReduce, _native
-from hocket.algorithms import all_pairs, hierarchical, ring, two_step
+from hocket import AllReduce, Custom, Program, _native, chunk
+from hocket.algorithms import all_pairs, direct, hierarchical, ring, two_step
 from hocket.errors import Location, UnevenSize
 from hocket.ir.geometry import check_size, chunk_length
 from hocket.ir.schedule import Narrowing, Rank, Schedule
 from hocket.runtime import segments
 from hocket.runtime.plan import lower
+from hocket.tuning import NAMED, default_program
 
 SIZES = st.integers(0, 3000)
 ITEMSIZES = st.sampled_from((4, 8))
@@ -63,6 +64,8 @@ def test_a_chosen_tile_is_a_power_of_two_and_keeps_slots_small(n: int, itemsize:
         ring.all_reduce(3, channels=2, instances=2).compile(),
         ring.all_gather(4).compile(),
         all_pairs.all_reduce(4).compile(),
+        all_pairs.one_shot_all_reduce(3).compile(),
+        direct.all_to_all(3).compile(),
         hierarchical.all_reduce(2, 3, parallel=2).compile(),
         two_step.all_to_all(2, 2).compile(),
     ],
@@ -91,3 +94,42 @@ def test_sizes_that_would_cut_a_value_are_refused_with_the_line() -> None:
         check_size(schedule, 40, 4)
     assert error.value.n == 40
     assert "test_plan.py:1:1" in str(error.value)
+
+
+def eager(program: Program) -> list[tuple[int, list[int]]]:
+    """Of each rank's plan: chunks of the eager area, and where the messages of its connections begin."""
+    schedule, layout = program.compile(), _native.PLAN_LAYOUT
+    found = []
+    for rank in range(schedule.collective.size):
+        words = np.frombuffer(lower(schedule, rank).words, np.uint32)
+        header = dict(zip(layout["header"], words.tolist(), strict=False))
+        fields = len(layout["connection"])
+        records = words[len(words) - fields * header["connections"] :].reshape(-1, fields)
+        found.append((header["eager"], records[:, layout["connection"].index("place")].tolist()))
+    return found
+
+
+def test_one_round() -> None:
+    """All that a rank sends can be sent first; equal messages are one, others lie side by side."""
+    assert eager(all_pairs.one_shot_all_reduce(3)) == [(1, [0, 0, 0, 0])] * 3
+    for chunks, places in eager(direct.all_to_all(3)):
+        assert chunks == 2
+        assert sorted(places) == [0, 0, 1, 1]
+    for name in NAMED:
+        for ranks in (2, 3, 8):
+            assert eager(default_program(name, ranks, small=True))[0][0] > 0, (name, ranks)
+    for program in (ring.all_reduce(2), ring.all_gather(3), two_step.all_to_all(2, 2), all_pairs.all_reduce(3)):
+        assert {chunks for chunks, _ in eager(program)} == {0}, program.name
+
+
+def test_what_is_written_first_is_not_sent_first() -> None:
+    """Rank 0 takes another's buffer, or doubles its own, before it sends it; or sends twice over one connection."""
+    with Program(AllReduce(2, inplace=True), name="received") as received:
+        chunk(0, "in", 0).reduce(chunk(1, "in", 0)).copy(1, "in", 0)
+    pair = Custom(2, inputs=[2, 0], outputs=[0, 1], post=lambda _rank, _index: {(0, 0), (0, 1)})
+    with Program(pair, name="summed") as summed:
+        chunk(0, "in", 0).copy(0, "sc", 0).reduce(chunk(0, "in", 1)).copy(1, "out", 0)
+    with Program(Custom(2, inputs=[1, 0], outputs=[0, 2], post=lambda _rank, _index: {(0, 0)}), name="twice") as twice:
+        chunk(0, "in", 0).copy(1, "out", 0)
+        chunk(0, "in", 0).copy(1, "out", 1)
+    assert [eager(program)[0][0] for program in (received, summed, twice)] == [0, 0, 0]

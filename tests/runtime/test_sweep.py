@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hocket import _native
-from hocket.communicator import NAMED
 from hocket.semantics import reference
+from hocket.tuning import NAMED
 from tests.runtime.cases import count_unlike_numpy, data
 from tests.runtime.sweep import COMBINING, RANKS, Stretch, everything, expected, run, sample, schedule_of
 

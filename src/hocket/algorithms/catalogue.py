@@ -260,6 +260,18 @@ CATALOGUE = (
         sums="across-ranks",
     ),
     Algorithm(
+        direct.reduce_scatter,
+        ReduceScatter,
+        ANY,
+        _THAKUR,
+        hops="min(p - 1, 1)",
+        rounds="p - 1",
+        volume="p - 1",
+        reductions="p - 1",
+        sums="rank-order",
+        scratch="p * (p > 1)",
+    ),
+    Algorithm(
         ring.all_gather,
         AllGather,
         ANY,
@@ -269,6 +281,7 @@ CATALOGUE = (
         volume="p - 1",
         tried={"channels": (1, 2)},
     ),
+    Algorithm(direct.all_gather, AllGather, ANY, _THAKUR, hops="min(p - 1, 1)", rounds="p - 1", volume="p - 1"),
     Algorithm(
         ring.bidirectional_all_gather,
         AllGather,

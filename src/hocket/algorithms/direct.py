@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import isqrt
 
-from hocket import AllToAll, Custom, Gather, Program, Scatter, chunk
+from hocket import AllGather, AllToAll, Custom, Gather, Program, ReduceScatter, Scatter, chunk
 
 
 def all_to_all(ranks: int, instances: int = 1) -> Program:
@@ -40,6 +40,30 @@ def all_to_all_v(counts: tuple[int, ...], instances: int = 1) -> Program:
                 if sent[r][peer]:
                     at = sum(sent[source][peer] for source in range(r))
                     chunk(r, "in", start[r][peer], sent[r][peer]).copy(peer, "out", at)
+    return p
+
+
+def all_gather(ranks: int, instances: int = 1) -> Program:
+    """Every rank sends its block to every other. In place."""
+    with Program(AllGather(ranks, inplace=True), name="direct_all_gather", instances=instances) as p:
+        for step in range(1, ranks):
+            for r in range(ranks):
+                chunk(r, "in", 0).copy((r + step) % ranks, "out", r)
+    return p
+
+
+def reduce_scatter(ranks: int, instances: int = 1) -> Program:
+    """Every rank gets its block of every other, and adds them up in the order of ranks. Scratch for all blocks."""
+    with Program(ReduceScatter(ranks), name="direct_reduce_scatter", instances=instances) as p:
+        for step in range(1, ranks):
+            for r in range(ranks):
+                peer = (r + step) % ranks
+                chunk(r, "in", peer).copy(peer, "sc", r)
+        for r in range(ranks):
+            terms = [chunk(r, "in", r) if peer == r else chunk(r, "sc", peer) for peer in range(ranks)]
+            total = terms[0].copy(r, "out", 0)
+            for term in terms[1:]:
+                total = total.reduce(term)
     return p
 
 

@@ -18,8 +18,8 @@ from hocket import _native
 from hocket.cli.measure import Job, Speed, buffers, check_names, count_wrong, dtype_named, timed, unit
 from hocket.cli.target import UsageError, parse_size
 from hocket.collectives import Collective
-from hocket.communicator import NAMED, default_program
 from hocket.ir.schedule import Schedule
+from hocket.tuning import NAMED, default_program, is_small
 
 if TYPE_CHECKING:
     from hocket.communicator import Communicator
@@ -106,8 +106,12 @@ class Sweep:
         if collective.reduces() and (op or "sum") not in _native.OPERATORS_OF[dtype]:
             raise UsageError(f"{op or 'sum'} is not for {dtype}: --op {', '.join(_native.OPERATORS_OF[dtype])} are")
         units = dict.fromkeys(unit(collective, amount, dtype) for amount in amounts)
-        jobs = tuple(Job(schedule, n, dtype, op or "sum", iterations, warmup) for n in units)
-        return cls(name if made is None else None, jobs)
+        small = made or default_program(name, collective.size, small=True).compile()
+        jobs = []
+        for n in units:
+            job = Job(schedule, n, dtype, op or "sum", iterations, warmup)
+            jobs.append(replace(job, schedule=small) if is_small(name, collective.size, job.bytes) else job)
+        return cls(name if made is None else None, tuple(jobs))
 
     @property
     def schedule(self) -> Schedule:
@@ -116,6 +120,11 @@ class Sweep:
     @property
     def collective(self) -> Collective:
         return self.schedule.collective
+
+    @property
+    def programs(self) -> str:
+        """The names of the programs that run, by size."""
+        return ", ".join(dict.fromkeys(job.schedule.name for job in self.jobs))
 
     @property
     def redop(self) -> str:
@@ -136,7 +145,7 @@ class Sweep:
 
     def as_json(self, rows: Sequence[Row]) -> dict[str, object]:
         return {
-            "program": self.schedule.name,
+            "program": self.programs,
             "collective": str(self.collective),
             "ranks": self.collective.size,
             "dtype": self.jobs[0].dtype,
@@ -155,11 +164,11 @@ def _on_each_rank(comm: Communicator, sweep: Sweep) -> list[list[tuple[list[floa
     call = functools.partial(comm.run, schedule) if sweep.method is None else getattr(comm, sweep.method)
     if collective.reduces():
         call = functools.partial(call, op=sweep.jobs[0].op)
-    first = replace(sweep.jobs[0], iterations=1, warmup=0)
-    timed(comm, first, call, *buffers(collective, first, comm.rank))  # prepared here, whatever --warmup says
+    for job in {job.schedule.name: job for job in sweep.jobs}.values():  # prepared here, whatever --warmup says
+        timed(comm, replace(job, iterations=1, warmup=0), call, *buffers(collective, job, comm.rank))
     found = []
     for job in sweep.jobs:
-        assert job.schedule is schedule  # pickled as one object: it is prepared once, not for each size
+        assert sweep.method or job.schedule is schedule  # pickled as one: it is prepared once, not for each size
         places = []
         for inplace in (False, True):
             x, out = buffers(replace(collective, inplace=inplace), job, comm.rank)
@@ -191,9 +200,7 @@ def print_rows(sweep: Sweep, rows: Sequence[Row], console: Console) -> None:
             cells += [_show_us(speed.median), _show_us(speed.p95), f"{speed.algbw:.3f}", f"{speed.busbw:.3f}"]
             cells.append(f"[red]{wrong}[/]" if wrong else "0")
         table.add_row(*cells)
-    console.print(
-        f"{sweep.schedule.name} on {sweep.collective.size} processes, {sweep.jobs[0].iterations} calls each\n"
-    )
+    console.print(f"{sweep.programs} on {sweep.collective.size} processes, {sweep.jobs[0].iterations} calls each\n")
     console.print(table)
     wrong = sum(row.wrong for row in rows)
     console.print(
@@ -210,7 +217,7 @@ def draw_rows(sweep: Sweep, rows: Sequence[Row], path: Path) -> None:
     from matplotlib.figure import Figure  # takes longer to load than all of the rest
 
     figure = Figure(figsize=(10, 4), layout="constrained")
-    figure.suptitle(f"{sweep.schedule.name}, {sweep.collective.size} ranks, {sweep.jobs[0].dtype}, {sweep.redop}")
+    figure.suptitle(f"{sweep.programs}, {sweep.collective.size} ranks, {sweep.jobs[0].dtype}, {sweep.redop}")
     times, rates = figure.subplots(1, 2)
     at = [row.bytes for row in rows]
     for number, (place, colour, marker) in enumerate(zip(_PLACES, ("#0072B2", "#D55E00"), "os", strict=True)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -72,6 +73,13 @@ class Counts:
                 f"counts call for an out of {_number(sum(self.outputs))}, not of shape {out.shape}", caller()
             )
         return (x if self.inputs else None), (out if self.outputs else None)
+
+    def bytes(self, x: NDArray[Scalar] | None, out: NDArray[Scalar] | None) -> int | None:
+        """Bytes of a buffer with the blocks of all ranks; None where a rank knows only its own."""
+        array = out if x is None else x
+        if self.agreed is None or not isinstance(array, np.ndarray):
+            return None
+        return sum(self.agreed) * math.prod(array.shape[1:]) * array.itemsize
 
     def own(self, unit: int) -> int:
         """The row where a unit of the larger buffer begins."""
