@@ -31,7 +31,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "algorithms": PUBLIC,
     "runtime": IR | {"_native"},
     "tuning": IR | {"program", "sim", "runtime", "algorithms"},
-    "communicator": IR | {"program", "runtime", "tuning", "algorithms"},
+    "communicator": IR | {"program", "runtime", "tuning"},
     "__init__": IR | {"language", "program", "verify", "communicator"},
     "py.typed": frozenset(),
 }

@@ -175,7 +175,8 @@ def disagree(comm: Communicator, case: Case) -> None:
         error = mismatch
     else:
         raise AssertionError("no error")
-    assert error.differs == ("counts",)
+    # Ranks that think of different sizes may also have chosen different programs.
+    assert error.differs in (("counts",), ("schedule", "counts"))
     if case.name == "all_to_all":
         assert case.odd is not None
         place, more = min(case.changes)

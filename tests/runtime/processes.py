@@ -131,8 +131,9 @@ def judge_step(word: Word) -> None:
     """Where a rank stood in a call must be told with operation, thread block, step and line."""
     operation, _, _, where = word["step"]
     assert "<" in operation or ">" in operation, word
-    assert where.startswith("ring.py:"), word
-    for part in ("waiting for rank", "thread block", " step ", "--> ring.py:"):
+    program = where.partition(":")[0]
+    assert program in ("ring.py", "all_pairs.py"), word
+    for part in ("waiting for rank", "thread block", " step ", f"--> {program}:"):
         assert part in word["text"], word
 
 

@@ -126,9 +126,10 @@ def test_what_is_written_first_is_not_sent_first() -> None:
     """Rank 0 takes another's buffer, or doubles its own, before it sends it; or sends twice over one connection."""
     with Program(AllReduce(2, inplace=True), name="received") as received:
         chunk(0, "in", 0).reduce(chunk(1, "in", 0)).copy(1, "in", 0)
-    pair = Custom(2, inputs=[2, 0], outputs=[0, 1], post=lambda _rank, _index: {(0, 0), (0, 1)})
+    pair = Custom(2, inputs=[2, 0], outputs=[1, 1], post=lambda _rank, _index: {(0, 0), (0, 1)})
     with Program(pair, name="summed") as summed:
-        chunk(0, "in", 0).copy(0, "sc", 0).reduce(chunk(0, "in", 1)).copy(1, "out", 0)
+        total = chunk(0, "in", 0).copy(0, "out", 0).reduce(chunk(0, "in", 1))
+        total.copy(1, "out", 0)
     with Program(Custom(2, inputs=[1, 0], outputs=[0, 2], post=lambda _rank, _index: {(0, 0)}), name="twice") as twice:
         chunk(0, "in", 0).copy(1, "out", 0)
         chunk(0, "in", 0).copy(1, "out", 1)
