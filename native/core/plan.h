@@ -106,6 +106,7 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
         if (step.count == 0) return "a step works on nothing";
         if (step.sources > 1) view.combines = true;
         if (used > view.most_operands) view.most_operands = u32(used);
+        bool local = false;
         for (u32 o = 0; o < used; ++o) {
             const OperandRecord& operand = view.operands[step.first_operand + o];
             if (operand.place > kSend || operand.place == (o < step.sources ? kSend : kReceive))
@@ -117,12 +118,14 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
                 if (step.count > connection.width) return "a step is wider than its slot";
                 continue;
             }
+            local = true;
             const u64 first = operand.place == kScratch ? operand.position : u64(operand.unit) * h.chunks + operand.position;
             if (operand.place == kScratch ? operand.unit != 0 : operand.position >= h.chunks)
                 return "an operand is outside its unit";
             if (first + u64(step.count - 1) * operand.stride >= chunks[operand.place])
                 return "an operand is outside its buffer";
         }
+        if (h.eager != 0 && !local) return "in one round, a step only forwards";
         for (u32 w = 0; w < step.waits; ++w) {
             const WaitRecord& wait = view.waits[step.first_wait + w];
             if (wait.block >= h.blocks || wait.step >= view.blocks[wait.block].steps)

@@ -221,8 +221,9 @@ int Communicator::reserve(Plan& plan, const Geometry& geometry, u64 slots) {
 //
 // A line is used by every other call. Storing the line of call c + 2 over that of call c is safe without a closing
 // barrier: this rank has then seen all lines of call c + 1, and a rank posts that line only after it has read all lines
-// of call c (below) and finished call c. So it is with what a rank sends in one round. The latter also means that all connections are empty when a call begins to
-// use them, whatever layout of slots the call before had.
+// of call c (below) and finished call c. The latter also means that all connections are empty when a call begins to use
+// them, whatever layout of slots the call before had. What a rank sends in one round is stored before, for the same
+// reason, but not by a rank that is dead: it may never have seen the lines of call c + 1.
 //
 // What the line holds already is not stored again: the other ranks may have it in their caches.
 Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 author) {

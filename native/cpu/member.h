@@ -23,12 +23,12 @@ inline bool python_interrupted() {
 class Gil {
   public:
     explicit Gil(bool brief) {
-        kept_ = this;
-        if (!brief) release();
+        if (brief) kept_ = this;
+        else release();
     }
     ~Gil() {
-        kept_ = nullptr;
         if (others_ != nullptr) PyEval_RestoreThread(others_);
+        else kept_ = nullptr;
     }
     Gil(const Gil&) = delete;
     Gil& operator=(const Gil&) = delete;
