@@ -160,7 +160,9 @@ template <class H> class Execution {
             const OperandRecord& operand = plan_.operands[step.first_operand + o];
             if (end_ready(operand)) continue;
             stall.remote = true;
-            stall.peer = ends_[operand.unit].peer;
+            End& end = ends_[operand.unit];
+            const End* reader = operand.place == kSend ? end.template full<H>() : nullptr;
+            stall.peer = reader != nullptr ? reader->peer : end.peer;
             return true;
         }
         return false;
@@ -190,7 +192,7 @@ template <class H> class Execution {
 
     bool end_ready(const OperandRecord& operand) {
         if (operand.place == kReceive) return ends_[operand.unit].template can_receive<H>();
-        if (operand.place == kSend) return ends_[operand.unit].template can_send<H>();
+        if (operand.place == kSend) return ends_[operand.unit].template full<H>() == nullptr;
         return true;
     }
 
@@ -226,7 +228,7 @@ template <class H> class Execution {
             End& end = ends_[operand.unit];
             if (operand.place == kReceive) end.template received<H>();
             else end.template sent<H>();
-            hardware.published(end.peer);
+            for (u32 reader = 0; reader <= end.more; ++reader) hardware.published((&end)[reader].peer);
         }
         hardware.publish_semaphore(&cursor.finished, cursor.finished + 1);  // pairs with H::observe_semaphore in `waits_met`
     }

@@ -1,7 +1,7 @@
 // The plan: one rank's part of a schedule as flat 32-bit words. This file is the one home of its layout.
 //
 // A plan holds numbers of chunks only; sizes, types, operators and addresses belong to a call. The words are, in order:
-// one header, then the tables of thread blocks, steps, operands, waits and connections. Python packs records by the
+// one header, then the tables of thread blocks, steps, operands, waits, connections and multicasts. Python packs records by the
 // field names below, which the bindings export, so that nothing is written down twice. No standard headers: NVRTC
 // compiles this file too.
 #pragma once
@@ -17,7 +17,7 @@ static_assert(sizeof(u32) == 4 && sizeof(u64) == 8);
 // the rank that sends most needs for a call in one round; 0 if the schedule takes more than one (runtime/plan.py).
 #define HOCKET_PLAN_HEADER(X)                                                                                     \
     X(magic) X(rank) X(ranks) X(chunks) X(input_blocks) X(output_blocks) X(scratch) X(slots) X(widest) X(eager)   \
-    X(blocks) X(steps) X(operands) X(waits) X(connections)
+    X(blocks) X(steps) X(operands) X(waits) X(connections) X(multicasts)
 
 // A thread block: `steps` steps from `first_step`.
 #define HOCKET_PLAN_BLOCK(X) X(first_step) X(steps)
@@ -33,8 +33,13 @@ static_assert(sizeof(u32) == 4 && sizeof(u64) == 8);
 #define HOCKET_PLAN_WAIT(X) X(block) X(step)
 
 // A connection this rank is one end of (`sends` 1: the sending end), the most chunks one of its slots holds, and where in
-// the sender's eager area its message begins.
-#define HOCKET_PLAN_CONNECTION(X) X(peer) X(channel) X(sends) X(width) X(place)
+// the sender's eager area its message begins. Where it is part of a multicast, `multicast` is one more than the number of
+// that, and `reader` the number of the peer or, receiving, of this rank among the readers. A sending end is followed by
+// those of `more` further readers, of no width: operands name the first.
+#define HOCKET_PLAN_CONNECTION(X) X(peer) X(channel) X(sends) X(width) X(place) X(multicast) X(reader) X(more)
+
+// A multicast of any rank: messages that `source` sends a tile on `channel`, each to all readers at once.
+#define HOCKET_PLAN_MULTICAST(X) X(source) X(channel) X(messages)
 
 #define HOCKET_FIELD(name) u32 name;
 struct PlanHeader { HOCKET_PLAN_HEADER(HOCKET_FIELD) };
@@ -43,10 +48,13 @@ struct StepRecord { HOCKET_PLAN_STEP(HOCKET_FIELD) };
 struct OperandRecord { HOCKET_PLAN_OPERAND(HOCKET_FIELD) };
 struct WaitRecord { HOCKET_PLAN_WAIT(HOCKET_FIELD) };
 struct ConnectionRecord { HOCKET_PLAN_CONNECTION(HOCKET_FIELD) };
+struct MulticastRecord { HOCKET_PLAN_MULTICAST(HOCKET_FIELD) };
 #undef HOCKET_FIELD
 
 // Changes whenever the layout or its meaning does.
-constexpr u32 kPlanMagic = 0x686b0002;
+constexpr u32 kPlanMagic = 0x686b0003;
+
+constexpr u32 kMostReaders = 31;  // of a multicast
 
 // Where an operand lies. The first three are also the numbers of a rank's buffers.
 enum Place : u32 { kInput = 0, kOutput = 1, kScratch = 2, kReceive = 3, kSend = 4 };
@@ -58,6 +66,7 @@ struct PlanView {
     const OperandRecord* operands;
     const WaitRecord* waits;
     const ConnectionRecord* connections;
+    const MulticastRecord* multicasts;
     u32 most_operands;  // of one step
     bool combines;      // some step has more than one source
 };
@@ -76,7 +85,8 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
     const u64 operands = at += h.steps * (sizeof(StepRecord) / kWord);
     const u64 waits = at += h.operands * (sizeof(OperandRecord) / kWord);
     const u64 connections = at += h.waits * (sizeof(WaitRecord) / kWord);
-    at += h.connections * (sizeof(ConnectionRecord) / kWord);
+    const u64 multicasts = at += h.connections * (sizeof(ConnectionRecord) / kWord);
+    at += h.multicasts * (sizeof(MulticastRecord) / kWord);
     if (at != length) return "its tables do not fill it";
     view = {&h,
             reinterpret_cast<const BlockRecord*>(words + blocks),
@@ -84,12 +94,21 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
             reinterpret_cast<const OperandRecord*>(words + operands),
             reinterpret_cast<const WaitRecord*>(words + waits),
             reinterpret_cast<const ConnectionRecord*>(words + connections),
+            reinterpret_cast<const MulticastRecord*>(words + multicasts),
             0,
             false};
     for (u32 c = 0; c < h.connections; ++c) {
         const ConnectionRecord& record = view.connections[c];
         if (record.peer >= h.ranks || record.peer == h.rank || record.sends > 1 || record.width > h.widest)
             return "a connection makes no sense";
+        if (record.multicast > h.multicasts || record.reader >= kMostReaders || (record.more != 0 && record.sends == 0) ||
+            u64(c) + record.more >= h.connections)
+            return "a multicast has no such reader";
+        for (u32 further = 1; further <= record.more; ++further) {
+            const ConnectionRecord& other = view.connections[c + further];
+            if (other.multicast != record.multicast || other.sends == 0 || other.width != 0 || other.more != 0)
+                return "a multicast has no such reader";
+        }
         if (h.eager != 0 && u64(record.place) + record.width > h.eager) return "a message is outside the eager area";
     }
     const u64 chunks[] = {u64(h.input_blocks) * h.chunks, u64(h.output_blocks) * h.chunks, h.scratch};

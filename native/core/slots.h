@@ -1,7 +1,9 @@
-// The slots of a connection: a queue with one writer, one reader and two monotonic counters.
+// The slots of a connection: a queue with one writer and, but for multicast, one reader, with monotonic counters.
 //
-// `filled` is written by the sender only, `freed` by the receiver only, each on a line of its own. Both count messages
-// since the communicator was made and are never reset: they may wrap. At the end of a call the two are equal, so that
+// `filled` is written by the sender only, each `freed` by one receiver only, each on a line of its own. They count messages
+// since the communicator was made and are never reset: they may wrap. The readers of a multicast are others from call to
+// call; so a reader that was none for a while knows from the schedules how many messages it has missed, and the first
+// reader of a line goes on from where the last one left it. At the end of a call the two are equal, so that
 // the next call may choose another number and size of slots: slot number `counter % slots` is the same on both ends.
 // The number of slots is a power of two, so that messages just before and after a counter wraps lie in different slots.
 //
@@ -18,44 +20,66 @@ namespace hocket {
 
 constexpr u64 kLine = 128;  // two cache lines: neighbours are fetched in pairs
 
-// The words two ranks share for one connection.
-struct Counters {
-    alignas(kLine) u64 filled;
-    alignas(kLine) u64 freed;
+// A line of a counter.
+struct Counter {
+    alignas(kLine) u64 count;
 };
 
-// One rank's end of a connection during a call. Private to the thread that runs its thread block.
+// The counters that ranks share for one connection: that of the sender, and one for each reader (multicast has several).
+struct Counters {
+    Counter filled;
+    Counter freed[kMostReaders];
+};
+static_assert(sizeof(Counters) == 4096);
+
+// One rank's end of a connection during a call; of a multicast the sender has an end for each reader, one after the
+// other, of which the first one sends. Private to the thread that runs its thread block.
 struct End {
-    Counters* shared;
+    u64* filled;
+    u64* freed;
     char* slots;     // of the first slot
     u64 slot_bytes;
     u64 capacity;    // slots: a power of two
     u64 next;        // messages sent, or received, so far
     u64 seen;        // the other end's counter when last looked at
+    u64 debt;        // what `freed` lacks: messages of calls in which this reader was none
     u32 peer;
+    u32 more;        // ends of further readers
 
-    // The two ends differ in which counter is theirs.
-    void begin(bool sends) { next = seen = sends ? shared->filled : shared->freed; }
+    // Of a connection between two ranks, before the call sends anything. The two ends differ in which counter is theirs.
+    void begin(bool sends) { next = seen = sends ? *filled : *freed; }
+
+    // Of a multicast, on which `passed` messages have been sent so far.
+    void begin_after(u64 passed) {
+        next = seen = passed;
+        debt = passed - *freed;
+    }
 
     // For a message that is there, or has its place, all through the call: in one round.
-    static End open(char* message, bool sends, u32 peer) { return {nullptr, message, 0, 1, 0, sends ? 0u : 1u, peer}; }
+    static End open(char* message, bool sends, u32 peer) {
+        return {nullptr, nullptr, message, 0, 1, 0, sends ? 0u : 1u, 0, peer, 0};
+    }
 
     char* slot() const { return slots + (next & (capacity - 1)) * slot_bytes; }
 
-    template <class H> bool can_send() {
-        if (next - seen < capacity) return true;
-        seen = H::observe_freed(&shared->freed);  // pairs with H::publish_freed in `received`
-        return next - seen < capacity;
+    // The reader for whom no slot is free; null if there is none.
+    template <class H> const End* full() {
+        for (End* reader = this; reader <= this + more; ++reader) {
+            if (next - reader->seen < capacity) continue;
+            reader->seen = H::observe_freed(reader->freed) + reader->debt;  // pairs with H::publish_freed in `received`
+            if (next - reader->seen >= capacity) return reader;
+        }
+        return nullptr;
     }
 
     template <class H> bool can_receive() {
         if (next != seen) return true;
-        seen = H::observe_filled(&shared->filled);  // pairs with H::publish_filled in `sent`
+        seen = H::observe_filled(filled);  // pairs with H::publish_filled in `sent`
         return next != seen;
     }
 
-    template <class H> void sent() { H::publish_filled(&shared->filled, ++next); }
-    template <class H> void received() { H::publish_freed(&shared->freed, ++next); }
+    template <class H> void sent() { H::publish_filled(filled, ++next); }
+    template <class H> void received() { H::publish_freed(freed, ++next - debt); }
 };
 
 }  // namespace hocket

@@ -205,6 +205,7 @@ nb::dict plan_layout() {
     HOCKET_RECORD("operand", HOCKET_PLAN_OPERAND)
     HOCKET_RECORD("wait", HOCKET_PLAN_WAIT)
     HOCKET_RECORD("connection", HOCKET_PLAN_CONNECTION)
+    HOCKET_RECORD("multicast", HOCKET_PLAN_MULTICAST)
     return layout;
 }
 
@@ -213,6 +214,7 @@ nb::dict plan_layout() {
 NB_MODULE(_native, m) {
     m.attr("PLAN_MAGIC") = kPlanMagic;
     m.attr("PLAN_LAYOUT") = plan_layout();
+    m.attr("MOST_READERS") = kMostReaders;
     if (chosen_isa() == nullptr) throw std::runtime_error("HOCKET_ISA names no instruction set of this processor");
     m.attr("ISA") = chosen_isa()->name;
     nb::list all;

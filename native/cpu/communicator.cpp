@@ -59,10 +59,16 @@ Plan::Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::
         throw std::invalid_argument("this plan is for another rank");
     for (u32 c = 0; c < h.connections; ++c) {
         const ConnectionRecord& record = view_.connections[c];
-        Window* window = record.sends ? communicator.memory().window(h.rank, record.peer, record.channel)
-                                      : communicator.memory().window(record.peer, h.rank, record.channel);
+        const u32 source = record.sends ? h.rank : record.peer, target = record.sends ? record.peer : h.rank;
+        Window* window = communicator.memory().window(source, record.multicast ? source : target, record.channel);
         if (window == nullptr) throw std::invalid_argument("this plan uses too many channels");
         windows_.push_back(window);
+    }
+    for (u32 m = 0; m < h.multicasts; ++m) {
+        const MulticastRecord& record = view_.multicasts[m];
+        Window* window = communicator.memory().window(record.source, record.source, record.channel);
+        if (window == nullptr) throw std::invalid_argument("this plan uses too many channels");
+        multicasts_.push_back(window);
     }
     ends_.resize(h.connections);
     cursors_.resize(h.blocks);
@@ -143,13 +149,7 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
                 {Fault::kPeer, rank_, std::string("has no memory for slots and scratch: ") + std::strerror(failed)});
         if (one_round) open_round(plan, geometry, calls_);  // without an input there is nothing to send
     }
-    for (u32 c = 0; c < h.connections && !one_round; ++c) {
-        const ConnectionRecord& record = plan.view_.connections[c];
-        const Window& window = *plan.windows_[c];
-        End& end = plan.ends_[c];
-        end = {window.counters, window.slots(), record.width * geometry.tile, slots, 0, 0, record.peer};
-        end.begin(record.sends != 0);
-    }
+    if (!one_round) open(plan, geometry, slots);
     if (call.initial_bytes != 0) std::memcpy(call.initial_to, call.initial, call.initial_bytes);
     Execution<Cpu> running = execution(call.input, call.output);
     u32 threads = 1;
@@ -188,6 +188,21 @@ Outcome Communicator::barrier() { return enter({}, "barrier", kBarrier); }
 Outcome Communicator::exchange(const std::string& word) { return enter({.digest = kExchange}, word, kNobody); }
 
 Outcome Communicator::refuse(const std::string& why) { return enter({.flags = kRefused}, why, kNobody); }
+
+// Sets the ends to the slots of connections, which are empty before a call.
+void Communicator::open(Plan& plan, const Geometry& geometry, u64 slots) {
+    const PlanHeader& h = plan.header();
+    for (u32 c = 0; c < h.connections; ++c) {
+        const ConnectionRecord& record = plan.view_.connections[c];
+        const Window& window = *plan.windows_[c];
+        Counters& counters = *window.counters;
+        plan.ends_[c] = {&counters.filled.count, &counters.freed[record.reader].count, window.slots(),
+                         record.width * geometry.tile, slots, 0, 0, 0, record.peer, record.more};
+        if (record.multicast != 0) plan.ends_[c].begin_after(window.passed);
+        else plan.ends_[c].begin(record.sends != 0);
+    }
+    for (u32 m = 0; m < h.multicasts; ++m) plan.multicasts_[m]->passed += plan.view_.multicasts[m].messages * geometry.tiles;
+}
 
 // Sets the ends to where the messages of a call in one round lie, in the senders' own memory.
 void Communicator::open_round(Plan& plan, const Geometry& geometry, u64 call) {

@@ -34,7 +34,8 @@ class Plan {
     std::string name_;
     u64 author_;  // of the text in a line that says its name
     PlanView view_{};
-    std::vector<Window*> windows_;
+    std::vector<Window*> windows_;     // of the connections
+    std::vector<Window*> multicasts_;  // of all ranks
     std::vector<End> ends_;
     std::vector<Cursor> cursors_;
     std::vector<char*> pointers_;  // for each thread
@@ -147,6 +148,7 @@ class Communicator {
     Outcome is_dead() const;
     u32 straggler(u32 peer, double now) const;
     bool failed(u32 rank) const;
+    void open(Plan& plan, const Geometry& geometry, u64 slots);
     void open_round(Plan& plan, const Geometry& geometry, u64 call);
     int reserve(Plan& plan, const Geometry& geometry, u64 slots);
     void mark(State state, u32 culprit, u64 since, const std::string& why);

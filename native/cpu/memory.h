@@ -76,6 +76,7 @@ struct RankBlock {
 struct Window {
     Counters* counters = nullptr;  // slots follow on the next page
     u64 bytes = 0;
+    u64 passed = 0;  // of a multicast: messages so far, whether or not this rank read them
     char* slots() const { return reinterpret_cast<char*>(counters) + kPage; }
 };
 

@@ -15,6 +15,7 @@ OPERATORS: tuple[str, ...]
 FILE_BYTES: int
 STAMP: int
 MOST_CONNECTIONS: int
+MOST_READERS: int
 PROTOCOL: str
 
 class Fault(enum.Enum):

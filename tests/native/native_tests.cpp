@@ -2,6 +2,7 @@
 // sanitizers can see all of it. `native_tests` runs everything; `native_tests litmus` only the one-way tests, of which
 // at least one must turn red under ThreadSanitizer for each memory order that is weakened (run_sanitizers.sh).
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -55,7 +56,9 @@ struct Arena {
         Block& block = windows[(channel << 32) + (source << 16) + destination];
         if (block == nullptr) {
             block = lines(kPage + kBytes);
-            *static_cast<Counters*>(block.get()) = {first, first};
+            Counters& counters = *static_cast<Counters*>(block.get());
+            counters.filled.count = first;
+            for (Counter& freed : counters.freed) freed.count = first;
         }
         return static_cast<Counters*>(block.get());
     }
@@ -71,16 +74,17 @@ class ThreadMemory final : public Memory {
     explicit ThreadMemory(Arena& arena) : arena_(arena) {}
     RankBlock* control() override { return static_cast<RankBlock*>(arena_.control.get()); }
     Window* window(u32 source, u32 destination, u32 channel) override {
-        windows_.push_back(std::make_unique<Window>());
-        windows_.back()->counters = arena_.counters(source, destination, channel);
-        windows_.back()->bytes = Arena::kBytes;
-        return windows_.back().get();
+        auto& window = windows_[{source, destination, channel}];
+        if (window == nullptr)
+            window = std::make_unique<Window>(
+                Window{arena_.counters(source, destination, channel), Arena::kBytes, arena_.first});
+        return window.get();
     }
     int reserve(Window*, u64) override { return EFBIG; }
 
   private:
     Arena& arena_;
-    std::vector<std::unique_ptr<Window>> windows_;
+    std::map<std::array<u32, 3>, std::unique_ptr<Window>> windows_;
 };
 
 u32 type_named(const std::string& name) {
@@ -98,7 +102,7 @@ struct Operand {
 class Writer {
   public:
     Writer(u32 rank, u32 ranks, u32 chunks, u32 scratch, u32 slots)
-        : header_{kPlanMagic, rank, ranks, chunks, 1, 1, scratch, slots, 1, 0, 0, 0, 0, 0, 0} {}
+        : header_{kPlanMagic, rank, ranks, chunks, 1, 1, scratch, slots, 1, 0, 0, 0, 0, 0, 0, 0} {}
 
     // Its connections are of one channel.
     void block(u32 channel = 0) {
@@ -118,7 +122,23 @@ class Writer {
     // Every rank sends one message, the same to all.
     void one_round() { header_.eager = 1; }
 
+    // Last of all: what `source` has sent to the first reader so far goes to all of them, `messages` times a tile.
+    void multicast(u32 source, const std::vector<u32>& readers, u32 messages) {
+        multicasts_.push_back({source, channel_, messages});
+        for (u32 reader = 0; reader < readers.size(); ++reader)
+            if (readers[reader] == header_.rank) {
+                connections_.back().multicast = 1;
+                connections_.back().reader = reader;
+            }
+        if (source != header_.rank) return;
+        connections_.back().multicast = 1;
+        connections_.back().more = u32(readers.size()) - 1;
+        for (u32 reader = 1; reader < readers.size(); ++reader)
+            connections_.push_back({readers[reader], channel_, 1, 0, 0, 1, reader, 0});
+    }
+
     std::vector<u32> words() {
+        header_.multicasts = u32(multicasts_.size());
         header_.blocks = u32(blocks_.size());
         header_.steps = u32(steps_.size());
         header_.operands = u32(operands_.size());
@@ -131,6 +151,7 @@ class Writer {
         append(words, operands_.data(), operands_.size());
         append(words, waits_.data(), waits_.size());
         append(words, connections_.data(), connections_.size());
+        append(words, multicasts_.data(), multicasts_.size());
         return words;
     }
 
@@ -146,7 +167,7 @@ class Writer {
                (connections_[number].peer != operand.chunk || connections_[number].channel != channel_ ||
                 connections_[number].sends != sends))
             ++number;
-        if (number == connections_.size()) connections_.push_back({operand.chunk, channel_, sends, 1, 0});
+        if (number == connections_.size()) connections_.push_back({operand.chunk, channel_, sends, 1, 0, 0, 0, 0});
         operands_.push_back({operand.place, number, 0, 0});
     }
 
@@ -163,6 +184,7 @@ class Writer {
     std::vector<OperandRecord> operands_;
     std::vector<WaitRecord> waits_;
     std::vector<ConnectionRecord> connections_;
+    std::vector<MulticastRecord> multicasts_;
 };
 
 // The ring AllReduce in place on chunks from `from` on, one thread block a rank. Unfused: in the order of the program,
@@ -239,6 +261,48 @@ void rings() {
         for (const bool fused : {false, true})
             for (u64 slots = fused ? 2 : 1; slots <= 3; ++slots) ring_calls(ranks, fused, slots, 0);
     std::puts("rings: sums are right");
+}
+
+// Rank 0 sends two chunks to readers that are others from call to call, now with the same counters, now past a wrap.
+void multicasts() {
+    const u32 ranks = 4;
+    const std::vector<std::vector<u32>> sets{{1, 2, 3}, {2, 3}, {3, 1}, {2}};
+    for (const u64 first : {u64(0), (u64(1) << 32) - 40, ~u64(0) - 40})
+        for (const u64 slots : {1, 2, 4}) {
+            Arena arena(ranks, first);
+            on_threads(ranks, [&](u32 rank) {
+                ThreadMemory memory(arena);
+                Settings mine = settings(slots);
+                mine.first = first;
+                Communicator communicator(rank, ranks, memory, {}, mine);
+                std::vector<std::unique_ptr<Plan>> plans;
+                for (const auto& readers : sets) {
+                    Writer plan(rank, ranks, 2, 0, 1);
+                    plan.block();
+                    for (u32 chunk = 0; chunk < 2; ++chunk) {
+                        if (rank == 0) plan.step({{kInput, chunk}}, {{kSend, readers[0]}});
+                        for (const u32 reader : readers)
+                            if (reader == rank) plan.step({{kReceive, 0}}, {{kInput, chunk}});
+                    }
+                    plan.multicast(0, readers, 2);
+                    plans.push_back(std::make_unique<Plan>(communicator, plan.words(), plans.size() + 1, "multicast"));
+                }
+                for (u64 round = 0; round < 80; ++round) {
+                    const u64 set = round * 7 / 3 % sets.size(), n = round * 37 % 401;
+                    std::vector<int> data(n, int(round * 10 + rank));
+                    char* at = reinterpret_cast<char*>(data.data());
+                    const u64 tile = round % 3 ? 64 : 0;
+                    const Outcome outcome = communicator.run(
+                        *plans[set], {at, nullptr, nullptr, nullptr, 0, n, tile, type_named("int32"), 0, true});
+                    CHECK(outcome.fault == Fault::kNone);
+                    bool reads = false;
+                    for (const u32 reader : sets[set]) reads = reads || reader == rank;
+                    for (const int value : data) CHECK(value == int(round * 10 + (reads ? 0 : rank)));
+                }
+                CHECK(communicator.barrier().fault == Fault::kNone);
+            });
+        }
+    std::puts("multicasts: every reader has every message");
 }
 
 // Counters that reach 2^32 and 2^64 in the middle of calls, of a message's tiles, and with slots of any number.
@@ -627,6 +691,7 @@ int main(int arguments, char** words) {
     bad_plans();
     rings();
     rings_wrap();
+    multicasts();
     semaphores_count_on();
     rounds();
     teams();

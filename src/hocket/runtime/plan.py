@@ -38,8 +38,14 @@ def lower(schedule: Schedule, rank: int) -> Plan:
     widths = _widths(schedule)
     places, eager = _one_round(schedule)
     part = schedule.ranks[rank]
-    own = sorted(c for c in widths if rank in c[:2])
+    multicasts = _multicasts(schedule)
+    readers = {(m.source, r, m.channel): (i, n) for i, m in enumerate(multicasts) for n, r in enumerate(m.readers)}
+    own = sorted((c for c in widths if rank in c[:2]), key=lambda c: (readers.get(c, (-1, 0)), c))
     number = {connection: i for i, connection in enumerate(own)}
+
+    def further(place: Span | Receive | Send) -> bool:
+        """Whether a place is that of a reader of a multicast beyond the first: what the first reads is there for all."""
+        return isinstance(place, Send) and readers.get((rank, place.peer, place.channel), (0, 0))[1] > 0
 
     def operand(place: Span | Receive | Send) -> tuple[int, int, int, int]:
         if isinstance(place, Receive):
@@ -56,30 +62,36 @@ def lower(schedule: Schedule, rank: int) -> Plan:
     for block in part.thread_blocks:
         blocks.append({"first_step": len(steps), "steps": len(block.steps)})
         for step in block.steps:
+            dsts = [place for place in step.dsts if not further(place)]
             steps.append(
                 {
                     "count": _count(step),
                     "first_operand": len(operands),
                     "sources": len(step.srcs),
-                    "destinations": len(step.dsts),
+                    "destinations": len(dsts),
                     "first_wait": len(waits),
                     "waits": len(step.waits),
                 }
             )
-            for place in (*step.srcs, *step.dsts):
+            for place in (*step.srcs, *dsts):
                 operands.append(dict(zip(("place", "unit", "position", "stride"), operand(place), strict=True)))
             waits.extend({"block": wait.thread_block, "step": wait.step} for wait in step.waits)
-    connections = [
-        {
-            "peer": dst if src == rank else src,
-            "channel": channel,
-            "sends": int(src == rank),
-            "width": widths[c],
-            "place": places.get(c, 0),
-        }
-        for c in own
-        for src, dst, channel in (c,)
-    ]
+    connections = []
+    for src, dst, channel in own:
+        sends = src == rank
+        multicast, reader = readers.get((src, dst, channel), (-1, 0))
+        connections.append(
+            {
+                "peer": dst if sends else src,
+                "channel": channel,
+                "sends": int(sends),
+                "width": 0 if sends and reader else widths[src, dst, channel],
+                "place": places.get((src, dst, channel), 0),
+                "multicast": multicast + 1,
+                "reader": reader,
+                "more": len(multicasts[multicast].readers) - 1 if sends and multicast >= 0 and not reader else 0,
+            }
+        )
     header = {
         "magic": _native.PLAN_MAGIC,
         "rank": rank,
@@ -96,6 +108,7 @@ def lower(schedule: Schedule, rank: int) -> Plan:
         "operands": len(operands),
         "waits": len(waits),
         "connections": len(connections),
+        "multicasts": len(multicasts),
     }
     tables = (
         ("header", [header]),
@@ -104,6 +117,7 @@ def lower(schedule: Schedule, rank: int) -> Plan:
         ("operand", operands),
         ("wait", waits),
         ("connection", connections),
+        ("multicast", [{"source": m.source, "channel": m.channel, "messages": m.messages} for m in multicasts]),
     )
     return Plan(
         words=b"".join(_pack(kind, records) for kind, records in tables),
@@ -131,6 +145,40 @@ def _widths(schedule: Schedule) -> dict[Connection, int]:
         for connection in ends:
             widths[connection] = max(widths.get(connection, 1), _count(step))
     return widths
+
+
+@dataclass(frozen=True, slots=True)
+class _Multicast:
+    """Connections that are always sent on together, ``messages`` times a tile: one slot holds what all of them carry.
+
+    That is what the schedule means: a step that sends on several connections waits for a slot on each.
+    """
+
+    source: int
+    channel: int
+    readers: tuple[int, ...]
+    messages: int
+
+
+def _multicasts(schedule: Schedule) -> list[_Multicast]:
+    """Those of all ranks, at most one of a rank on a channel."""
+    found: dict[tuple[int, int], _Multicast] = {}
+    for source, rank in enumerate(schedule.ranks):
+        for block in rank.thread_blocks:
+            if len(block.sends) < 2:
+                continue
+            used: dict[Send, list[int]] = {}
+            for s, step in enumerate(block.steps):
+                for target in step.dsts:
+                    if isinstance(target, Send):
+                        used.setdefault(target, []).append(s)
+            together: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+            for send, steps in used.items():
+                together.setdefault((send.channel, tuple(steps)), []).append(send.peer)
+            for (channel, steps), peers in together.items():
+                if 1 < len(peers) <= _native.MOST_READERS:
+                    found.setdefault((source, channel), _Multicast(source, channel, tuple(sorted(peers)), len(steps)))
+    return list(found.values())
 
 
 def _one_round(schedule: Schedule) -> tuple[dict[Connection, int], int]:
