@@ -121,9 +121,7 @@ template <class H> class Execution {
             const End& end = ends_[plan_.operands[step.first_operand + step.sources].unit];
             if (end.slots <= last) continue;
             last = end.slots;
-            StepRecord once = step;
-            once.destinations = 1;
-            execute(hardware, pointers, once, 0);
+            execute(hardware, pointers, step, 0, kMessage);
         }
     }
 
@@ -136,7 +134,7 @@ template <class H> class Execution {
             const BlockRecord& block = plan_.blocks[b];
             while (cursor.tile < geometry_.tiles && ready(block, cursor)) {
                 const StepRecord& step = plan_.steps[block.first_step + cursor.step];
-                if (!one_round_ || !sends(step)) execute(hardware, pointers, step, cursor.tile);
+                execute(hardware, pointers, step, cursor.tile, one_round_ ? kLocal : kAll);
                 if (++cursor.step == block.steps) {
                     cursor.step = 0;
                     ++cursor.tile;
@@ -169,7 +167,7 @@ template <class H> class Execution {
     }
 
   private:
-    // In one round, a step that sends does nothing else.
+    // In one round, a step that sends does so first of all.
     bool sends(const StepRecord& step) const { return plan_.operands[step.first_operand + step.sources].place == kSend; }
 
     bool ready(const BlockRecord& block, const Cursor& cursor) {
@@ -196,17 +194,21 @@ template <class H> class Execution {
         return true;
     }
 
-    // For each of the step's chunks one kernel call, on as many bytes as the shortest local operand has in this tile. A
-    // step without local operands forwards whole pieces.
-    void execute(H& hardware, char** pointers, const StepRecord& step, u64 tile) {
+    // What of a step to do: in one round its message first, and what it stores for this rank later.
+    enum Part { kAll, kMessage, kLocal };
+
+    // For each of the step's chunks one kernel call, on as many bytes as the shortest local operand has in this tile.
+    void execute(H& hardware, char** pointers, const StepRecord& step, u64 tile, Part part) {
         const OperandRecord* operands = plan_.operands + step.first_operand;
-        const u32 used = step.sources + step.destinations;
+        const u32 used = part == kMessage ? step.sources + 1 : step.sources + step.destinations;
         for (u32 j = 0; j < step.count; ++j) {
             u64 bytes = geometry_.tile;
+            u32 filled = 0;
             for (u32 o = 0; o < used; ++o) {
                 const OperandRecord& operand = operands[o];
+                if (part == kLocal && operand.place == kSend) continue;
                 if (operand.place >= kReceive) {
-                    pointers[o] = ends_[operand.unit].slot() + j * geometry_.tile;
+                    pointers[filled++] = ends_[operand.unit].slot() + j * geometry_.tile;
                     continue;
                 }
                 const Buffer& buffer = buffers_[operand.place];
@@ -214,9 +216,10 @@ template <class H> class Execution {
                 const Piece piece = piece_of(geometry_, buffer, operand.unit, operand.position, skip, tile);
                 if (piece.bytes < bytes) bytes = piece.bytes;
                 if (bytes == 0) break;
-                pointers[o] = buffer.base + piece.offset;
+                pointers[filled++] = buffer.base + piece.offset;
             }
-            if (bytes != 0) hardware.reduce(pointers + step.sources, step.destinations, pointers, step.sources, bytes);
+            if (bytes == 0 || filled == step.sources) continue;
+            hardware.reduce(pointers + step.sources, filled - step.sources, pointers, step.sources, bytes);
         }
     }
 

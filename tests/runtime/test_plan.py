@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket import AllReduce, Custom, Program, _native, chunk
-from hocket.algorithms import all_pairs, direct, hierarchical, ring, two_step
+from hocket import AllReduce, Custom, Program, _native, chunk, prove
+from hocket.algorithms import all_pairs, direct, hierarchical, knomial, ring, tree, two_step
 from hocket.errors import Location, UnevenSize
 from hocket.ir.geometry import check_size, chunk_length
 from hocket.ir.schedule import Narrowing, Rank, Schedule
+from hocket.ir.text import parse_schedule
 from hocket.runtime import segments
 from hocket.runtime.plan import lower
 from hocket.tuning import NAMED, default_program
@@ -96,17 +97,23 @@ def test_sizes_that_would_cut_a_value_are_refused_with_the_line() -> None:
     assert "test_plan.py:1:1" in str(error.value)
 
 
-def eager(program: Program) -> list[tuple[int, list[int]]]:
-    """Of each rank's plan: chunks of the eager area, and where the messages of its connections begin."""
-    schedule, layout = program.compile(), _native.PLAN_LAYOUT
-    found = []
-    for rank in range(schedule.collective.size):
-        words = np.frombuffer(lower(schedule, rank).words, np.uint32)
-        header = dict(zip(layout["header"], words.tolist(), strict=False))
-        fields = len(layout["connection"])
-        records = words[len(words) - fields * header["connections"] :].reshape(-1, fields)
-        found.append((header["eager"], records[:, layout["connection"].index("place")].tolist()))
+def tables(schedule: Schedule, rank: int) -> dict[str, list[dict[str, int]]]:
+    """The records of a plan, by kind."""
+    words = np.frombuffer(lower(schedule, rank).words, np.uint32).tolist()
+    found: dict[str, list[dict[str, int]]] = {}
+    for kind, fields in _native.PLAN_LAYOUT.items():
+        count = 1 if kind == "header" else found["header"][0][f"{kind}s"]
+        found[kind] = [dict(zip(fields, words[i * len(fields) :], strict=False)) for i in range(count)]
+        words = words[count * len(fields) :]
+    assert not words
     return found
+
+
+def eager(program: Program, *, opcodes: bool = False) -> list[tuple[int, list[int]]]:
+    """Of each rank's plan: chunks of the eager area, and where the messages of its connections begin."""
+    schedule = program.compile(opcodes=opcodes)
+    plans = [tables(schedule, rank) for rank in range(schedule.collective.size)]
+    return [(plan["header"][0]["eager"], [c["place"] for c in plan["connection"]]) for plan in plans]
 
 
 def test_one_round() -> None:
@@ -133,4 +140,66 @@ def test_what_is_written_first_is_not_sent_first() -> None:
     with Program(Custom(2, inputs=[1, 0], outputs=[0, 2], post=lambda _rank, _index: {(0, 0)}), name="twice") as twice:
         chunk(0, "in", 0).copy(1, "out", 0)
         chunk(0, "in", 0).copy(1, "out", 1)
-    assert [eager(program)[0][0] for program in (received, summed, twice)] == [0, 0, 0]
+    assert [eager(program, opcodes=True)[0][0] for program in (received, summed, twice)] == [0, 0, 0]
+    assert eager(summed)[0][0] == 1, "the sum is sent, and stored, by one step"
+
+
+def test_what_comes_after_others_is_not_sent_first() -> None:
+    """Rank 0 waits, in the step before, for what it sends; or learns by a message that it is there."""
+    head = "collective custom(ranks=2, chunks=1, inputs=1:0, outputs=2:2, post=-,-;-,-)\nprotocol auto\nslots 1\n"
+    waits = f"""schedule "waits"
+{head}rank 0 scratch 0
+  block 0
+    0: copy in[0] -> out[0]
+  block 1 >1.0
+    0: copy in[0] -> out[1]  after 0.0
+    1: send out[0] -> >1.0
+rank 1 scratch 0
+  block 0 <0.0
+    0: recv <0.0 -> out[0]
+"""
+    hears = f"""schedule "hears"
+{head}rank 0 scratch 0
+  block 0 >1.0
+    0: r0l1-s1l1 in[0] -> >1.0 out[0]
+  block 1 <1.0 >1.1
+    0: recv <1.0 -> out[1]
+    1: send out[0] -> >1.1
+rank 1 scratch 0
+  block 0 <0.0 >0.0
+    0: rcs <0.0 -> >0.0 out[0]
+  block 1 <0.1
+    0: recv <0.1 -> out[1]
+"""
+    for text in (waits, hears):
+        schedule = parse_schedule(text)
+        prove(schedule)
+        assert [tables(schedule, rank)["header"][0]["eager"] for rank in range(2)] == [0, 0]
+
+
+def test_multicasts() -> None:
+    """One end and one slot for all readers, who are numbered; sent apart, or to too many, connections are apart."""
+    schedule = tree.broadcast(5, 1).compile()
+    plans = [tables(schedule, rank) for rank in range(5)]
+    for plan in plans:
+        assert plan["multicast"] == [{"source": 1, "channel": 1, "messages": 1}]
+    root = plans[1]["connection"]
+    assert [(c["peer"], c["sends"], c["width"], c["reader"], c["more"]) for c in root] == [
+        (0, 1, 1, 0, 2),
+        (2, 1, 0, 1, 0),
+        (3, 1, 0, 2, 0),
+    ]
+    assert plans[1]["step"][0]["destinations"] == 1
+    assert [(c["reader"], c["multicast"]) for rank in (0, 2, 3) for c in plans[rank]["connection"] if c["peer"] == 1] == [
+        (0, 1),
+        (1, 1),
+        (2, 1),
+    ]
+    apart = tables(tree.broadcast(5, 1).compile(opcodes=True), 1)
+    assert not apart["multicast"]
+    assert [c["more"] for c in apart["connection"]] == [0, 0, 0]
+    most = _native.MOST_READERS
+    for ranks, found in ((most + 1, 1), (most + 2, 0)):
+        crowd = tables(knomial.broadcast(ranks, ranks).compile(), 0)
+        assert len(crowd["multicast"]) == found
+        assert crowd["step"][0]["destinations"] == (1 if found else ranks - 1)

@@ -184,10 +184,10 @@ def _multicasts(schedule: Schedule) -> list[_Multicast]:
 def _one_round(schedule: Schedule) -> tuple[dict[Connection, int], int]:
     """Where messages begin in the senders' eager areas, if all can be sent before any is received; chunks of an area.
 
-    So it is if every connection carries one message, and a step that sends waits for nothing, does nothing else, and
-    reads chunks that no step before it in its thread block has written. Whatever other thread blocks write to them is
-    not ordered before it, and there are no races: it is ordered after it. So it can run first, and reads what the rank
-    began with. Equal messages of a rank are one. Without places, a schedule takes more than one round.
+    So it is if every connection carries one message, and a step that sends comes in its thread block after none that
+    waits or receives, nor after one that writes what it reads. Then nothing orders it after anything but those, and as
+    there are no races, it reads what the rank began with. Equal messages of a rank are one. Without places, a schedule
+    takes more than one round.
     """
     places: dict[Connection, int] = {}
     most = 0
@@ -196,14 +196,16 @@ def _one_round(schedule: Schedule) -> tuple[dict[Connection, int], int]:
         end = 0
         for block in rank.thread_blocks:
             written: set[tuple[str, int]] = set()
+            late = False  # it has waited, or received
             for step in block.steps:
                 sends = [d for d in step.dsts if isinstance(d, Send)]
                 spans = [s for s in step.srcs if isinstance(s, Span)]
-                if not sends:
-                    written.update((d.buffer, index) for d in step.dsts if isinstance(d, Span) for index in d.indices())
-                    continue
+                late = late or bool(step.waits) or len(spans) < len(step.srcs)
                 stale = any((s.buffer, index) in written for s in spans for index in s.indices())
-                if step.waits or stale or len(spans) < len(step.srcs) or len(sends) < len(step.dsts):
+                written.update((d.buffer, index) for d in step.dsts if isinstance(d, Span) for index in d.indices())
+                if not sends:
+                    continue
+                if late or stale or step.dsts[0] != sends[0]:
                     return {}, 0
                 if step.srcs not in messages:
                     messages[step.srcs] = end
