@@ -27,7 +27,7 @@ class Bound(NamedTuple):
 
     ``initial`` is copied into the physical buffer, at byte ``place``, once all ranks agree. ``result`` is what the
     caller gets; ``taken`` of the input buffer is copied there at the end. With ``units`` of lengths of their own, ``n``
-    is that of the longest.
+    is that of the longest. ``apart``: an in-place schedule is to run with two memories.
     """
 
     input: Array | None
@@ -39,14 +39,16 @@ class Bound(NamedTuple):
     result: Array | None = None
     taken: slice | None = None
     units: _native.Units | None = None
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The buffers of a schedule on one rank. ``own`` is the unit of the target where an alias begins.
 
-    ``moves``: elements are only moved, so they may be of any type. ``simple``: input and output are one memory of one
-    size, and every size will do.
+    ``moves``: elements are only moved, so they may be of any type. ``splits``: an in-place schedule can run with two
+    memories too. ``simple``: input and output are one memory of one size or, where it splits, two, and every size will
+    do.
     """
 
     rank: int
@@ -57,6 +59,7 @@ class Layout:
     inplace: bool
     moves: bool
     writes_input: bool
+    splits: bool
     simple: bool
 
     def bind(self, schedule: Schedule, x: Array | None, out: Array | None, counts: Counts | None = None) -> Bound:
@@ -121,6 +124,8 @@ class Layout:
             return Bound(x, None, n, kind, result=out) if whole is x else Bound(None, out, n, kind, result=out)
         if np.may_share_memory(x, out):
             raise _overlap()
+        if self.splits:
+            return Bound(x, out, n, kind, result=out, apart=True)
         if self.alias.target == "out":
             return Bound(None, out, n, kind, x, own * x.itemsize, out)
         if self.input_blocks == self.output_blocks:
@@ -141,13 +146,13 @@ class Layout:
         if kind is None or rest:
             return None
         if out is None or out is x:
-            return tuple.__new__(Bound, (x, None, n, kind, None, 0, x, None, None)) if x.flags.carray else None
+            return tuple.__new__(Bound, (x, None, n, kind, None, 0, x, None, None, False)) if x.flags.carray else None
         if type(out) is not np.ndarray or out.size != x.size or out.dtype != x.dtype or np.may_share_memory(x, out):
             return None
         flags = x.flags
         if not (out.flags.carray and flags.c_contiguous and flags.aligned):
             return None
-        return tuple.__new__(Bound, (out, None, n, kind, x, 0, out, None, None))
+        return tuple.__new__(Bound, (x, out, n, kind, None, 0, out, None, None, True))
 
     def _needs(self, name: str, schedule: Schedule) -> WrongType:
         return WrongType(f"rank {self.rank} needs {name} in {schedule.name}", caller())
@@ -177,8 +182,8 @@ class Layout:
         return n
 
 
-def layout_of(schedule: Schedule, rank: int, writes_input: bool) -> Layout:
-    """The buffers of ``rank``. ``writes_input``: its steps store to the input buffer."""
+def layout_of(schedule: Schedule, rank: int, writes_input: bool, splits: bool) -> Layout:
+    """The buffers of ``rank``. ``writes_input``: its steps store to the input buffer; ``splits``: see Layout."""
     collective = schedule.collective
     inputs, outputs, alias = collective.input_blocks(rank), collective.output_blocks(rank), collective.alias(rank)
     return Layout(
@@ -190,7 +195,8 @@ def layout_of(schedule: Schedule, rank: int, writes_input: bool) -> Layout:
         collective.inplace,
         not collective.reduces() and all(len(step.srcs) == 1 for _, _, _, step in schedule.steps()),
         writes_input,
-        alias is not None and alias.target == "in" and inputs == outputs and not schedule.narrowings,
+        splits,
+        splits and alias is not None and alias.target == "in" and inputs == outputs and not schedule.narrowings,
     )
 
 

@@ -37,7 +37,7 @@ from hocket.runtime.bootstrap import Meeting, gather
 from hocket.runtime.buffers import Array, Bound, Layout, layout_of, name_of
 from hocket.runtime.counts import Counts, transfers
 from hocket.runtime.launchers import Place
-from hocket.runtime.plan import lower
+from hocket.runtime.plan import lower, lower_apart
 
 _OPERATORS = {name: code for code, name in enumerate(_native.OPERATORS)}
 _PAIRS = {(code, _OPERATORS[op]) for code, name in enumerate(_native.TYPES) for op in _native.OPERATORS_OF[name]}
@@ -51,11 +51,13 @@ _PATIENCE = {False: (100, 200), True: (0, 20)}
 class _Prepared:
     """What a schedule means on this rank, found once.
 
-    ``averages``: a sum can be made an average. ``uneven``: it is known that it can run with counts.
+    ``apart`` is for calls whose arrays lie apart though the schedule is in-place. ``averages``: a sum can be made an
+    average. ``uneven``: it is known that it can run with counts.
     """
 
     schedule: weakref.ref[Schedule]
     plan: _native.Plan
+    apart: _native.Plan
     layout: Layout
     averages: bool
     uneven: bool = False
@@ -154,14 +156,15 @@ class Endpoint:
             prepared, bound, code = self._check(schedule, x, out, op, tile, counts)
         except Exception as error:
             self.refuse(error)
-        source, target, n, kind, initial, place, result, taken, units = bound
-        outcome = member.run(prepared.plan, source, target, n, kind, code, tile or 0, initial, place, units)
+        source, target, n, kind, initial, place, result, taken, units, apart = bound
+        plan = prepared.apart if apart else prepared.plan
+        outcome = member.run(plan, source, target, n, kind, code, tile or 0, initial, place, units)
         if outcome is not None or taken is not None or op == "avg":
             result = self._end(outcome, schedule, bound, op)
         if key is not None and units is None and n is not None and self._known is not None:
             begin = None if taken is None or source is None else taken.start * source.itemsize
             arrays = (source, target, n, kind, code, initial, place, result, begin)
-            self._known.learn(key, prepared.plan, schedule, *arrays, op == "avg")
+            self._known.learn(key, plan, schedule, *arrays, op == "avg")
         return result
 
     def start(
@@ -177,8 +180,9 @@ class Endpoint:
         member = self._alive()
         try:
             prepared, bound, code = self._check(schedule, x, out, op, tile, counts)
-            source, target, n, kind, initial, place, _, _, units = bound
-            flight = member.start(prepared.plan, source, target, n, kind, code, tile or 0, initial, place, units)
+            source, target, n, kind, initial, place, _, _, units, apart = bound
+            plan = prepared.apart if apart else prepared.plan
+            flight = member.start(plan, source, target, n, kind, code, tile or 0, initial, place, units)
         except Exception as error:
             self.refuse(error, async_=True)
         return Handle(self._launched(flight), lambda outcome: self._end(outcome, schedule, bound, op))
@@ -347,13 +351,16 @@ class Endpoint:
             raise InvalidArgument(
                 f"{schedule.name} uses channel {highest}; between {self.size} ranks there are {channels}", caller()
             )
-        plan = lower(schedule, self.rank)
+        member = self._alive()
+        plan, apart = lower(schedule, self.rank), lower_apart(schedule, self.rank)
+        native = member.plan(plan.words, plan.digest, plan.name)
         key = id(schedule)
         prepared = self._prepared
         found = _Prepared(
             weakref.ref(schedule, lambda _: prepared.pop(key, None) and None),
-            self._alive().plan(plan.words, plan.digest, plan.name),
-            layout_of(schedule, self.rank, plan.writes_input),
+            native,
+            native if apart is None else member.plan(apart.words, apart.digest, apart.name),
+            layout_of(schedule, self.rank, plan.writes_input, apart is not None),
             collective.averages(),
         )
         prepared[key] = found

@@ -10,7 +10,8 @@ import numpy as np
 
 from hocket import _native
 from hocket.ir.chunk_dag import Span
-from hocket.ir.schedule import Receive, Schedule, Send, Step
+from hocket.ir.memory import apart
+from hocket.ir.schedule import Rank, Receive, Schedule, Send, Step
 
 _PLACES = {"in": 0, "out": 1, "sc": 2}
 _RECEIVE, _SEND = 3, 4
@@ -34,10 +35,24 @@ class Plan:
 
 def lower(schedule: Schedule, rank: int) -> Plan:
     """The plan of ``rank``. The schedule is one that ``hocket.ir.schedule.verify`` accepts."""
+    return _lower(schedule, rank, schedule.ranks[rank])
+
+
+def lower_apart(schedule: Schedule, rank: int) -> Plan | None:
+    """The plan of a rank for arrays that lie apart, where the schedule has them in one memory. None if there is none.
+
+    The others need not run theirs: the traffic is the same.
+    """
+    if schedule.collective.alias(rank) is None:
+        return None
+    part = apart(schedule.collective, rank, schedule.ranks[rank])
+    return None if part is None else _lower(schedule, rank, part)
+
+
+def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
     collective = schedule.collective
     widths = _widths(schedule)
     places, eager = _one_round(schedule)
-    part = schedule.ranks[rank]
     multicasts = _multicasts(schedule)
     readers = {(m.source, r, m.channel): (i, n) for i, m in enumerate(multicasts) for n, r in enumerate(m.readers)}
     own = sorted((c for c in widths if rank in c[:2]), key=lambda c: (readers.get(c, (-1, 0)), c))

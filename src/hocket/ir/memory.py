@@ -1,0 +1,144 @@
+"""What one rank's part of a schedule does to the rank's own buffers: how it runs with its input and output apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.collectives import Alias, BufferName, Collective
+from hocket.ir.chunk_dag import Span
+from hocket.ir.schedule import Rank, Receive, Send, Step, ThreadBlock
+
+Clock = NDArray[np.int32]
+"""For each thread block of the rank the last step that is known to have finished; -1 for none."""
+
+
+def apart(collective: Collective, rank: int, part: Rank) -> Rank | None:
+    """The part of a rank that has an alias, for buffers that lie apart; it does not write to its input.
+
+    What is read before it is written is the input, everything else the output; what is never written is copied. The
+    other ranks see no difference, so they need not know. None where that will not do: a step writes to what is no
+    output, reads both kinds at once, or is ordered with a write by other ranks only.
+    """
+    alias = collective.alias(rank)
+    assert alias is not None
+    move = _Move(rank, alias, collective.inputs(rank), collective.outputs(rank))
+    blocks: list[list[Step]] = [[] for _ in part.thread_blocks]
+    for block, step, clock in _in_order(part.thread_blocks):
+        moved = move.step(step, block, len(blocks[block]), clock)
+        if moved is None:
+            return None
+        blocks[block].append(moved)
+    if any(len(steps) < len(old.steps) for steps, old in zip(blocks, part.thread_blocks, strict=True)):
+        return None  # a deadlock
+    thread_blocks = [replace(old, steps=tuple(steps)) for steps, old in zip(blocks, part.thread_blocks, strict=True)]
+    if copies := move.copies():
+        thread_blocks.append(ThreadBlock((), (), copies))
+    return replace(part, thread_blocks=tuple(thread_blocks))
+
+
+class _Move:
+    """Steps of a rank, in an order of their execution, from one memory to two."""
+
+    def __init__(self, rank: int, alias: Alias, inputs: int, outputs: int) -> None:
+        self._rank = rank
+        self._memory = alias.target
+        # Where chunk 0 of either buffer lies in the memory that they share.
+        self._start: dict[BufferName, int] = {alias.target: 0, alias.buffer: alias.offset}
+        self._size: dict[BufferName, int] = {"in": inputs, "out": outputs}
+        self._writers: dict[int, list[tuple[int, int]]] = {}
+        self._first_readers: dict[int, list[tuple[int, int]]] = {}
+
+    def step(self, step: Step, block: int, position: int, clock: Clock) -> Step | None:
+        """The step, at a position of its thread block; ``clock`` says what has finished before. None: impossible."""
+        here = block, position
+        srcs: list[Span | Receive] = []
+        for source in step.srcs:
+            if type(source) is Span and source.buffer == self._memory:
+                buffer = self._holder(source, here, clock)
+                moved = None if buffer is None else self._lies(source, buffer)
+                if moved is None:
+                    return None
+                srcs.append(moved)
+            else:
+                srcs.append(source)
+        dsts: list[Span | Send] = []
+        for target in step.dsts:
+            if type(target) is Span and target.buffer == self._memory:
+                moved = self._lies(target, "out")
+                if moved is None:
+                    return None
+                for chunk in target.indices():
+                    if not all(_before(reader, here, clock) for reader in self._first_readers.get(chunk, ())):
+                        return None
+                    self._writers.setdefault(chunk, []).append(here)
+                dsts.append(moved)
+            else:
+                dsts.append(target)
+        return replace(step, srcs=tuple(srcs), dsts=tuple(dsts))
+
+    def copies(self) -> tuple[Step, ...]:
+        """What takes to the output those chunks of it that are in the input and that no step has written."""
+        begin = max(self._start.values())
+        end = min(self._start[buffer] + size for buffer, size in self._size.items())
+        left = [chunk for chunk in range(begin, end) if chunk not in self._writers]
+        steps = []
+        for _, run in groupby(enumerate(left), lambda pair: pair[1] - pair[0]):
+            chunks = [chunk for _, chunk in run]
+            spans = [Span(self._rank, b, chunks[0] - self._start[b], len(chunks)) for b in ("in", "out")]
+            steps.append(Step((spans[0],), (spans[1],)))
+        return tuple(steps)
+
+    def _holder(self, source: Span, here: tuple[int, int], clock: Clock) -> BufferName | None:
+        """The buffer that holds what is read. None: partly one, partly the other, or not known."""
+        found: set[BufferName] = set()
+        for chunk in source.indices():
+            writers = self._writers.get(chunk)
+            if writers is None:
+                found.add("in")
+                self._first_readers.setdefault(chunk, []).append(here)
+            elif all(_before(writer, here, clock) for writer in writers):
+                found.add("out")
+            else:
+                return None
+        return found.pop() if len(found) == 1 else None
+
+    def _lies(self, span: Span, buffer: BufferName) -> Span | None:
+        """Where a span of the shared memory lies in a buffer; None if it is not in it."""
+        index = span.index - self._start[buffer]
+        last = index + (span.count - 1) * span.stride
+        return replace(span, buffer=buffer, index=index) if index >= 0 and last < self._size[buffer] else None
+
+
+def _before(first: tuple[int, int], second: tuple[int, int], clock: Clock) -> bool:
+    """Whether a step has finished before another begins, or is the same; ``clock`` is that of the second."""
+    block, position = first
+    return first == second or (position < second[1] if block == second[0] else position <= int(clock[block]))
+
+
+def _in_order(blocks: Sequence[ThreadBlock]) -> Iterator[tuple[int, Step, Clock]]:
+    """The steps of a rank in an order that its waits allow, each with its thread block and its clock."""
+    waited = {(wait.thread_block, wait.step) for block in blocks for step in block.steps for wait in step.waits}
+    clocks = [np.full(len(blocks), -1, np.int32) for _ in blocks]
+    finished: dict[tuple[int, int], Clock] = {}
+    done = [0] * len(blocks)
+    moved = True
+    while moved:
+        moved = False
+        for b, block in enumerate(blocks):
+            while done[b] < len(block.steps):
+                step = block.steps[done[b]]
+                if any(done[wait.thread_block] <= wait.step for wait in step.waits):
+                    break
+                for wait in step.waits:
+                    np.maximum(clocks[b], finished[wait.thread_block, wait.step], out=clocks[b])
+                yield b, step, clocks[b]
+                clocks[b][b] = done[b]
+                if (b, done[b]) in waited:
+                    finished[b, done[b]] = clocks[b].copy()
+                done[b] += 1
+                moved = True

@@ -1,0 +1,166 @@
+"""A rank's part with its input and output apart: golden text, and what cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hocket import AllGather, AllReduce, Broadcast, Collective, ReduceScatter, Schedule
+from hocket.algorithms import all_pairs, ring, tree
+from hocket.ir.chunk_dag import Span
+from hocket.ir.memory import apart
+from hocket.ir.schedule import Rank, Receive, Send, Step, ThreadBlock, Wait
+from hocket.ir.text import print_schedule
+
+
+def shown(schedule: Schedule) -> str:
+    """The ranks' parts apart, without the lines before the first."""
+    parts = []
+    for rank, part in enumerate(schedule.ranks):
+        has_alias = schedule.collective.alias(rank) is not None
+        found = apart(schedule.collective, rank, part) if has_alias else part
+        assert found is not None
+        parts.append(found)
+    moved = replace(schedule, collective=schedule.collective.placed(False), ranks=tuple(parts))
+    return print_schedule(moved, locations=False).partition("rank 0")[2]
+
+
+def test_ring() -> None:
+    assert (
+        shown(ring.all_reduce(2).compile())
+        == """ scratch 0
+  block 0 <1.0 >1.0
+    0: send in[1] -> >1.0
+    1: rrcs <1.0 in[0] -> >1.0 out[0]
+    2: recv <1.0 -> out[1]
+rank 1 scratch 0
+  block 0 <0.0 >0.0
+    0: send in[0] -> >0.0
+    1: rrcs <0.0 in[1] -> >0.0 out[1]
+    2: recv <0.0 -> out[0]
+"""
+    )
+
+
+def test_a_block_of_the_input_is_the_output() -> None:
+    assert (
+        shown(ring.reduce_scatter(2).compile())
+        == """ scratch 0
+  block 0 >1.0
+    0: send in[1] -> >1.0
+  block 1 <1.0
+    0: rrc <1.0 in[0] -> out[0]
+rank 1 scratch 0
+  block 0 >0.0
+    0: send in[0] -> >0.0
+  block 1 <0.0
+    0: rrc <0.0 in[1] -> out[0]
+"""
+    )
+
+
+def test_what_is_not_written_is_copied() -> None:
+    assert (
+        shown(tree.broadcast(2, 0).compile())
+        == """ scratch 0
+  block 0 >1.0
+    0: send in[0] -> >1.0
+  block 1
+    0: copy in[0] -> out[0]
+rank 1 scratch 0
+  block 0 <0.0
+    0: recv <0.0 -> out[0]
+"""
+    )
+
+
+def test_what_was_written_is_read_from_the_output() -> None:
+    text = shown(all_pairs.all_reduce(3).compile())
+    rank = text.partition("rank 1")[0]
+    assert "-> out[0]" in rank
+    assert "send out[0] -> >1.0" in rank
+    assert "send in[1] -> >1.0" in rank
+    assert "-> in[" not in text
+
+
+def part(*blocks: tuple[Step, ...]) -> Rank:
+    ends = [{end for step in steps for end in (*step.srcs, *step.dsts)} for steps in blocks]
+    return Rank(
+        0,
+        tuple(
+            ThreadBlock(
+                tuple(end for end in used if isinstance(end, Receive)),
+                tuple(end for end in used if isinstance(end, Send)),
+                steps,
+            )
+            for used, steps in zip(ends, blocks, strict=True)
+        ),
+    )
+
+
+X = [Span(0, "in", i) for i in range(4)]
+BOTH = Span(0, "in", 0, 2)
+RECEIVE, SEND = Receive(1, 0), Send(1, 0)
+
+
+@pytest.mark.parametrize(
+    ("collective", "blocks"),
+    [
+        pytest.param(
+            AllReduce(2, chunks=2, inplace=True),
+            [(Step((RECEIVE,), (X[0],)), Step((BOTH,), (SEND,)))],
+            id="reads both kinds",
+        ),
+        pytest.param(ReduceScatter(2, inplace=True), [(Step((RECEIVE,), (X[1],)),)], id="writes to what is no output"),
+        pytest.param(
+            AllReduce(2, inplace=True),
+            [(Step((RECEIVE,), (X[0],)),), (Step((X[0],), (SEND,)),)],
+            id="a write that nothing here orders with a read",
+        ),
+        pytest.param(
+            AllReduce(2, inplace=True),
+            [(Step((X[0],), (SEND,)),), (Step((RECEIVE,), (X[0],)),)],
+            id="a read that nothing here orders with a write",
+        ),
+        pytest.param(
+            AllReduce(2, inplace=True),
+            [(Step((X[0],), (SEND,), (Wait(1, 0),)),), (Step((RECEIVE,), (X[0],), (Wait(0, 0),)),)],
+            id="deadlock",
+        ),
+        pytest.param(
+            AllGather(2, inplace=True),
+            [(Step((Span(0, "out", 1),), (SEND,)),)],
+            id="reads what nobody wrote",
+        ),
+    ],
+)
+def test_what_cannot_be_apart(collective: Collective, blocks: list[tuple[Step, ...]]) -> None:
+    assert apart(collective, 0, part(*blocks)) is None
+
+
+def test_waits_order() -> None:
+    """A read after a write on another thread block, of which a third step tells it."""
+    blocks = [
+        (Step((RECEIVE,), (X[0],)),),
+        (Step((X[1],), (X[2],), (Wait(0, 0),)),),
+        (Step((X[0],), (SEND,), (Wait(1, 0),)),),
+    ]
+    found = apart(AllReduce(2, chunks=4, inplace=True), 0, part(*blocks))
+    assert found is not None
+    assert [str(step) for block in found.thread_blocks for step in block.steps] == [
+        "recv <1.0 -> out[0]",
+        "copy in[1] -> out[2]",
+        "send out[0] -> >1.0",
+        "copy in[1] -> out[1]",
+        "copy in[3] -> out[3]",
+    ]
+
+
+def test_copies_are_runs() -> None:
+    found = apart(Broadcast(2, chunks=5, inplace=True), 0, part((Step((RECEIVE,), (X[2],)),)))
+    assert found is not None
+    assert [str(step) for step in found.thread_blocks[-1].steps] == [
+        "copy in[0:+2] -> out[0:+2]",
+        "copy in[3:+2] -> out[3:+2]",
+    ]
