@@ -1,4 +1,4 @@
-"""A rank's part with its input and output apart: golden text, and what cannot be."""
+"""A rank's part with its input and output apart, and its last stores: golden text, and what cannot be."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hocket import AllGather, AllReduce, Broadcast, Collective, ReduceScatter, Schedule
 from hocket.algorithms import all_pairs, ring, tree
 from hocket.ir.chunk_dag import Span
-from hocket.ir.memory import apart
+from hocket.ir.memory import apart, last_stores
 from hocket.ir.schedule import Rank, Receive, Send, Step, ThreadBlock, Wait
 from hocket.ir.text import print_schedule
 
@@ -164,3 +164,43 @@ def test_copies_are_runs() -> None:
         "copy in[0:+2] -> out[0:+2]",
         "copy in[3:+2] -> out[3:+2]",
     ]
+
+
+def marked(schedule: Schedule, rank: int, in_two: bool) -> str:
+    """The steps of a rank, what they store for the last time in brackets."""
+    found = apart(schedule.collective, rank, schedule.ranks[rank]) if in_two else schedule.ranks[rank]
+    assert found is not None
+    last, lines = last_stores(found), []
+    for b, block in enumerate(found.thread_blocks):
+        for s, step in enumerate(block.steps):
+            targets = [f"({target})" if (b, s, d) in last else str(target) for d, target in enumerate(step.dsts)]
+            lines.append(f"{b}.{s}: {' '.join(map(str, step.srcs))} -> {' '.join(targets)}")
+    return "\n".join(lines)
+
+
+def test_last_stores_apart() -> None:
+    assert (
+        marked(ring.all_reduce(3).compile(), 0, True)
+        == """0.0: in[2] -> >1.0
+0.1: <2.0 in[1] -> >1.0
+0.2: <2.0 in[0] -> >1.0 (out[0])
+0.3: <2.0 -> >1.0 (out[2])
+0.4: <2.0 -> (out[1])"""
+    )
+
+
+def test_what_is_read_as_well_is_no_last_store() -> None:
+    """In place every chunk was read before; an own block is read again to be sent; scratch is read again."""
+    assert "(" not in marked(ring.all_reduce(3).compile(), 0, False)
+    assert (
+        marked(ring.all_gather(2).compile(), 0, False)
+        == """0.0: in[0] -> out[0]
+0.1: out[0] -> >1.0
+1.0: <1.0 -> (out[1])"""
+    )
+    assert "(sc" not in marked(all_pairs.all_reduce(3).compile(), 0, True)
+
+
+def test_what_is_written_twice_is_no_last_store() -> None:
+    steps = Step((X[0],), (X[1],)), Step((RECEIVE,), (Span(0, "in", 1, 2),)), Step((RECEIVE,), (X[3],))
+    assert last_stores(part(steps)) == {(0, 2, 0)}

@@ -9,7 +9,8 @@
 //
 // The hardware layer H supplies, beside the operations of slots.h,
 //   h.publish_semaphore / H::observe_semaphore    a step's writes -> the steps of the same rank that wait for it
-//   h.reduce(dsts, m, srcs, k, bytes)             the kernel; it allows a destination to be one of the sources
+//   h.reduce(dsts, m, srcs, k, bytes, last)       the kernel; it allows a destination to be one of the sources. `last`:
+//                                                 destinations that this call does not touch again (plan.h)
 //   h.published(peer)                             after a counter that `peer` may be waiting for has moved
 #pragma once
 
@@ -219,7 +220,8 @@ template <class H> class Execution {
                 pointers[filled++] = buffer.base + piece.offset;
             }
             if (bytes == 0 || filled == step.sources) continue;
-            hardware.reduce(pointers + step.sources, filled - step.sources, pointers, step.sources, bytes);
+            hardware.reduce(pointers + step.sources, filled - step.sources, pointers, step.sources, bytes,
+                            part == kAll ? step.last : 0);
         }
     }
 

@@ -22,8 +22,9 @@ static_assert(sizeof(u32) == 4 && sizeof(u64) == 8);
 // A thread block: `steps` steps from `first_step`.
 #define HOCKET_PLAN_BLOCK(X) X(first_step) X(steps)
 
-// A step on `count` chunks: `sources` operands from `first_operand`, then `destinations` operands.
-#define HOCKET_PLAN_STEP(X) X(count) X(first_operand) X(sources) X(destinations) X(first_wait) X(waits)
+// A step on `count` chunks: `sources` operands from `first_operand`, then `destinations` operands. `last`: the set of
+// those, bit d for the d-th, that no other operand of this rank shares a chunk with.
+#define HOCKET_PLAN_STEP(X) X(count) X(first_operand) X(sources) X(destinations) X(first_wait) X(waits) X(last)
 
 // An operand. A local span begins at chunk `position` of unit `unit` of its buffer, its chunks `stride` apart. The end
 // of a connection has the number of the connection in `unit`.

@@ -277,8 +277,9 @@ NB_MODULE(_native, m) {
     nb::class_<Flight>(m, "Flight").def("done", &Flight::done).def("wait", &Flight::wait);
 
     nb::class_<Member>(m, "Member")
-        .def(nb::init<u32, u32, int, std::vector<int>, u32, u32, double, u32>(), "rank"_a, "size"_a,
-             "descriptor"_a, "lifelines"_a, "spins"_a, "yields"_a, "timeout"_a, "threads"_a = 1)
+        .def(nb::init<u32, u32, int, std::vector<int>, u32, u32, double, u32, u64>(), "rank"_a, "size"_a,
+             "descriptor"_a, "lifelines"_a, "spins"_a, "yields"_a, "timeout"_a, "threads"_a = 1,
+             "cache_bytes"_a = Settings{}.cache_bytes)
         .def(
             "plan",
             [](Member& member, const nb::bytes& words, u64 digest, std::string name) {
@@ -354,7 +355,7 @@ NB_MODULE(_native, m) {
     m.def(
         "reduce",
         [](const std::vector<nb::object>& destinations, const std::vector<nb::object>& sources, u32 type, u32 op,
-           const std::string& isa) {
+           const std::string& isa, u32 last) {
             const Kernel kernel = kernel_of(kernels_for(isa), type, op);
             std::vector<char*> pointers[2];
             std::vector<std::unique_ptr<Held>> held;
@@ -366,9 +367,9 @@ NB_MODULE(_native, m) {
                 }
             if (pointers[0].empty() || pointers[1].empty()) throw std::invalid_argument("no arrays");
             kernel(pointers[0].data(), u32(pointers[0].size()), pointers[1].data(), u32(pointers[1].size()),
-                   held.front()->bytes());
+                   held.front()->bytes(), last);
         },
-        "destinations"_a, "sources"_a, "type"_a, "op"_a, "isa"_a);
+        "destinations"_a, "sources"_a, "type"_a, "op"_a, "isa"_a, "last"_a = 0);
 
     // For tests: how sizes cut a buffer. (chunk bytes, tile bytes, tiles), and piece (offset, bytes).
     m.def(

@@ -125,7 +125,7 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
             open_round(plan, geometry, calls_ + 1);
             // What is to be copied into a buffer is still where it comes from.
             const auto shift = call.initial_bytes != 0 ? call.initial - call.initial_to : 0;
-            Cpu cpu{kernel, control_, rank_, false};
+            Cpu cpu{kernel, control_, rank_, false, false};
             execution(call.input ? call.input + shift : nullptr, call.input ? call.output : call.output + shift)
                 .send(cpu, plan.pointers_.data());
         }
@@ -155,21 +155,25 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
     u32 threads = 1;
     if (settings_.threads > 1 && h.blocks > 1 && larger_buffer(h, geometry) >= settings_.team_bytes)
         threads = team_.grow(settings_.threads < h.blocks ? settings_.threads : h.blocks);
+    const bool streams = touched(plan, call, geometry, slots) > settings_.cache_bytes;
     const auto work = [&](u32 thread) -> Outcome {
         const u32 first = u32(u64(h.blocks) * thread / threads), end = u32(u64(h.blocks) * (thread + 1) / threads);
         char** pointers = plan.pointers_.data() + u64(plan.view_.most_operands) * thread;
-        Cpu cpu{kernel, control_, rank_, threads > 1};
-        return drive([&] { return running.advance(cpu, pointers, first, end); },
-                     [&](const u32* peer, Outcome& outcome) {
-                         for (u32 b = first; b < end; ++b) {
-                             Stall stall{};
-                             if (!running.stalled(b, stall) || !stall.remote || (peer && stall.peer != *peer)) continue;
-                             outcome.stalled = true;
-                             outcome.stall = stall;
-                             return true;
-                         }
-                         return false;
-                     });
+        Cpu cpu{kernel, control_, rank_, threads > 1, streams};
+        Outcome found = drive([&] { return running.advance(cpu, pointers, first, end); },
+                              [&](const u32* peer, Outcome& outcome) {
+                                  for (u32 b = first; b < end; ++b) {
+                                      Stall stall{};
+                                      if (!running.stalled(b, stall) || !stall.remote) continue;
+                                      if (peer && stall.peer != *peer) continue;
+                                      outcome.stalled = true;
+                                      outcome.stall = stall;
+                                      return true;
+                                  }
+                                  return false;
+                              });
+        cpu.drain();
+        return found;
     };
     if (threads == 1) return work(0);
     team_.together([&](u32 thread) {
@@ -213,6 +217,16 @@ void Communicator::open_round(Plan& plan, const Geometry& geometry, u64 call) {
         char* message = inlined ? sender.headers[call % 2].inlined : sender.eager[call % 2] + record.place * geometry.tile;
         plan.ends_[c] = End::open(message, record.sends != 0, record.peer);
     }
+}
+
+// Bytes that a call touches on all ranks (YHCCL, section 4: the working set), if each has as much as this one.
+u64 Communicator::touched(const Plan& plan, const Call& call, const Geometry& geometry, u64 slots) const {
+    const PlanHeader& h = plan.header();
+    u64 chunks = 0;
+    for (u32 c = 0; c < h.connections; ++c) chunks += plan.view_.connections[c].width;
+    const u64 blocks = (call.input ? h.input_blocks : 0) + (call.output ? h.output_blocks : 0);
+    const u64 own = blocks * geometry.unit + h.scratch * geometry.chunk;
+    return size_ * (own + slots * chunks * geometry.tile / 2);  // a connection has two ends
 }
 
 int Communicator::reserve(Plan& plan, const Geometry& geometry, u64 slots) {

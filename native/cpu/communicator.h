@@ -97,6 +97,7 @@ struct Settings {
     u64 slot_bytes = 64 << 10;       // at most, where the tile is chosen here: hides the cost of a hop, stays in cache
     u32 threads = 1;                 // that share the thread blocks of a call
     u64 team_bytes = 1 << 20;        // of its larger buffer, from which on they do: less is not worth waking them
+    u64 cache_bytes = ~u64(0);       // of all ranks together: a call that touches more stores results past the caches
     u64 first = 0;                   // the number of calls so far; tests begin near where it wraps
     void (*patient)() = nullptr;     // called when a thread has spun in vain, before it yields or sleeps
 };
@@ -151,6 +152,7 @@ class Communicator {
     void open(Plan& plan, const Geometry& geometry, u64 slots);
     void open_round(Plan& plan, const Geometry& geometry, u64 call);
     int reserve(Plan& plan, const Geometry& geometry, u64 slots);
+    u64 touched(const Plan& plan, const Call& call, const Geometry& geometry, u64 slots) const;
     void mark(State state, u32 culprit, u64 since, const std::string& why);
 
     u32 rank_;

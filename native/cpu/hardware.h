@@ -49,8 +49,21 @@ struct Cpu {
     RankBlock* control;
     u32 rank;
     bool together;  // several threads drive the thread blocks of this rank
+    bool streams;   // what nobody reads again in this call is stored past the caches
 
-    void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes) { kernel(dsts, m, srcs, k, bytes); }
+    void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last) {
+        kernel(dsts, m, srcs, k, bytes, streams ? last : 0);
+    }
+
+    // Stores past the caches are not ordered by the releases below. None of those needs it: what is stored so belongs to
+    // one step alone, no step of any rank reads or writes it after. Only the end of the call says that it is there: each
+    // thread drains its own stores before it goes on to whatever lets another read them, the mutex of its team or queue
+    // (team.cpp) or what the caller does next. Its own loads need no fence.
+    void drain() const {
+#if defined(__SSE2__)
+        if (streams) __builtin_ia32_sfence();
+#endif
+    }
 
     void published(u32 peer) { ring(control[peer].bell); }
 

@@ -7,7 +7,7 @@
 // nearest even and keep subnormals. Only which NaN comes of two is up to the processor.
 #include "kernels.h"
 
-#ifdef __F16C__
+#ifdef __SSE2__
 #include <immintrin.h>
 #endif
 
@@ -46,15 +46,30 @@ template <class V> V load(const char* from) {
 
 template <class V> void store(char* to, V v) { __builtin_memcpy(to, &v, sizeof v); }
 
+// Past the caches, to an address that is a multiple of the size. An ordinary store where there is no such instruction.
+template <class V> void stream(char* to, V v) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof v == 64) return _mm512_stream_si512(reinterpret_cast<__m512i*>(to), __m512i(v));
+#endif
+#if defined(__AVX2__)
+    if constexpr (sizeof v == 32) return _mm256_stream_si256(reinterpret_cast<__m256i*>(to), __m256i(v));
+#endif
+#if defined(__SSE2__)
+    if constexpr (sizeof v == 16) return _mm_stream_si128(reinterpret_cast<__m128i*>(to), __m128i(v));
+    if constexpr (sizeof v == 8) return _mm_stream_si64(reinterpret_cast<i64*>(to), i64(v));
+#endif
+    store(to, v);
+}
+
 // A type says how as many elements as fit in a register are read from memory, what they are while they are combined,
-// and how the result is written.
+// and what is stored of the result.
 
 template <class E> struct Plain {
     using Element = E;
     using Value = Vector<E>;
     static constexpr u64 kBytes = kRegister;
     static Value read(const char* from) { return load<Value>(from); }
-    static void write(char* to, Value v) { store(to, v); }
+    static Value pack(Value v) { return v; }
 };
 
 // The upper half of a float32. Rounds by integers: vcvtneps2bf16 would flush subnormals.
@@ -63,10 +78,10 @@ struct Bfloat16 {
     using Value = Floats;
     static constexpr u64 kBytes = kRegister / 2;
     static Value read(const char* from) { return Floats(__builtin_convertvector(load<Halves>(from), Words) << 16); }
-    static void write(char* to, Value v) {
+    static Halves pack(Value v) {
         const Words bits = Words(v), rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
         const Words quiet = bits >> 16 | 0x40;  // rounding might make a NaN an infinity
-        store(to, __builtin_convertvector(v == v ? rounded : quiet, Halves));
+        return __builtin_convertvector(v == v ? rounded : quiet, Halves);
     }
 };
 
@@ -77,14 +92,12 @@ struct Float16 {
 #if defined(__AVX512F__)
     static constexpr u16 kAll = 0xffff;  // masked forms, as GCC warns of its own unmasked ones
     static Value read(const char* from) { return Floats(_mm512_maskz_cvtph_ps(kAll, __m256i(load<Halves>(from)))); }
-    static void write(char* to, Value v) {
-        store(to, Halves(_mm512_maskz_cvtps_ph(kAll, __m512(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)));
+    static Halves pack(Value v) {
+        return Halves(_mm512_maskz_cvtps_ph(kAll, __m512(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
     }
 #elif defined(__F16C__)
     static Value read(const char* from) { return Floats(_mm256_cvtph_ps(__m128i(load<Halves>(from)))); }
-    static void write(char* to, Value v) {
-        store(to, Halves(_mm256_cvtps_ph(__m256(v), _MM_FROUND_TO_NEAREST_INT)));
-    }
+    static Halves pack(Value v) { return Halves(_mm256_cvtps_ph(__m256(v), _MM_FROUND_TO_NEAREST_INT)); }
 #else
     static Value read(const char* from) {
         const Words half = __builtin_convertvector(load<Halves>(from), Words);
@@ -97,7 +110,7 @@ struct Float16 {
         const Words normal = Signed(magnitude) >= 0x0f800000 ? special : scaled;
         return Floats((Signed(magnitude) < 0x00800000 ? small : normal) | sign);
     }
-    static void write(char* to, Value v) {
+    static Halves pack(Value v) {
         const Words bits = Words(v), magnitude = bits & 0x7fffffff, sign = bits >> 16 & 0x8000;
         // Below 2^-14 the last place is 2^-24, that of 0.5 in float32: adding 0.5 rounds there.
         const Words half = Words{} + (126u << 23);
@@ -107,7 +120,7 @@ struct Float16 {
         Words result = Signed(magnitude) < (113 << 23) ? small : normal;
         result = Signed(magnitude) >= 0x477ff000 ? infinity : result;  // from the middle of 65504 and 65536 on
         result = Signed(magnitude) > 0x7f800000 ? quiet : result;
-        store(to, __builtin_convertvector(result | sign, Halves));
+        return __builtin_convertvector(result | sign, Halves);
     }
 #endif
 };
@@ -156,60 +169,131 @@ struct ComplexProd {
     }
 };
 
+// What a combination works on at a time, an element of complex numbers being two.
+template <class Type, class Op>
+constexpr u64 kItem = Type::kBytes * sizeof(typename Type::Element) / sizeof(typename Type::Value);
+template <class Type> constexpr u64 kItem<Type, ComplexProd> = 2 * kItem<Type, Sum>;
+
+// `last` stores what nobody reads again during the call, `write` everything else.
 template <class Type> struct Whole {
-    typename Type::Value read(const char* from) const { return Type::read(from); }
-    void write(char* to, typename Type::Value v) const { Type::write(to, v); }
+    using Value = typename Type::Value;
+    Value read(const char* from) const { return Type::read(from); }
+    void write(char* to, Value v) const { store(to, Type::pack(v)); }
+    void last(char* to, Value v) const { write(to, v); }
+};
+
+// Where the places of `last` are aligned.
+template <class Type> struct Aligned : Whole<Type> {
+    void last(char* to, typename Type::Value v) const { stream(to, Type::pack(v)); }
 };
 
 // The last elements, fewer than a register holds.
 template <class Type> struct Rest {
+    using Value = typename Type::Value;
     u64 bytes;
-    typename Type::Value read(const char* from) const {
+    Value read(const char* from) const {
         char whole[Type::kBytes] = {};
         __builtin_memcpy(whole, from, bytes);
         return Type::read(whole);
     }
-    void write(char* to, typename Type::Value v) const {
+    void write(char* to, Value v) const {
         char whole[Type::kBytes];
-        Type::write(whole, v);
+        store(whole, Type::pack(v));
         __builtin_memcpy(to, whole, bytes);
     }
+    void last(char* to, Value v) const { write(to, v); }
 };
 
-// `step(at, span)` for each register's worth of elements.
+// `step(at, span)` for bytes [at, end), fewer than two lines. Out of line: small programs are worth more here.
+template <class Type, class Step> [[gnu::noinline]] void sweep_rest(u64 at, u64 end, Step step) {
+    for (u64 length; at != end; at += length) {
+        length = end - at < Type::kBytes ? end - at : Type::kBytes;
+        step(at, Rest<Type>{length});
+    }
+}
+
+// The same for all bytes, a register's worth at a time.
 template <class Type, class Step> void sweep(u64 bytes, Step step) {
     u64 at = 0;
     for (; at + Type::kBytes <= bytes; at += Type::kBytes) step(at, Whole<Type>{});
-    if (at != bytes) step(at, Rest<Type>{bytes - at});
+    if (at != bytes) sweep_rest<Type>(at, bytes, step);
+}
+
+constexpr u64 kCacheLine = 64;
+
+// The same; after the first bytes, `to + at` is where a line begins or some registers further.
+template <class Type, class Step> void sweep_lines(const char* to, u64 bytes, Step step) {
+    const u64 before = -reinterpret_cast<u64>(to) % kCacheLine;
+    u64 at = before < bytes ? before : bytes;
+    if (at != 0) sweep_rest<Type>(0, at, step);
+    for (; at + Type::kBytes <= bytes; at += Type::kBytes) step(at, Aligned<Type>{});
+    if (at != bytes) sweep_rest<Type>(at, bytes, step);
+}
+
+// Stores `value(at, span)` to the destinations, to those in the set `last` past the caches.
+template <class Type, class Value> void spread(char* const* dsts, u32 m, u64 bytes, u32 last, Value value) {
+    const auto step = [=](u64 at, auto span) {
+        const auto found = value(at, span);
+        for (u32 d = 0; d < m; ++d)
+            if (d < 32 && last >> d & 1) span.last(dsts[d] + at, found);
+            else span.write(dsts[d] + at, found);
+    };
+    if (last == 0) sweep<Type>(bytes, step);
+    else sweep_lines<Type>(dsts[__builtin_ctz(last)], bytes, step);
+}
+
+// The same for up to two destinations, where there is no loop in the loop.
+template <class Type, class Value> void spread_fast(char* const* dsts, u32 m, u64 bytes, u32 last, Value value) {
+    if (m > 2 || last == 3) return spread<Type>(dsts, m, bytes, last, value);
+    char *one = dsts[last >> 1], *other = dsts[m - 1 - (last >> 1)];  // the one that is last, if any is
+    const auto step = [=](u64 at, auto span) { span.last(one + at, value(at, span)); };
+    const auto both = [=](u64 at, auto span) {
+        const auto found = value(at, span);
+        span.last(one + at, found);
+        span.write(other + at, found);
+    };
+    if (last == 0) return m == 1 ? sweep<Type>(bytes, step) : sweep<Type>(bytes, both);
+    m == 1 ? sweep_lines<Type>(one, bytes, step) : sweep_lines<Type>(one, bytes, both);
+}
+
+// Those of the set `last` that can be stored past the caches together: as far from the beginning of a line as the first,
+// and that a whole number of items.
+u32 aligned_alike(char* const* dsts, u32 m, u32 last, u64 item) {
+    if (m < 32) last &= (1u << m) - 1;
+    if (last == 0) return 0;
+    const u64 first = reinterpret_cast<u64>(dsts[__builtin_ctz(last)]);
+    if (-first % kCacheLine % item != 0) return 0;
+    for (u32 i = 0; i < m && i < 32; ++i)
+        if ((reinterpret_cast<u64>(dsts[i]) - first) % kCacheLine != 0) last &= ~(1u << i);
+    return last;
 }
 
 constexpr u64 kBlock = 4096;  // bytes that stay in the first-level cache from one destination to the next
 
-void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes) {
+void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, u32 last) {
+    char* from = srcs[0];
+    if (last != 0 && (last = aligned_alike(dsts, m, last, 1)) != 0)
+        return spread_fast<Plain<u8>>(dsts, m, bytes, last, [=](u64 at, auto span) { return span.read(from + at); });
     const u64 step = m == 1 ? bytes : kBlock;
     for (u64 at = 0; at < bytes; at += step)
         for (u32 d = 0; d < m; ++d)
-            if (dsts[d] != srcs[0]) __builtin_memcpy(dsts[d] + at, srcs[0] + at, bytes - at < step ? bytes - at : step);
+            if (dsts[d] != from) __builtin_memcpy(dsts[d] + at, from + at, bytes - at < step ? bytes - at : step);
 }
 
-template <class Type, class Op> void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes) {
-    if (k == 1) return move(dsts, m, srcs, k, bytes);
-    if (k == 2 && m <= 2) {  // nearly always
-        char *a = srcs[0], *b = srcs[1], *d = dsts[0], *e = dsts[m - 1];
-        if (m == 1)
-            return sweep<Type>(bytes, [=](u64 at, auto span) {
-                span.write(d + at, Op::of(span.read(a + at), span.read(b + at)));
-            });
-        return sweep<Type>(bytes, [=](u64 at, auto span) {
-            const auto value = Op::of(span.read(a + at), span.read(b + at));
-            span.write(d + at, value);
-            span.write(e + at, value);
+template <class Type, class Op>
+void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last) {
+    if (k == 1) return move(dsts, m, srcs, k, bytes, last);
+    if (last != 0) last = aligned_alike(dsts, m, last, kItem<Type, Op>);
+    if (k == 2) {  // nearly always
+        char *a = srcs[0], *b = srcs[1];
+        return spread_fast<Type>(dsts, m, bytes, last, [=](u64 at, auto span) {
+            return Op::of(span.read(a + at), span.read(b + at));
         });
     }
-    sweep<Type>(bytes, [=](u64 at, auto span) {
+    spread<Type>(dsts, m, bytes, last, [=](u64 at, auto span) {
         auto value = span.read(srcs[0] + at);
         for (u32 s = 1; s < k; ++s) value = Op::of(value, span.read(srcs[s] + at));
-        for (u32 d = 0; d < m; ++d) span.write(dsts[d] + at, value);
+        return value;
     });
 }
 

@@ -27,7 +27,10 @@ constexpr u64 type_bytes(u32 type) { return type < kTypes ? kTypeBytes[type] : t
 
 // Combines `k` sources element by element, in their order, and stores the result to `m` destinations. A destination may
 // be the very place of a source; otherwise they do not overlap. The meaning is that of hocket/semantics.py.
-using Kernel = void (*)(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes);
+//
+// `last`: a set of destinations, bit d for the d-th, that are stored past the caches as far as their alignment allows.
+// These stores are ordered with nothing until the thread has drained them (hardware.h). The bits are the same.
+using Kernel = void (*)(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last);
 
 // Divides `bytes` of elements by `p`.
 using Divide = void (*)(char* data, u64 bytes, u32 p);

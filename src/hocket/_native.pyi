@@ -89,6 +89,7 @@ class Member:
         yields: int,
         timeout: float,
         threads: int = 1,
+        cache_bytes: int = ...,
     ) -> None: ...
     def plan(self, words: bytes, digest: int, name: str) -> Plan: ...
     def run(
@@ -161,7 +162,12 @@ def reserve_control(descriptor: int, ranks: int) -> int:
 
 def divide(array: NDArray[generic], type: int, p: int, isa: str = ...) -> None: ...
 def reduce(
-    destinations: list[NDArray[generic]], sources: list[NDArray[generic]], type: int, op: int, isa: str
+    destinations: list[NDArray[generic]],
+    sources: list[NDArray[generic]],
+    type: int,
+    op: int,
+    isa: str,
+    last: int = 0,
 ) -> None: ...
 def cut(n: int, itemsize: int, chunks: int, widest: int, most: int, tile: int) -> tuple[int, int, int]: ...
 def piece(

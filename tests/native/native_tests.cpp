@@ -110,10 +110,11 @@ class Writer {
         channel_ = channel;
     }
 
-    void step(std::vector<Operand> sources, std::vector<Operand> destinations, std::vector<WaitRecord> waits = {}) {
+    void step(std::vector<Operand> sources, std::vector<Operand> destinations, std::vector<WaitRecord> waits = {},
+              u32 last = 0) {
         ++blocks_.back().steps;
         steps_.push_back({1, u32(operands_.size()), u32(sources.size()), u32(destinations.size()), u32(waits_.size()),
-                          u32(waits.size())});
+                          u32(waits.size()), last});
         for (const Operand& operand : sources) add(operand);
         for (const Operand& operand : destinations) add(operand);
         waits_.insert(waits_.end(), waits.begin(), waits.end());
@@ -315,7 +316,7 @@ void rings_wrap() {
 }
 
 // Two threads share the thread blocks of each rank: rings on channels of their own, and blocks that copy their results
-// once they are there. `patience` is little, so that threads fall asleep on slots and on semaphores.
+// once they are there, past the caches. `patience` is little, so that threads fall asleep on slots and on semaphores.
 void teams() {
     constexpr u32 kRanks = 2, kRings = 3;
     for (const u32 threads : {1u, 2u, 3u}) {
@@ -325,7 +326,7 @@ void teams() {
             Settings mine = settings(2);
             mine.patience = {5, 2};
             mine.threads = threads;
-            mine.team_bytes = 0;
+            mine.team_bytes = mine.cache_bytes = 0;
             Communicator communicator(rank, kRanks, memory, {}, mine);
             Writer writer(rank, kRanks, kRanks * kRings, 0, 2);
             for (u32 number = 0; number < kRings; ++number) {
@@ -336,7 +337,7 @@ void teams() {
                 writer.block();
                 for (u32 chunk = 0; chunk < kRanks; ++chunk)
                     writer.step({{kInput, number * kRanks + chunk}}, {{kOutput, number * kRanks + chunk}},
-                                {{number, 2 * kRanks - 2}});
+                                {{number, 2 * kRanks - 2}}, 1);
             }
             Plan plan(communicator, writer.words(), 3, "rings");
             for (int round = 0; round < 100; ++round) {
@@ -534,7 +535,7 @@ void litmus_semaphore() {
         Cursor cursors[2];
         Execution<Cpu> execution(view, geometry, buffers, cursors, nullptr);
         on_threads(2, [&](u32 block) {
-            Cpu cpu{kernels().reduce[type_named("int32")][0], &nobody, 0, true};
+            Cpu cpu{kernels().reduce[type_named("int32")][0], &nobody, 0, true, false};
             char* pointers[2];
             while (execution.advance(cpu, pointers, block, block + 1) != Progress::kDone) ::sched_yield();
         });
@@ -557,7 +558,7 @@ void semaphores_count_on() {
                                {reinterpret_cast<char*>(&data[2]), geometry.unit, 1}};
     Cursor cursors[2];
     Execution<Cpu> execution(view, geometry, buffers, cursors, nullptr);
-    Cpu cpu{kernels().move, &nobody, 0, false};
+    Cpu cpu{kernels().move, &nobody, 0, false, false};
     char* pointers[2];
     const u64 first = (u64(1) << 32) - 3;
     cursors[1].tile = cursors[1].finished = first;

@@ -45,6 +45,40 @@ def test_kernels(dtype: str, op: str) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "op"), PAIRS)
+def test_stores_past_the_caches(dtype: str, op: str) -> None:
+    """The same bits and nothing else, wherever destinations begin, and whichever of them are stored so."""
+    code = _native.TYPES.index(dtype), _native.OPERATORS.index(op)
+    itemsize, guard = np.dtype(dtype).itemsize, 128
+    forms = ((1, (0,)), (1, (1,)), (1, (5,)), (2, (0, 0)), (2, (3, 0)), (2, (0, 3)), (3, (0, 0, 1)))
+    for (m, starts), size, k, isa in product(forms, (1, 17, 1031), (1, 2, 3), _native.ISAS):
+        sources = [data(seed, size, dtype) for seed in range(k)]
+        plain = call(isa, dtype, op, sources, 1)[0]
+        for last in range(1, 1 << m):
+            memory = [np.full(size * itemsize + 3 * guard, 0x5A, np.uint8) for _ in range(m)]
+            begins = [-memory[d].ctypes.data % 64 + 64 + starts[d] * itemsize for d in range(m)]
+            places = [memory[d][begins[d] : begins[d] + size * itemsize].view(dtype) for d in range(m)]
+            _native.reduce(places, sources, *code, isa, last)
+            for whole, begin, place in zip(memory, begins, places, strict=True):
+                assert same(place, plain).all(), (isa, size, k, m, starts, last)
+                assert (whole[:begin] == 0x5A).all()
+                assert (whole[begin + size * itemsize :] == 0x5A).all()
+
+
+def test_complex_numbers_that_lie_across_lines() -> None:
+    """Aligned for their parts only: a line begins in the middle of a number, which is not torn."""
+    a, b = data(1, 101, "complex128"), data(2, 101, "complex128")
+    (expected,) = call(_native.ISA, "complex128", "prod", [a, b], 1)
+    memory = np.zeros(101 * 16 + 128, np.uint8)
+    begin = -memory.ctypes.data % 64 + 8
+    place = memory[begin : begin + 101 * 16].view("complex128")
+    for isa in _native.ISAS:
+        place[:] = 0
+        code = _native.TYPES.index("complex128"), _native.OPERATORS.index("prod")
+        _native.reduce([place], [a, b], *code, isa, 1)
+        assert same(place, expected).all()
+
+
+@pytest.mark.parametrize(("dtype", "op"), PAIRS)
 def test_against_numpy(dtype: str, op: str) -> None:
     """Two operands as NumPy combines them; it leaves open which zero is smaller and whether products are fused."""
     a, b = data(1, 1031, dtype), data(2, 1031, dtype)

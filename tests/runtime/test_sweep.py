@@ -21,6 +21,14 @@ def test_a_sample(ranks: int) -> None:
     assert not any(column.wrong for column in columns.values())
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_sample_past_the_caches(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_CACHE_BYTES", "0")
+    columns, lines = run(ranks, list(sample(ranks)))
+    assert not lines
+    assert not any(column.wrong for column in columns.values())
+
+
 def test_the_sample_has_every_type_and_operator() -> None:
     every = {(case.name, case.dtype, case.op) for case in everything()}
     for name in NAMED:

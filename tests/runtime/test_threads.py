@@ -48,6 +48,11 @@ def test_the_family(threads: int) -> None:
     assert hocket.spawn(family, 3, threads=threads) == [threads - 1] * 3
 
 
+def test_the_family_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_CACHE_BYTES", "0")
+    assert hocket.spawn(family, 3, threads=2) == [1] * 3
+
+
 def killed(comm: Communicator) -> str:
     if comm.rank == 1:
         comm.all_reduce(np.ones(ROWS))

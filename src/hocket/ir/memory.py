@@ -1,7 +1,11 @@
-"""What one rank's part of a schedule does to the rank's own buffers: how it runs with its input and output apart."""
+"""What one rank's part of a schedule does to the rank's own buffers.
+
+Which stores nothing comes back to, and how it runs with its input and output apart.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -15,6 +19,28 @@ from hocket.ir.schedule import Rank, Receive, Send, Step, ThreadBlock
 
 Clock = NDArray[np.int32]
 """For each thread block of the rank the last step that is known to have finished; -1 for none."""
+
+
+def last_stores(part: Rank) -> frozenset[tuple[int, int, int]]:
+    """The local destinations in the rank's input and output that no other operand of the rank shares a chunk with.
+
+    As (thread block, step, destination). A store past the caches loses nothing there: what was read before is in a
+    cache, and so need not be fetched to be written; what is read after had better be.
+    """
+    touched: Counter[tuple[BufferName, int]] = Counter()
+    steps = [(b, s, step) for b, block in enumerate(part.thread_blocks) for s, step in enumerate(block.steps)]
+    for _, _, step in steps:
+        for operand in (*step.srcs, *step.dsts):
+            if type(operand) is Span:
+                touched.update((operand.buffer, index) for index in operand.indices())
+    return frozenset(
+        (b, s, d)
+        for b, s, step in steps
+        for d, target in enumerate(step.dsts)
+        if type(target) is Span
+        and target.buffer != "sc"
+        and all(touched[target.buffer, index] == 1 for index in target.indices())
+    )
 
 
 def apart(collective: Collective, rank: int, part: Rank) -> Rank | None:

@@ -33,6 +33,7 @@ from hocket.errors import (
 )
 from hocket.ir.geometry import check_units
 from hocket.ir.schedule import Schedule, verify
+from hocket.runtime import caches
 from hocket.runtime.bootstrap import Meeting, gather
 from hocket.runtime.buffers import Array, Bound, Layout, layout_of, name_of
 from hocket.runtime.counts import Counts, transfers
@@ -116,7 +117,15 @@ class Endpoint:
         self._own_lifeline: socket | None = meeting.own_lifeline
         try:
             self._member: _native.Member | None = _native.Member(
-                meeting.rank, meeting.size, meeting.memory, meeting.lifelines, spins, yields, timeout, self.threads
+                meeting.rank,
+                meeting.size,
+                meeting.memory,
+                meeting.lifelines,
+                spins,
+                yields,
+                timeout,
+                self.threads,
+                caches.capacity(meeting.size),
             )
         except (RuntimeError, MemoryError) as error:
             meeting.leave()

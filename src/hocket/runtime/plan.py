@@ -10,7 +10,7 @@ import numpy as np
 
 from hocket import _native
 from hocket.ir.chunk_dag import Span
-from hocket.ir.memory import apart
+from hocket.ir.memory import apart, last_stores
 from hocket.ir.schedule import Rank, Receive, Schedule, Send, Step
 
 _PLACES = {"in": 0, "out": 1, "sc": 2}
@@ -74,10 +74,11 @@ def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
     steps: list[dict[str, int]] = []
     operands: list[dict[str, int]] = []
     waits: list[dict[str, int]] = []
-    for block in part.thread_blocks:
+    last = last_stores(part)
+    for b, block in enumerate(part.thread_blocks):
         blocks.append({"first_step": len(steps), "steps": len(block.steps)})
-        for step in block.steps:
-            dsts = [place for place in step.dsts if not further(place)]
+        for s, step in enumerate(block.steps):
+            dsts = [d for d, place in enumerate(step.dsts) if not further(place)]
             steps.append(
                 {
                     "count": _count(step),
@@ -86,9 +87,10 @@ def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
                     "destinations": len(dsts),
                     "first_wait": len(waits),
                     "waits": len(step.waits),
+                    "last": sum(1 << bit for bit, d in enumerate(dsts[:32]) if (b, s, d) in last),
                 }
             )
-            for place in (*step.srcs, *dsts):
+            for place in (*step.srcs, *(step.dsts[d] for d in dsts)):
                 operands.append(dict(zip(("place", "unit", "position", "stride"), operand(place), strict=True)))
             waits.extend({"block": wait.thread_block, "step": wait.step} for wait in step.waits)
     connections = []

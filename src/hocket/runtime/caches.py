@@ -1,0 +1,41 @@
+"""How much the caches of this machine hold."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_FALLBACK = {2: 1 << 20, 3: 32 << 20}
+"""Bytes of a cache of the second and the third level, shared by one core and by all, where sysfs does not say."""
+
+_UNITS = {"K": 1 << 10, "M": 1 << 20}
+
+
+def capacity(ranks: int, cpus: Path = Path("/sys/devices/system/cpu")) -> int:
+    """Bytes that the caches of the second and third level of so many ranks hold together (YHCCL, section 4).
+
+    The environment variable HOCKET_CACHE_BYTES overrides it. Taken to be those of cpu0 all over; the levels are added,
+    which is a little too much where the third includes the second.
+    """
+    if given := os.environ.get("HOCKET_CACHE_BYTES"):
+        return int(given)
+    total = os.cpu_count() or 1
+    found = {2: (_FALLBACK[2], total), 3: (_FALLBACK[3], 1)}
+    for cache in sorted((cpus / "cpu0" / "cache").glob("index*")):
+        try:
+            level, kind, size, shared = (
+                (cache / name).read_text(encoding="ascii").strip()
+                for name in ("level", "type", "size", "shared_cpu_list")
+            )
+            if int(level) in found and kind != "Instruction":
+                bytes_ = int(size[:-1]) * _UNITS[size[-1]]
+                found[int(level)] = bytes_, max(1, total // _length(shared))
+        except (OSError, ValueError, KeyError, IndexError):
+            continue
+    return sum(size * min(ranks, instances) for size, instances in found.values())
+
+
+def _length(ranges: str) -> int:
+    """How many numbers a list such as 0-3,8 has."""
+    ends = [part.partition("-")[::2] for part in ranges.split(",")]
+    return sum(int(last or first) - int(first) + 1 for first, last in ends)

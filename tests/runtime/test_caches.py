@@ -1,0 +1,55 @@
+"""What the caches hold, from a made-up sysfs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hocket.runtime.caches import capacity
+
+KB, MB = 1 << 10, 1 << 20
+
+
+def machine(
+    tmp_path: Path, cpus: int, caches: list[tuple[str, str, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    monkeypatch.delenv("HOCKET_CACHE_BYTES", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: cpus)
+    for number, values in enumerate(caches):
+        index = tmp_path / "cpu0" / "cache" / f"index{number}"
+        index.mkdir(parents=True)
+        for name, value in zip(("level", "type", "size", "shared_cpu_list"), values, strict=True):
+            (index / name).write_text(value + "\n")
+    return tmp_path
+
+
+def test_two_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of the second level is that of two threads of a core; more ranks than caches have no more of them."""
+    caches = [
+        ("1", "Data", "32K", "0,32"),
+        ("1", "Instruction", "32K", "0,32"),
+        ("2", "Unified", "512K", "0,32"),
+        ("3", "Unified", "16M", "0-15,32-47"),
+    ]
+    cpus = machine(tmp_path, 64, caches, monkeypatch)
+    assert [capacity(ranks, cpus) for ranks in (1, 2, 8, 32, 64)] == [
+        16 * MB + 512 * KB,
+        32 * MB + 2 * 512 * KB,
+        32 * MB + 8 * 512 * KB,
+        32 * MB + 32 * 512 * KB,
+        32 * MB + 32 * 512 * KB,
+    ]
+
+
+@pytest.mark.parametrize("size", ["", "much", "4X"])
+def test_nothing_there(size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that says nothing, or nothing that makes sense, has the usual."""
+    cpus = machine(tmp_path, 4, [("3", "Unified", size, "0-3")] if size else [], monkeypatch)
+    assert capacity(8, cpus) == 32 * MB + 4 * MB
+
+
+def test_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_CACHE_BYTES", "0")
+    assert capacity(2) == 0
