@@ -31,15 +31,23 @@ struct Geometry {
 
 constexpr u64 kAlign = 64;
 
-// `most` bounds the bytes of a slot, and so the tile, a power of two of at least 64 bytes; `tile` other than 0 sets it.
-inline Geometry cut(u64 n, u64 itemsize, u64 chunks, u64 widest, u64 most, u64 tile) {
+constexpr double kStepBytes = 16 << 10;  // what a step costs beside moving data, in bytes moved
+
+// The tile is a power of two of at least 64 bytes; `tile` other than 0 sets it. `most` bounds the bytes of a slot.
+//
+// Where the longest chain of steps exceeds the work of the busiest rank, ranks wait for the first tile to come to them,
+// and smaller tiles come sooner. A call of c tiles takes about c * work * (tile + kStepBytes) + (depth - work) * tile, all
+// in bytes of operands: the tile grows while that shrinks.
+inline Geometry cut(u64 n, u64 itemsize, u64 chunks, u64 widest, u64 most, u64 tile, u64 work = 1, u64 depth = 1) {
     if (itemsize == 0 || kAlign % itemsize != 0) n *= itemsize, itemsize = 1;  // they are only moved: cut as bytes
     Geometry g{};
     g.unit = n * itemsize;
     g.chunk = ((n + chunks - 1) / chunks * itemsize + kAlign - 1) / kAlign * kAlign;
     g.tile = kAlign;
     if (tile != 0) g.tile = tile;
-    else while (g.tile < g.chunk && g.tile * 2 * widest <= most) g.tile *= 2;
+    const double late = depth > work ? double(depth - work) : 0, steps = double(work) * double(g.chunk) * kStepBytes;
+    const auto grows = [&] { return 2 * late * double(g.tile) * double(g.tile) < steps; };
+    while (tile == 0 && g.tile < g.chunk && g.tile * 2 * widest <= most && grows()) g.tile *= 2;
     g.tiles = g.chunk == 0 ? 1 : (g.chunk + g.tile - 1) / g.tile;
     return g;
 }

@@ -13,11 +13,14 @@ using u64 = unsigned long long;
 static_assert(sizeof(u32) == 4 && sizeof(u64) == 8);
 
 // `widest`: the largest number of chunks that a slot of any rank holds; the tile follows from it.
-// `slots`: the least number of slots a connection needs. `scratch`: scratch chunks. `eager`: chunks of the eager area that
-// the rank that sends most needs for a call in one round; 0 if the schedule takes more than one (runtime/plan.py).
+// `fan`: chunks that one slot of each of a rank's connections holds, together, where that is most.
+// `slots`: the least number of slots a connection needs. `scratch`: scratch chunks. `work` and `depth`: operands, each
+// counted for every chunk, that the busiest rank handles in a tile, and that the longest chain of steps does, over all ranks.
+// `eager`: chunks of the eager area that the rank that sends most needs for a call in one round; 0 if the schedule takes
+// more than one (runtime/plan.py).
 #define HOCKET_PLAN_HEADER(X)                                                                                     \
-    X(magic) X(rank) X(ranks) X(chunks) X(input_blocks) X(output_blocks) X(scratch) X(slots) X(widest) X(eager)   \
-    X(blocks) X(steps) X(operands) X(waits) X(connections) X(multicasts)
+    X(magic) X(rank) X(ranks) X(chunks) X(input_blocks) X(output_blocks) X(scratch) X(slots) X(widest) X(fan)     \
+    X(work) X(depth) X(eager) X(blocks) X(steps) X(operands) X(waits) X(connections) X(multicasts)
 
 // A thread block: `steps` steps from `first_step`.
 #define HOCKET_PLAN_BLOCK(X) X(first_step) X(steps)
@@ -79,7 +82,8 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
     if (length < sizeof(PlanHeader) / kWord) return "it is too short";
     const PlanHeader& h = *reinterpret_cast<const PlanHeader*>(words);
     if (h.magic != kPlanMagic) return "it was made for another version";
-    if (h.rank >= h.ranks || h.chunks == 0 || h.slots == 0 || h.widest == 0) return "its header makes no sense";
+    if (h.rank >= h.ranks || h.chunks == 0 || h.slots == 0 || h.widest == 0 || h.fan == 0 || h.work == 0)
+        return "its header makes no sense";
     u64 at = sizeof(PlanHeader) / kWord;
     const u64 blocks = at;
     const u64 steps = at += h.blocks * (sizeof(BlockRecord) / kWord);

@@ -374,11 +374,11 @@ NB_MODULE(_native, m) {
     // For tests: how sizes cut a buffer. (chunk bytes, tile bytes, tiles), and piece (offset, bytes).
     m.def(
         "cut",
-        [](u64 n, u64 itemsize, u64 chunks, u64 widest, u64 most, u64 tile) {
-            const Geometry g = cut(n, itemsize, chunks, widest, most, tile);
+        [](u64 n, u64 itemsize, u64 chunks, u64 widest, u64 most, u64 tile, u64 work, u64 depth) {
+            const Geometry g = cut(n, itemsize, chunks, widest, most, tile, work, depth);
             return std::make_tuple(g.chunk, g.tile, g.tiles);
         },
-        "n"_a, "itemsize"_a, "chunks"_a, "widest"_a, "most"_a, "tile"_a);
+        "n"_a, "itemsize"_a, "chunks"_a, "widest"_a, "most"_a, "tile"_a, "work"_a = 1, "depth"_a = 1);
     m.def(
         "piece",
         [](u64 n, u64 itemsize, u32 chunks, u64 tile_bytes, u64 unit, u64 position, u64 skip, u64 tile,

@@ -1,5 +1,6 @@
 #include "communicator.h"
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -102,8 +103,10 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
     bool one_round = false;
     Kernel kernel = nullptr;
     const auto prepare = [&](u64 n, u32 type) {
-        geometry = cut(n, type_bytes(type), h.chunks, h.widest, settings_.slot_bytes, call.tile);
+        geometry = cut(n, type_bytes(type), h.chunks, h.widest, kEager, call.tile);
         one_round = h.eager != 0 && geometry.tiles == 1 && h.eager * geometry.tile <= kEager && !(mine.flags & kPairwise);
+        if (!one_round)
+            geometry = cut(n, type_bytes(type), h.chunks, h.widest, most_of_slot(h, slots), call.tile, h.work, h.depth);
         kernel = plan.view_.combines ? kernels().reduce[type][call.op] : kernels().move;
         return reserve(plan, geometry, one_round ? 0 : slots);
     };
@@ -217,6 +220,12 @@ void Communicator::open_round(Plan& plan, const Geometry& geometry, u64 call) {
         char* message = inlined ? sender.headers[call % 2].inlined : sender.eager[call % 2] + record.place * geometry.tile;
         plan.ends_[c] = End::open(message, record.sends != 0, record.peer);
     }
+}
+
+// The same on all ranks, as the tile follows from it.
+u64 Communicator::most_of_slot(const PlanHeader& h, u64 slots) const {
+    constexpr u64 kLeast = 64 << 10;
+    return std::min(settings_.slot_bytes, std::max(settings_.rank_bytes * h.widest / (h.fan * slots), kLeast));
 }
 
 // Bytes that a call touches on all ranks (YHCCL, section 4: the working set), if each has as much as this one.

@@ -94,7 +94,8 @@ struct Settings {
     double timeout;                  // seconds without progress after which a call fails
     bool (*interrupted)() = nullptr;  // called now and then while the caller's thread waits: whether to give up
     u64 slots = 4;                   // of a connection, at least: they let neighbours drift apart
-    u64 slot_bytes = 64 << 10;       // at most, where the tile is chosen here: hides the cost of a hop, stays in cache
+    u64 slot_bytes = 256 << 10;      // at most, where the tile is chosen here: hides the cost of a step, stays in cache
+    u64 rank_bytes = 2 << 20;        // of all slots of a rank, where that leaves a slot no less than 64 KB
     u32 threads = 1;                 // that share the thread blocks of a call
     u64 team_bytes = 1 << 20;        // of its larger buffer, from which on they do: less is not worth waking them
     u64 cache_bytes = ~u64(0);       // of all ranks together: a call that touches more stores results past the caches
@@ -151,6 +152,7 @@ class Communicator {
     bool failed(u32 rank) const;
     void open(Plan& plan, const Geometry& geometry, u64 slots);
     void open_round(Plan& plan, const Geometry& geometry, u64 call);
+    u64 most_of_slot(const PlanHeader& h, u64 slots) const;
     int reserve(Plan& plan, const Geometry& geometry, u64 slots);
     u64 touched(const Plan& plan, const Call& call, const Geometry& geometry, u64 slots) const;
     void mark(State state, u32 culprit, u64 since, const std::string& why);

@@ -169,7 +169,9 @@ def reduce(
     isa: str,
     last: int = 0,
 ) -> None: ...
-def cut(n: int, itemsize: int, chunks: int, widest: int, most: int, tile: int) -> tuple[int, int, int]: ...
+def cut(
+    n: int, itemsize: int, chunks: int, widest: int, most: int, tile: int, work: int = 1, depth: int = 1
+) -> tuple[int, int, int]: ...
 def piece(
     n: int,
     itemsize: int,

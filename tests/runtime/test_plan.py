@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from hocket import AllReduce, Custom, Program, _native, chunk, prove
 from hocket.algorithms import all_pairs, direct, hierarchical, knomial, ring, tree, two_step
 from hocket.errors import Location, UnevenSize
+from hocket.ir.chunk_dag import Span
 from hocket.ir.geometry import check_size, chunk_length
-from hocket.ir.schedule import Narrowing, Rank, Schedule
+from hocket.ir.schedule import Narrowing, Rank, Receive, Schedule, Send, Step, ThreadBlock
 from hocket.ir.text import parse_schedule
 from hocket.runtime import segments
-from hocket.runtime.plan import lower
+from hocket.runtime.plan import lower, pace
 from hocket.tuning import NAMED, default_program
 
 SIZES = st.integers(0, 3000)
@@ -57,6 +58,41 @@ def test_a_chosen_tile_is_a_power_of_two_and_keeps_slots_small(n: int, itemsize:
     assert tile * widest <= max(65536, 64 * widest)
     assert tiles * tile >= chunk
     assert tile == 64 or tile < 2 * chunk
+
+
+@given(n=st.integers(1, 1 << 30), work=st.integers(1, 100), late=st.integers(0, 100))
+def test_tiles_are_smaller_where_ranks_wait_for_the_first(n: int, work: int, late: int) -> None:
+    def tile(late: int) -> int:
+        return _native.cut(n, 4, 1, 1, 1 << 18, 0, work, work + late)[1]
+
+    assert tile(late + 1) <= tile(late) <= tile(0) == _native.cut(n, 4, 1, 1, 1 << 18, 0)[1]
+    assert tile(-1) == tile(0)  # who has more to do than the longest chain does not wait
+
+
+def test_a_chosen_tile_makes_a_call_short() -> None:
+    """The tile of a broadcast on two ranks, of those possible, is the one that the model in interpreter.h says."""
+    step, work, depth = 16 << 10, 2, 4
+    for chunk in (1 << 14, 1 << 18, 1 << 20, 1 << 24):
+        tiles = [1 << k for k in range(6, 19)]
+        times = {tile: chunk / tile * work * (tile + step) + (depth - work) * tile for tile in tiles if tile <= chunk}
+        assert _native.cut(chunk, 1, 1, 1, 1 << 18, 0, work, depth)[1] == min(times, key=lambda tile: times[tile])
+
+
+def test_pace() -> None:
+    """Operands of the busiest rank and of the longest chain. A ring keeps all ranks busy."""
+    assert [pace(ring.all_reduce(p).compile()) for p in (2, 3, 4, 8)] == [(6 * p - 4, 6 * p - 4) for p in (2, 3, 4, 8)]
+    assert [pace(tree.broadcast(p, 0).compile()) for p in (1, 2, 4)] == [(1, 1), (2, 4), (3, 8)]
+
+
+def test_pace_of_a_deadlock() -> None:
+    """What can happen before it counts."""
+    ends = [Send(1, 0), Receive(1, 0)], [Send(0, 0), Receive(0, 0)]
+    ranks = []
+    for rank, (send, receive) in enumerate(ends):
+        place = Span(rank, "in", 0)
+        steps = Step((place,), (send,)), Step((receive,), (place,)), Step((receive,), (place,))
+        ranks.append(Rank(0, (ThreadBlock((receive,), (send,), steps),)))  # type: ignore[arg-type]
+    assert pace(Schedule("late", AllReduce(2, inplace=True), "simple", 1, tuple(ranks))) == (4, 4)
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,11 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20}
 def capacity(ranks: int, cpus: Path = Path("/sys/devices/system/cpu")) -> int:
     """Bytes that the caches of the second and third level of so many ranks hold together (YHCCL, section 4).
 
-    The environment variable HOCKET_CACHE_BYTES overrides it. Taken to be those of cpu0 all over; the levels are added,
+    The environment variable HOCKET_CACHE_BYTES, a number, overrides it. Taken to be those of cpu0 all over; the levels are added,
     which is a little too much where the third includes the second.
     """
-    if given := os.environ.get("HOCKET_CACHE_BYTES"):
+    given = os.environ.get("HOCKET_CACHE_BYTES", "")
+    if given.isdecimal():
         return int(given)
     total = os.cpu_count() or 1
     found = {2: (_FALLBACK[2], total), 3: (_FALLBACK[3], 1)}

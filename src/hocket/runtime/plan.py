@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -18,6 +19,9 @@ _RECEIVE, _SEND = 3, 4
 
 Connection = tuple[int, int, int]
 """(source rank, destination rank, channel)."""
+
+_Event = tuple[int, int, int] | tuple[int, int, int, int]
+"""The end of a step (rank, thread block, step), or a message of a connection, by its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,10 @@ def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
     collective = schedule.collective
     widths = _widths(schedule)
     places, eager = _one_round(schedule)
+    work, depth = pace(schedule)
+    fan: Counter[int] = Counter()
+    for (source, target, _), width in widths.items():
+        fan.update({source: width, target: width})
     multicasts = _multicasts(schedule)
     readers = {(m.source, r, m.channel): (i, n) for i, m in enumerate(multicasts) for n, r in enumerate(m.readers)}
     own = sorted((c for c in widths if rank in c[:2]), key=lambda c: (readers.get(c, (-1, 0)), c))
@@ -119,6 +127,9 @@ def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
         "scratch": part.scratch,
         "slots": schedule.slots,
         "widest": max(widths.values(), default=1),
+        "fan": max(fan.values(), default=1),
+        "work": work,
+        "depth": depth,
         "eager": eager,
         "blocks": len(blocks),
         "steps": len(steps),
@@ -144,6 +155,48 @@ def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
             isinstance(d, Span) and d.buffer == "in" for b in part.thread_blocks for s in b.steps for d in s.dsts
         ),
     )
+
+
+def pace(schedule: Schedule) -> tuple[int, int]:
+    """Operands that the busiest rank handles in one tile, and the longest chain of steps, each counted per chunk.
+
+    A chain goes along thread blocks, waits and messages over all ranks; that slots may be full does not count. Of a
+    schedule that deadlocks, the part before. At least 1 and no more than fits in a word.
+    """
+    work = [0] * len(schedule.ranks)
+    ends: dict[_Event, int] = {}
+    stuck: dict[_Event, list[tuple[int, int]]] = {}  # thread blocks, by what they need
+    done: Counter[tuple[int, int]] = Counter()
+    clock: Counter[tuple[int, int]] = Counter()
+    messages: Counter[tuple[bool, Connection]] = Counter()  # sent, or received
+    todo = [(r, b) for r, rank in enumerate(schedule.ranks) for b in range(len(rank.thread_blocks))]
+    while todo:
+        block = r, b = todo.pop()
+        for step in schedule.ranks[r].thread_blocks[b].steps[done[block] :]:
+            arriving = [(s.peer, r, s.channel) for s in step.srcs if isinstance(s, Receive)]
+            needs: list[_Event] = [(*connection, messages[False, connection]) for connection in arriving]
+            needs += [(r, wait.thread_block, wait.step) for wait in step.waits]
+            missing = next((event for event in needs if event not in ends), None)
+            if missing is not None:
+                stuck.setdefault(missing, []).append(block)
+                break
+            cost = _count(step) * (len(step.srcs) + len(step.dsts))
+            work[r] += cost
+            clock[block] = max(clock[block], *(ends[event] for event in needs), 0) + cost
+            leaving = [(r, d.peer, d.channel) for d in step.dsts if isinstance(d, Send)]
+            happened: list[_Event] = [(*connection, messages[True, connection]) for connection in leaving]
+            happened.append((r, b, done[block]))
+            messages.update((False, connection) for connection in arriving)
+            messages.update((True, connection) for connection in leaving)
+            done[block] += 1
+            for event in happened:
+                ends[event] = clock[block]
+                todo += stuck.pop(event, ())
+    return _word(max(work, default=0)), _word(max(clock.values(), default=0))
+
+
+def _word(value: int) -> int:
+    return min(max(1, value), 0xFFFFFFFF)
 
 
 def _pack(kind: str, records: Sequence[dict[str, int]]) -> bytes:
