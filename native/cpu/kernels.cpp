@@ -72,18 +72,26 @@ template <class E> struct Plain {
     static Value pack(Value v) { return v; }
 };
 
-// The upper half of a float32. Rounds by integers: vcvtneps2bf16 would flush subnormals.
+// The upper half of a float32. A register of them is those at even places and those at odd ones, which need only be
+// shifted and masked. Rounds by integers: vcvtneps2bf16 would flush subnormals.
 struct Bfloat16 {
     using Element = float;
-    using Value = Floats;
-    static constexpr u64 kBytes = kRegister / 2;
-    static Value read(const char* from) { return Floats(__builtin_convertvector(load<Halves>(from), Words) << 16); }
-    static Halves pack(Value v) {
-        const Words bits = Words(v), rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-        const Words quiet = bits >> 16 | 0x40;  // rounding might make a NaN an infinity
-        return __builtin_convertvector(v == v ? rounded : quiet, Halves);
+    struct Value {
+        Floats even, odd;
+    };
+    static constexpr u64 kBytes = kRegister;
+    static constexpr u32 kUpper = 0xffff0000;
+    static Value read(const char* from) {
+        const Words both = load<Words>(from);
+        return {Floats(both << 16), Floats(both & kUpper)};
+    }
+    static Words pack(Value v) { return round(v.even) >> 16 | (round(v.odd) & kUpper); }
+    static Words round(Floats v) {
+        const Words bits = Words(v), rounded = bits + 0x7fff + (bits >> 16 & 1);
+        return v == v ? rounded : bits | 0x400000;  // rounding might make a NaN an infinity
     }
 };
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
 
 struct Float16 {
     using Element = float;
@@ -175,6 +183,13 @@ constexpr u64 kItem = Type::kBytes * sizeof(typename Type::Element) / sizeof(typ
 template <class Type> constexpr u64 kItem<Type, ComplexProd> = 2 * kItem<Type, Sum>;
 
 // `last` stores what nobody reads again during the call, `write` everything else.
+template <class Op, class V> V combine(V a, V b) { return Op::of(a, b); }
+template <class Op> Bfloat16::Value combine(Bfloat16::Value a, Bfloat16::Value b) {
+    return {Op::of(a.even, b.even), Op::of(a.odd, b.odd)};
+}
+
+Bfloat16::Value operator/(Bfloat16::Value a, float divisor) { return {a.even / divisor, a.odd / divisor}; }
+
 template <class Type> struct Whole {
     using Value = typename Type::Value;
     Value read(const char* from) const { return Type::read(from); }
@@ -287,12 +302,12 @@ void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 l
     if (k == 2) {  // nearly always
         char *a = srcs[0], *b = srcs[1];
         return spread_fast<Type>(dsts, m, bytes, last, [=](u64 at, auto span) {
-            return Op::of(span.read(a + at), span.read(b + at));
+            return combine<Op>(span.read(a + at), span.read(b + at));
         });
     }
     spread<Type>(dsts, m, bytes, last, [=](u64 at, auto span) {
         auto value = span.read(srcs[0] + at);
-        for (u32 s = 1; s < k; ++s) value = Op::of(value, span.read(srcs[s] + at));
+        for (u32 s = 1; s < k; ++s) value = combine<Op>(value, span.read(srcs[s] + at));
         return value;
     });
 }
