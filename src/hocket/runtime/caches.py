@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
 _FALLBACK = {2: 1 << 20, 3: 32 << 20}
 """Bytes of a cache of the second and the third level, shared by one core and by all, where sysfs does not say."""
 
+_MOST_INDICES = 8  # caches of one processor; there are three to five
 _UNITS = {"K": 1 << 10, "M": 1 << 20}
 
 
 def capacity(ranks: int, cpus: Path = Path("/sys/devices/system/cpu")) -> int:
     """Bytes that the caches of the second and third level of so many ranks hold together (YHCCL, section 4).
 
-    The environment variable HOCKET_CACHE_BYTES, a number, overrides it. Taken to be those of cpu0 all over; the levels are added,
-    which is a little too much where the third includes the second.
+    The environment variable HOCKET_CACHE_BYTES, a number, overrides it. All are taken to be like those of cpu0. The
+    levels are added, which is a little too much where the third includes the second.
     """
     given = os.environ.get("HOCKET_CACHE_BYTES", "")
     if given.isdecimal():
         return int(given)
+    return sum(size * min(ranks, instances) for size, instances in _levels(cpus))
+
+
+@functools.cache
+def _levels(cpus: Path) -> tuple[tuple[int, int], ...]:
+    """For the second and the third level, the bytes of a cache and how many there are. Read once in a process."""
     total = os.cpu_count() or 1
     found = {2: (_FALLBACK[2], total), 3: (_FALLBACK[3], 1)}
-    for cache in sorted((cpus / "cpu0" / "cache").glob("index*")):
+    for number in range(_MOST_INDICES):
+        cache = cpus / "cpu0" / "cache" / f"index{number}"
         try:
             level, kind, size, shared = (
-                (cache / name).read_text(encoding="ascii").strip()
+                (cache / name).read_text(encoding="utf-8").strip()
                 for name in ("level", "type", "size", "shared_cpu_list")
             )
             if int(level) in found and kind != "Instruction":
                 bytes_ = int(size[:-1]) * _UNITS[size[-1]]
                 found[int(level)] = bytes_, max(1, total // _length(shared))
-        except (OSError, ValueError, KeyError, IndexError):
+        except (OSError, ValueError, LookupError):
             continue
-    return sum(size * min(ranks, instances) for size, instances in found.values())
+    return tuple(found.values())
 
 
 def _length(ranges: str) -> int:
