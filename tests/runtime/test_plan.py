@@ -72,10 +72,10 @@ def test_tiles_are_smaller_where_ranks_wait_for_the_first(n: int, work: int, lat
 def test_a_chosen_tile_makes_a_call_short() -> None:
     """The tile of a broadcast on two ranks, of those possible, is the one that the model in interpreter.h says."""
     step, work, depth = 16 << 10, 2, 4
-    for chunk in (1 << 14, 1 << 18, 1 << 20, 1 << 24):
+    for length in (1 << 14, 1 << 18, 1 << 20, 1 << 24):
         tiles = [1 << k for k in range(6, 19)]
-        times = {tile: chunk / tile * work * (tile + step) + (depth - work) * tile for tile in tiles if tile <= chunk}
-        assert _native.cut(chunk, 1, 1, 1, 1 << 18, 0, work, depth)[1] == min(times, key=lambda tile: times[tile])
+        times = {tile: length / tile * work * (tile + step) + (depth - work) * tile for tile in tiles if tile <= length}
+        assert _native.cut(length, 1, 1, 1, 1 << 18, 0, work, depth)[1] == min(times, key=lambda tile: times[tile])
 
 
 def test_pace() -> None:
@@ -226,7 +226,8 @@ def test_multicasts() -> None:
         (3, 1, 0, 2, 0),
     ]
     assert plans[1]["step"][0]["destinations"] == 1
-    assert [(c["reader"], c["multicast"]) for rank in (0, 2, 3) for c in plans[rank]["connection"] if c["peer"] == 1] == [
+    ends = [c for rank in (0, 2, 3) for c in plans[rank]["connection"] if c["peer"] == 1]
+    assert [(c["reader"], c["multicast"]) for c in ends] == [
         (0, 1),
         (1, 1),
         (2, 1),

@@ -67,7 +67,7 @@ def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
     number = {connection: i for i, connection in enumerate(own)}
 
     def further(place: Span | Receive | Send) -> bool:
-        """Whether a place is that of a reader of a multicast beyond the first: what the first reads is there for all."""
+        """Whether a place is for a reader of a multicast beyond the first: what the first reads is there for all."""
         return isinstance(place, Send) and readers.get((rank, place.peer, place.channel), (0, 0))[1] > 0
 
     def operand(place: Span | Receive | Send) -> tuple[int, int, int, int]:
@@ -245,9 +245,9 @@ def _multicasts(schedule: Schedule) -> list[_Multicast]:
             together: dict[tuple[int, tuple[int, ...]], list[int]] = {}
             for send, steps in used.items():
                 together.setdefault((send.channel, tuple(steps)), []).append(send.peer)
-            for (channel, steps), peers in together.items():
+            for (channel, when), peers in together.items():
                 if 1 < len(peers) <= _native.MOST_READERS:
-                    found.setdefault((source, channel), _Multicast(source, channel, tuple(sorted(peers)), len(steps)))
+                    found.setdefault((source, channel), _Multicast(source, channel, tuple(sorted(peers)), len(when)))
     return list(found.values())
 
 
