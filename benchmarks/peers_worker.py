@@ -1,0 +1,421 @@
+"""One rank of one library, for peers.py, which starts it: ``peers_worker.py LIBRARY JOB.json``.
+
+Needs only NumPy beside the library. An iteration is: the barrier, a reading of CLOCK_MONOTONIC, the call, a second
+reading. Barrier and loop are the same code for all libraries; what a library's call needs is bound before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import mmap
+import os
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
+Bound = tuple[Callable[[], object], Array]
+"""A call without arguments, and where its result will be."""
+
+BLOCKWISE = ("all_gather", "reduce_scatter", "all_to_all")
+"""Collectives with a block for each rank."""
+
+ITEM = 4  # bytes of a float32
+PERIOD = 4099  # elements after which inputs repeat: a prime, so that no block looks like another
+LINE = 16  # words from one rank's counter to the next, as in peers_native.cpp
+SPARSE = 4160  # bytes between the starts of small buffers in the cold regime: a page, and a line so that sets differ
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the ranks of one launch do. ``bytes`` are those of a rank's larger buffer.
+
+    ``segment``: a path to the memory they share. ``cores``: rank r is pinned to core ``r % len(cores)`` of these.
+    ``cache``: bytes of the last-level cache. A cell takes ``seconds`` of calls, ``least`` to ``most`` of them.
+    """
+
+    collective: str
+    bytes: list[int]
+    ranks: int
+    cores: list[int]
+    cache: int
+    seconds: float
+    warmups: int
+    least: int
+    most: int
+    segment: str
+    native: str
+    result: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Microseconds of the slowest rank of each iteration; ``wrong`` elements over all ranks, before and after.
+
+    On a machine that others use too, ``p5`` is the one of the three that they disturb least.
+    """
+
+    regime: str
+    bytes: int
+    p5: float
+    median: float
+    p95: float
+    iterations: int
+    wrong: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """``alone``: median microseconds of the same call on 4 bytes in a group of one rank, which is Python's part."""
+
+    version: str
+    alone: float
+    cells: list[Cell] = field(default_factory=list)
+
+
+# Libraries: a class for each. `bind` may return x as the result where the interface has only that one buffer.
+
+
+class Library:
+    """``rank`` of this process; ``version`` as the library tells it."""
+
+    rank: int
+    version: str
+
+    def empty(self, elements: int) -> Array:
+        """Memory of the kind that this contender's buffers are made of."""
+        return np.empty(elements, np.float32)
+
+    def bind(self, collective: str, x: Array, out: Array) -> Bound:
+        raise NotImplementedError
+
+    def alone(self) -> Library:
+        """The same for a group of this rank only."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing, where the end of the process is enough."""
+
+
+class Hocket(Library):
+    """Private buffers."""
+
+    def __init__(self, comm: Any) -> None:
+        self.comm, self.rank, self.version = comm, comm.rank, metadata.version("hocket")
+
+    @classmethod
+    def open(cls) -> Self:
+        import hocket
+
+        return cls(hocket.init())
+
+    def bind(self, collective: str, x: Array, out: Array) -> Bound:
+        call = getattr(self.comm, collective)
+        return (partial(call, x), x) if collective == "broadcast" else (partial(call, x, out), out)
+
+    def alone(self) -> Library:
+        return type(self)(self.comm.split(self.rank))
+
+    def close(self) -> None:
+        self.comm.close()
+
+
+class Mpi(Library):
+    """mpi4py. Threads are off: with THREAD_MULTIPLE, MPICH leaves its fast path."""
+
+    def __init__(self, comm: Any, version: str) -> None:
+        self.comm, self.rank, self.version = comm, comm.rank, version
+
+    @classmethod
+    def open(cls) -> Self:
+        import mpi4py
+
+        mpi4py.rc(threads=False)
+        from mpi4py import MPI
+
+        version = MPI.Get_library_version().splitlines()[0].partition(",")[0].strip("\0 ")
+        return cls(MPI.COMM_WORLD, f"{version}, mpi4py {mpi4py.__version__}")
+
+    def bind(self, collective: str, x: Array, out: Array) -> Bound:
+        comm = self.comm
+        if collective == "broadcast":
+            return partial(comm.Bcast, x), x
+        if collective == "reduce":
+            return partial(comm.Reduce, x, out if comm.rank == 0 else None), out
+        calls = {
+            "all_reduce": comm.Allreduce,
+            "all_gather": comm.Allgather,
+            "reduce_scatter": comm.Reduce_scatter_block,
+            "all_to_all": comm.Alltoall,
+        }
+        return partial(calls[collective], x, out), out
+
+    def alone(self) -> Library:
+        from mpi4py import MPI
+
+        return Mpi(MPI.COMM_SELF, self.version)
+
+
+class Gloo(Library):
+    """torch.distributed. all_reduce and reduce have one buffer, which they overwrite."""
+
+    def __init__(self, group: Any) -> None:
+        import torch
+        import torch.distributed as dist
+
+        self.dist, self.tensor, self.group = dist, torch.from_numpy, group
+        self.rank, self.version = dist.get_rank(), f"torch {torch.__version__}"
+
+    @classmethod
+    def open(cls) -> Self:
+        import torch.distributed as dist
+
+        rank, size, token = (os.environ[f"HOCKET_{name}"] for name in ("RANK", "SIZE", "RENDEZVOUS"))
+        meeting = Path(sys.argv[2]).with_name(f"gloo-{token}").absolute()
+        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=int(rank), world_size=int(size))
+        return cls(dist.group.WORLD)
+
+    def bind(self, collective: str, x: Array, out: Array) -> Bound:
+        dist, group = self.dist, self.group
+        source, target = self.tensor(x), self.tensor(out)
+        if collective == "all_reduce":
+            return partial(dist.all_reduce, source, group=group), x
+        if collective == "broadcast":
+            return partial(dist.broadcast, source, group=group, group_src=0), x
+        if collective == "reduce":
+            return partial(dist.reduce, source, group=group, group_dst=0), x
+        calls = {
+            "all_gather": dist.all_gather_single,
+            "reduce_scatter": dist.reduce_scatter_single,
+            "all_to_all": dist.all_to_all_single,
+        }
+        return partial(calls[collective], target, source, group=group), out
+
+    def alone(self) -> Library:
+        return Gloo(self.dist.new_group([self.rank], use_local_synchronization=True))
+
+    def close(self) -> None:
+        self.dist.destroy_process_group()
+
+
+LIBRARIES: dict[str, Callable[[], Library]] = {"hocket": Hocket.open, "mpi": Mpi.open, "gloo": Gloo.open}
+
+
+# Inputs and results
+
+
+def values(rank: int, begin: int, count: int) -> Array:
+    """Elements [begin, begin + count) of a rank's input: small whole numbers, whose sums are exact in any order."""
+    period = np.random.default_rng(rank).integers(-8, 9, PERIOD).astype(np.float32)
+    return np.resize(np.roll(period, -begin), count)
+
+
+def lengths(collective: str, ranks: int, elements: int) -> tuple[int, int]:
+    """Elements of ``x`` and ``out`` where the larger has ``elements``."""
+    block = elements // ranks
+    return {
+        "all_gather": (block, elements),
+        "reduce_scatter": (elements, block),
+        "broadcast": (elements, 0),
+    }.get(collective, (elements, elements))
+
+
+def expected(collective: str, rank: int, ranks: int, elements: int) -> Array | None:
+    """The result on a rank; None where it has none."""
+    block = elements // ranks
+    if collective == "broadcast":
+        return values(0, 0, elements)
+    if collective == "all_gather":
+        return np.concatenate([values(r, 0, block) for r in range(ranks)])
+    if collective == "all_to_all":
+        return np.concatenate([values(r, rank * block, block) for r in range(ranks)])
+    if collective == "reduce" and rank:
+        return None
+    begin, count = (rank * block, block) if collective == "reduce_scatter" else (0, elements)
+    total = values(0, begin, count)
+    for r in range(1, ranks):
+        total += values(r, begin, count)
+    return total
+
+
+# Measuring
+
+
+class Team:
+    """The ranks of a launch, whatever their library: a barrier, and a few words that all can read."""
+
+    @staticmethod
+    def segment_bytes(ranks: int, most: int) -> int:
+        return 8 * ranks * (LINE + most)
+
+    def __init__(self, job: Job, rank: int) -> None:
+        self.job, self.rank = job, rank
+        descriptor = os.open(job.segment, os.O_RDWR)
+        words = np.frombuffer(mmap.mmap(descriptor, self.segment_bytes(job.ranks, job.most)), np.int64)
+        os.close(descriptor)
+        self._lines = words[: job.ranks * LINE].reshape(job.ranks, LINE)
+        self._table = words[job.ranks * LINE :].reshape(job.ranks, job.most)
+        # PyDLL: the lock of the interpreter is kept, so a call costs as little as it can.
+        native = ctypes.PyDLL(job.native)
+        self.barrier = partial(native.barrier, ctypes.c_void_p(self._lines.ctypes.data), rank, job.ranks)
+        self.loops = {
+            name: getattr(native, symbol)
+            for name, symbol in (("copy", "copy"), ("reduce", "reduce"), ("non_temporal", "copy_non_temporal"))
+        }
+
+    def all(self, mine: list[int]) -> NDArray[np.int64]:
+        """What each rank gives, as many words from each: shape (ranks, words)."""
+        self.barrier()
+        self._table[self.rank, : len(mine)] = mine
+        self.barrier()
+        found = self._table[:, : len(mine)].copy()
+        self.barrier()
+        return found
+
+
+def timed(calls: list[Callable[[], object]], barrier: Callable[[], object]) -> list[int]:
+    """Nanoseconds of each call on this rank."""
+    found = []
+    for call in calls:
+        barrier()
+        begin = perf_counter_ns()
+        call()
+        found.append(perf_counter_ns() - begin)
+    return found
+
+
+def aligned(library: Library, elements: int) -> Array:
+    """Memory that begins with a cache line."""
+    memory = library.empty(elements + 64 // ITEM)
+    skip = -memory.ctypes.data % 64 // ITEM
+    return memory[skip : skip + elements]
+
+
+class Buffers:
+    """Pairs of buffers, and the calls on them. Hot: one pair. Cold: a lap goes over many, none twice.
+
+    Before each lap the inputs are rewritten and 4x the last-level cache is read; the pairs of a lap span as much too,
+    unless the cell ends first.
+    """
+
+    def __init__(self, team: Team, library: Library, size: int, cold: bool) -> None:
+        job = team.job
+        self._team, self._elements = team, size // ITEM
+        shape = lengths(job.collective, job.ranks, self._elements)
+        strides = [max(-(-length // 16) * 16, SPARSE // ITEM) if cold else length for length in shape]
+        count = min(4 * job.cache // (max(strides) * ITEM) + 1, job.most) if cold else 1
+        self._inputs, self._outputs = (aligned(library, stride * count) for stride in strides)
+        self._inputs.fill(1)
+        self._eviction = np.ones(4 * job.cache // ITEM if cold else 0, np.float32)
+        (x, out), (x_stride, out_stride) = shape, strides
+        bound = [
+            library.bind(job.collective, self._inputs[at * x_stride :][:x], self._outputs[at * out_stride :][:out])
+            for at in range(count)
+        ]
+        self._calls = [call for call, _ in bound]
+        self._input, self._result = self._inputs[:x], bound[0][1]
+
+    def run(self, count: int) -> list[int]:
+        """Nanoseconds of ``count`` calls on this rank."""
+        if not len(self._eviction):
+            return timed(self._calls * count, self._team.barrier)
+        found: list[int] = []
+        while len(found) < count:
+            self._inputs.fill(self._team.rank + 1)
+            self._eviction.max()
+            found += timed(self._calls[: count - len(found)], self._team.barrier)
+        return found
+
+    def wrong(self) -> int:
+        """Elements that one call leaves wrong on this rank."""
+        job, rank = self._team.job, self._team.rank
+        self._outputs.fill(np.nan)
+        given = job.collective != "broadcast" or rank == 0
+        self._input[:] = values(rank, 0, len(self._input)) if given else np.nan
+        self._team.barrier()
+        self._calls[0]()
+        wanted = expected(job.collective, rank, job.ranks, self._elements)
+        return 0 if wanted is None else int(np.count_nonzero(self._result != wanted))
+
+
+def measure(team: Team, library: Library, size: int, regime: str) -> Cell:
+    """One cell. Ranks agree on the number of iterations by what the warm-ups took."""
+    job = team.job
+    buffers = Buffers(team, library, size, regime == "cold")
+    wrong = buffers.wrong()
+    warm = team.all(buffers.run(job.warmups)).max(axis=0)
+    iterations = min(max(int(job.seconds * 1e9 / np.median(warm[job.warmups // 2 :])), job.least), job.most)
+    slowest = team.all(buffers.run(iterations)).max(axis=0) / 1e3
+    wrong += buffers.wrong()
+    p5, median, p95 = (float(found) for found in np.percentile(slowest, (5, 50, 95)))
+    return Cell(regime, size, p5, median, p95, iterations, wrong=int(team.all([wrong]).sum()))
+
+
+def alone(library: Library, collective: str, calls: int) -> float:
+    """Median microseconds of a call on 4 bytes in a group of one rank."""
+    own = library.alone()
+    length, result = lengths(collective, 1, 1)
+    call, _ = own.bind(collective, np.zeros(length, np.float32), np.zeros(result, np.float32))
+    return statistics.median(timed([call] * calls, lambda: None)) / 1e3
+
+
+def compare(job: Job, library: Library) -> Result:
+    """All cells. Those of the regime "python" have 4 bytes, or blocks of so many."""
+    team = Team(job, library.rank)
+    result = Result(library.version, alone(library, job.collective, job.most))
+    blocks = job.ranks if job.collective in BLOCKWISE else 1
+    result.cells.append(measure(team, library, ITEM * blocks, "python"))
+    for size in job.bytes:
+        for regime in ("hot", "cold"):
+            result.cells.append(measure(team, library, size, regime))
+    return result
+
+
+def memory(job: Job, rank: int) -> dict[str, float]:
+    """1e9 bytes a second that all ranks load and store together, by loop: the median over passes."""
+    team = Team(job, rank)
+    plain = Library()
+    elements = 4 * job.cache // ITEM
+    buffers = [aligned(plain, elements) for _ in range(3)]
+    for number, buffer in enumerate(buffers):
+        buffer.fill(number)
+    pointers = [ctypes.c_void_p(buffer.ctypes.data) for buffer in buffers]
+    found = {}
+    for name, loop in team.loops.items():
+        call = partial(loop, *pointers, ctypes.c_size_t(elements))
+        slowest = team.all(timed([call] * job.least, team.barrier)).max(axis=0)
+        moved = (3 if name == "reduce" else 2) * elements * ITEM * job.ranks
+        found[name] = moved / float(np.median(slowest))
+    return found
+
+
+def main() -> None:
+    name, path = sys.argv[1:]
+    job = Job(**json.loads(Path(path).read_text()))
+    ranks = ("HOCKET_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+    rank = int(next(os.environ[variable] for variable in ranks if variable in os.environ))
+    os.sched_setaffinity(0, {job.cores[rank % len(job.cores)]})
+    gc.disable()
+    if name == "memory":
+        found: dict[str, Any] = memory(job, rank)
+    else:
+        library = LIBRARIES[name]()
+        found = asdict(compare(job, library))
+        library.close()
+    if rank == 0:
+        Path(job.result).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""benchmarks/peers.py with hocket alone, and what it does with a library that computes something wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+
+
+@pytest.fixture
+def peers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import peers
+
+    return peers
+
+
+@pytest.fixture
+def worker(peers: ModuleType) -> ModuleType:
+    return sys.modules["peers_worker"]
+
+
+def alone(peers: ModuleType, worker: ModuleType, work: Path, size: int, wrong: int) -> Any:
+    """The cells of one rank, in this process, with a library that leaves the last ``wrong`` elements of sums alone."""
+
+    class Careless(worker.Library):  # type: ignore[misc, name-defined]
+        rank, version = 0, "1"
+
+        def bind(self, collective: str, x: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> Any:
+            right = len(out) - wrong
+            return partial(np.copyto, out[:right], x[:right]), out
+
+        def alone(self) -> Careless:
+            return self
+
+    native, segment = work / "native.so", work / "segment"
+    peers.build(BENCHMARKS / "peers_native.cpp", native)
+    segment.write_bytes(bytes(worker.Team.segment_bytes(1, 50)))
+    job = worker.Job(
+        collective="all_reduce",
+        bytes=[size],
+        ranks=1,
+        cores=[0],
+        cache=1 << 16,
+        seconds=0.001,
+        warmups=20,
+        least=5,
+        most=50,
+        segment=str(segment),
+        native=str(native),
+        result="",
+    )
+    return worker.compare(job, Careless())
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_wrong_elements_are_counted_in_every_cell(
+    peers: ModuleType, worker: ModuleType, tmp_path: Path, wrong: int
+) -> None:
+    result = alone(peers, worker, tmp_path, 4096, wrong)
+    assert [(cell.regime, cell.bytes, cell.wrong) for cell in result.cells] == [
+        ("python", 4, 2 * wrong),
+        ("hot", 4096, 2 * wrong),
+        ("cold", 4096, 2 * wrong),
+    ]
+    (row, *_) = peers.rows("all_reduce", 1, {"hocket": [result]}, 1.0)
+    assert row.wrong == ({"hocket": 2} if wrong else {})
+
+
+def test_expected_results_tell_blocks_and_ranks_apart(worker: ModuleType) -> None:
+    ranks, elements = 3, 12
+    given = np.stack([worker.values(rank, 0, elements) for rank in range(ranks)])
+    want: dict[str, Callable[[int], np.ndarray[Any, Any] | None]] = {
+        "all_reduce": lambda rank: given.sum(axis=0),
+        "all_gather": lambda rank: given[:, :4].ravel(),
+        "reduce_scatter": lambda rank: given.sum(axis=0)[4 * rank : 4 * rank + 4],
+        "broadcast": lambda rank: given[0],
+        "reduce": lambda rank: given.sum(axis=0) if rank == 0 else None,
+        "all_to_all": lambda rank: given[:, 4 * rank : 4 * rank + 4].ravel(),
+    }
+    assert len(np.unique(given.reshape(-1, 4), axis=0)) == ranks * ranks
+    for collective, result in want.items():
+        for rank in range(ranks):
+            np.testing.assert_array_equal(worker.expected(collective, rank, ranks, elements), result(rank))
+
+
+def test_ratio_has_the_interval_of_student(peers: ModuleType) -> None:
+    ratio = peers.Ratio.of([1.0, 2.0, 4.0], [1.0, 1.0, 1.0])
+    assert ratio.mean == pytest.approx(2)
+    half = 4.303 * np.log(2) / np.sqrt(3)
+    assert (ratio.low, ratio.high) == pytest.approx((2 / np.exp(half), 2 * np.exp(half)))
+    assert not ratio.is_slower
+    assert peers.Ratio.of([1.2, 1.21], [1.0, 1.0]).is_slower
+    assert peers.Ratio.of([3.0], [2.0]).low is None
+
+
+def test_hocket_alone(tmp_path: Path) -> None:
+    """Two sizes of every collective on three ranks, two launches."""
+    saved, drawn = tmp_path / "out.json", tmp_path / "out.png"
+    words = "--only hocket --collective all --ranks 3 --begin 8 --end 4K --factor 512 --launches 2 --seconds 0.001"
+    command = [sys.executable, BENCHMARKS / "peers.py", *words.split(), "--json", saved, "--plot", drawn]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"HOME": str(tmp_path)})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 missing, 0 wrong" in done.stdout
+    assert drawn.stat().st_size > 0
+    found = json.loads(saved.read_text())
+    assert found["missing"] == []
+    collectives = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all"]
+    assert list(dict.fromkeys(row["collective"] for row in found["rows"])) == collectives
+    for collective in collectives:
+        rows = [row for row in found["rows"] if row["collective"] == collective]
+        blocks = collective in ("all_gather", "reduce_scatter", "all_to_all")
+        least, small, large = (12, 12, 4092) if blocks else (4, 8, 4096)
+        assert [(row["regime"], row["bytes"]) for row in rows] == [
+            ("python", least),
+            *((regime, size) for size in (small, large) for regime in ("hot", "cold")),
+        ]
+        for row in rows:
+            cells = row["libraries"]["hocket"]
+            assert len(cells) == 2
+            assert all(0 < cell["p5"] <= cell["median"] <= cell["p95"] and cell["wrong"] == 0 for cell in cells)
+            assert row["fastest_mpi"] is None
+            assert row["floor_us"] > 0
+        assert all(rate > 0 for launch in found["memory"][collective] for rate in launch.values())
