@@ -129,12 +129,21 @@ def run(command: Sequence[str], seconds: float, variables: dict[str, str] | None
         try:
             said, _ = process.communicate(timeout=seconds)
         except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)
+            end(process)
             if isinstance(error, subprocess.TimeoutExpired):
                 raise Missing(f"took more than {seconds:g} s") from None
             raise
     if process.returncode:
         raise Missing(f"exit {process.returncode}: {' | '.join(said.strip().splitlines()[-3:])}")
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """A launcher that is asked to end takes its ranks with it; one that is killed may leave them."""
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def cache_bytes() -> int:
@@ -411,6 +420,7 @@ class Report:
         )
         print(f"\n4 bytes from Python, us, of a rank alone and of {ranks}: {'; '.join(spoken)}")
         print("memory, GB/s loaded and stored: " + ", ".join(f"{name} {rate:.1f}" for name, rate in rates.items()))
+        print(f"floor: {floor_bytes(collective, ranks, 1)} x bytes at the last of these rates", flush=True)
 
     def as_json(self) -> dict[str, object]:
         speedups = [

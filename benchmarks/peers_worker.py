@@ -42,7 +42,7 @@ class Job:
     """What the ranks of one launch do. ``bytes`` are those of a rank's larger buffer.
 
     ``segment``: a path to the memory they share. ``cores``: rank r is pinned to core ``r % len(cores)`` of these.
-    ``cache``: bytes of the last-level cache. A cell takes ``seconds`` of calls, ``least`` to ``most`` of them.
+    ``cache``: bytes of the last-level cache. A cell has ``least`` to ``most`` calls, as many as take ``seconds``.
     """
 
     collective: str
@@ -260,12 +260,14 @@ class Team:
         return 8 * ranks * (LINE + most)
 
     def __init__(self, job: Job, rank: int) -> None:
+        """``eviction``: to be read, so that nothing else is in the caches."""
         self.job, self.rank = job, rank
         descriptor = os.open(job.segment, os.O_RDWR)
         words = np.frombuffer(mmap.mmap(descriptor, self.segment_bytes(job.ranks, job.most)), np.int64)
         os.close(descriptor)
         self._lines = words[: job.ranks * LINE].reshape(job.ranks, LINE)
         self._table = words[job.ranks * LINE :].reshape(job.ranks, job.most)
+        self.eviction = np.ones(4 * job.cache // ITEM, np.float32)
         # PyDLL: the lock of the interpreter is kept, so a call costs as little as it can.
         native = ctypes.PyDLL(job.native)
         self.barrier = partial(native.barrier, ctypes.c_void_p(self._lines.ctypes.data), rank, job.ranks)
@@ -311,31 +313,32 @@ class Buffers:
 
     def __init__(self, team: Team, library: Library, size: int, cold: bool) -> None:
         job = team.job
-        self._team, self._elements = team, size // ITEM
+        self._team, self._cold, self._elements, self._next = team, cold, size // ITEM, 0
         shape = lengths(job.collective, job.ranks, self._elements)
         strides = [max(-(-length // 16) * 16, SPARSE // ITEM) if cold else length for length in shape]
         count = min(4 * job.cache // (max(strides) * ITEM) + 1, job.most) if cold else 1
         self._inputs, self._outputs = (aligned(library, stride * count) for stride in strides)
         self._inputs.fill(1)
-        self._eviction = np.ones(4 * job.cache // ITEM if cold else 0, np.float32)
         (x, out), (x_stride, out_stride) = shape, strides
         bound = [
             library.bind(job.collective, self._inputs[at * x_stride :][:x], self._outputs[at * out_stride :][:out])
             for at in range(count)
         ]
-        self._calls = [call for call, _ in bound]
+        self._calls = [call for call, _ in bound] * (1 if cold else job.most)
         self._input, self._result = self._inputs[:x], bound[0][1]
 
-    def run(self, count: int) -> list[int]:
-        """Nanoseconds of ``count`` calls on this rank."""
-        if not len(self._eviction):
-            return timed(self._calls * count, self._team.barrier)
+    def run(self, count: int) -> NDArray[np.int64]:
+        """Nanoseconds that the slowest rank took for each of ``count`` more calls."""
         found: list[int] = []
         while len(found) < count:
-            self._inputs.fill(self._team.rank + 1)
-            self._eviction.max()
-            found += timed(self._calls[: count - len(found)], self._team.barrier)
-        return found
+            if self._cold and self._next == 0:
+                self._inputs.fill(self._team.rank + 1)
+                self._team.eviction.max()
+            some = self._calls[self._next :][: count - len(found)]
+            self._next = (self._next + len(some)) % len(self._calls)
+            found += timed(some, self._team.barrier)
+        slowest: NDArray[np.int64] = self._team.all(found).max(axis=0)
+        return slowest
 
     def wrong(self) -> int:
         """Elements that one call leaves wrong on this rank."""
@@ -350,16 +353,17 @@ class Buffers:
 
 
 def measure(team: Team, library: Library, size: int, regime: str) -> Cell:
-    """One cell. Ranks agree on the number of iterations by what the warm-ups took."""
+    """One cell: every time twice as many calls, until the ranks, who all see the same times, have enough."""
     job = team.job
     buffers = Buffers(team, library, size, regime == "cold")
     wrong = buffers.wrong()
-    warm = team.all(buffers.run(job.warmups)).max(axis=0)
-    iterations = min(max(int(job.seconds * 1e9 / np.median(warm[job.warmups // 2 :])), job.least), job.most)
-    slowest = team.all(buffers.run(iterations)).max(axis=0) / 1e3
+    buffers.run(job.warmups)
+    slowest = buffers.run(job.least)
+    while slowest.sum() < job.seconds * 1e9 and len(slowest) < job.most:
+        slowest = np.append(slowest, buffers.run(min(len(slowest), job.most - len(slowest))))
     wrong += buffers.wrong()
-    p5, median, p95 = (float(found) for found in np.percentile(slowest, (5, 50, 95)))
-    return Cell(regime, size, p5, median, p95, iterations, wrong=int(team.all([wrong]).sum()))
+    p5, median, p95 = (float(found) / 1e3 for found in np.percentile(slowest, (5, 50, 95)))
+    return Cell(regime, size, p5, median, p95, len(slowest), wrong=int(team.all([wrong]).sum()))
 
 
 def alone(library: Library, collective: str, calls: int) -> float:
@@ -383,19 +387,28 @@ def compare(job: Job, library: Library) -> Result:
 
 
 def memory(job: Job, rank: int) -> dict[str, float]:
-    """1e9 bytes a second that all ranks load and store together, by loop: the median over passes."""
-    team = Team(job, rank)
-    plain = Library()
-    elements = 4 * job.cache // ITEM
-    buffers = [aligned(plain, elements) for _ in range(3)]
+    """1e9 bytes a second that all ranks load and store together, by loop: the median over parts of the buffers.
+
+    The three buffers are 4x the last-level cache each. A part is small, so that what else the machine does disturbs
+    few of them, as it does few calls.
+    """
+    team, plain = Team(job, rank), Library()
+    part, parts = job.cache // 4, 16
+    buffers = [aligned(plain, part * parts // ITEM) for _ in range(3)]
     for number, buffer in enumerate(buffers):
         buffer.fill(number)
-    pointers = [ctypes.c_void_p(buffer.ctypes.data) for buffer in buffers]
     found = {}
     for name, loop in team.loops.items():
-        call = partial(loop, *pointers, ctypes.c_size_t(elements))
-        slowest = team.all(timed([call] * job.least, team.barrier)).max(axis=0)
-        moved = (3 if name == "reduce" else 2) * elements * ITEM * job.ranks
+        calls = [
+            partial(
+                loop,
+                *(ctypes.c_void_p(buffer.ctypes.data + at * part) for buffer in buffers),
+                ctypes.c_size_t(part // ITEM),
+            )
+            for at in range(parts)
+        ]
+        slowest = team.all(timed(calls * job.least, team.barrier)).max(axis=0)
+        moved = (3 if name == "reduce" else 2) * part * job.ranks
         found[name] = moved / float(np.median(slowest))
     return found
 
