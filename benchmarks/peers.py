@@ -467,6 +467,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     given = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that processes are ended as after Ctrl-C
     machine = describe() | {"last-level cache": cache_bytes(), "ranks": given.ranks}
     print(title(machine), flush=True)
     report = Report(machine)
@@ -487,10 +488,11 @@ def main() -> None:
                         found[contender].append(launches.contender(contender, pythons[contender], collective))
                 memory.append(launches.memory())
             whole = {c.name: its for c, its in found.items() if not report.lacks(c, collective)}
-            report.add(collective, given.ranks, whole, memory)
+            if whole:
+                report.add(collective, given.ranks, whole, memory)
             if given.json is not None:
                 given.json.write_text(json.dumps(report.as_json(), indent=1) + "\n")
-            if given.plot is not None:
+            if given.plot is not None and report.tables:
                 plot(report.tables, given.plot, given.ranks)
     print(f"\n{len(report.missing)} missing, {report.wrong} wrong")
     sys.exit(report.wrong > 0 or any(entry["library"] in OURS for entry in report.missing))

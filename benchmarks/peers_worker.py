@@ -13,6 +13,7 @@ import mmap
 import os
 import statistics
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -431,4 +432,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # at once: an MPI that is finalised waits for the other ranks, which wait in the barrier
