@@ -270,12 +270,8 @@ class Team:
         self._table = words[job.ranks * LINE :].reshape(job.ranks, job.most)
         self.eviction = np.ones(4 * job.cache // ITEM, np.float32)
         # PyDLL: the lock of the interpreter is kept, so a call costs as little as it can.
-        native = ctypes.PyDLL(job.native)
-        self.barrier = partial(native.barrier, ctypes.c_void_p(self._lines.ctypes.data), rank, job.ranks)
-        self.loops = {
-            name: getattr(native, symbol)
-            for name, symbol in (("copy", "copy"), ("reduce", "reduce"), ("non_temporal", "copy_non_temporal"))
-        }
+        self.native = ctypes.PyDLL(job.native)
+        self.barrier = partial(self.native.barrier, ctypes.c_void_p(self._lines.ctypes.data), rank, job.ranks)
 
     def all(self, mine: list[int]) -> NDArray[np.int64]:
         """What each rank gives, as many words from each: shape (ranks, words)."""
@@ -398,8 +394,9 @@ def memory(job: Job, rank: int) -> dict[str, float]:
     buffers = [aligned(plain, part * parts // ITEM) for _ in range(3)]
     for number, buffer in enumerate(buffers):
         buffer.fill(number)
-    found = {}
-    for name, loop in team.loops.items():
+    native, found = team.native, {}
+    loops = {"copy": native.copy, "reduce": native.reduce, "non_temporal": native.copy_non_temporal}
+    for name, loop in loops.items():
         calls = [
             partial(
                 loop,
