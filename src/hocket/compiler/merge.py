@@ -115,10 +115,13 @@ class _Merging:
         for i, before in enumerate(dag.after):
             if self.home[i] != i:
                 continue
+            instrs.append(self.instrs[i])
             members = self.members.get(i)
             if members is not None:
-                before = (*before, *(earlier for member in members for earlier in dag.after[member]))
-            instrs.append(self.instrs[i])
+                before = (*before, *chain.from_iterable([dag.after[member] for member in members]))
+            elif len(before) < 2:
+                after.append(tuple([number_of[self.home[earlier]] for earlier in before]))
+                continue
             after.append(tuple(sorted({number_of[self.home[earlier]] for earlier in before} - {number_of[i]})))
         edges, scratch = self._edges(), self._scratch(instrs)
         return replace(dag, instrs=tuple(instrs), after=tuple(after), edges=edges, scratch=scratch)
@@ -158,21 +161,22 @@ class _Merging:
             place = term.dsts[0]
             assert type(place) is Span
             at = place_of.get(place)
-            if at is None or any(read[chunk] > 1 for chunk in _chunks((place,))):
+            chunks = _chunks((place,))
+            if at is None or any([read[chunk] > 1 for chunk in chunks]):
                 continue
             # A sum can only be extended at its beginning; the first two terms may change places.
             several = len(term.srcs) > 1
             if several and (first is not None or at > 1):
                 continue
             overwritten = place in total.dsts
-            if not overwritten and (place.buffer != "sc" or not stored.isdisjoint(_chunks((place,)))):
+            if not overwritten and (place.buffer != "sc" or not stored.isdisjoint(chunks)):
                 continue
             spans = [source for source in term.srcs if type(source) is Span]
-            if any(span not in total.dsts and not stored.isdisjoint(_chunks((span,))) for span in spans):
+            if spans and any(span not in total.dsts and not stored.isdisjoint(_chunks((span,))) for span in spans):
                 continue
             left = local - 1 + len(spans)  # of what says how many chunks it works on
-            together = alike | lengths(self.dag, term)
-            if not left or len(together) > 1 or not all(self._can_wait(edge, i) for edge in term.arrivals):
+            together = alike | lengths(self.dag, term) if spans or place.buffer != "sc" else alike
+            if not left or len(together) > 1 or not all([self._can_wait(edge, i) for edge in term.arrivals]):
                 continue
             if not self._nobody_else(earlier, i, None if overwritten else place):
                 continue
@@ -224,14 +228,15 @@ class _Merging:
 
     def _rides(self, i: int, number: int) -> bool:
         """Have a send or copy done by the instruction that read or stored the same span before, if that can be."""
-        rider = self.instrs[i]
-        if any(self.home[earlier] > number for earlier in self.dag.after[i]):
-            return False
+        rider, home = self.instrs[i], self.home
+        for earlier in self.dag.after[i]:
+            if home[earlier] > number:
+                return False
         host = self.hosts.get(number) or self._host(number)
-        alike = host.lengths | lengths(self.dag, rider)
+        (target,) = rider.dsts
+        alike = host.lengths | lengths(self.dag, rider) if type(target) is Span else host.lengths
         if len(alike) > 1:
             return False
-        (target,) = rider.dsts
         if type(target) is Span:
             chunks = _chunks((target,))
             if not host.chunks.isdisjoint(chunks):
