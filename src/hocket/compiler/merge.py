@@ -162,7 +162,7 @@ class _Merging:
             assert type(place) is Span
             at = place_of.get(place)
             chunks = _chunks((place,))
-            if at is None or any([read[chunk] > 1 for chunk in chunks]):
+            if at is None or any(read[chunk] > 1 for chunk in chunks):
                 continue
             # A sum can only be extended at its beginning; the first two terms may change places.
             several = len(term.srcs) > 1
@@ -176,7 +176,7 @@ class _Merging:
                 continue
             left = local - 1 + len(spans)  # of what says how many chunks it works on
             together = alike | lengths(self.dag, term) if spans or place.buffer != "sc" else alike
-            if not left or len(together) > 1 or not all([self._can_wait(edge, i) for edge in term.arrivals]):
+            if not left or len(together) > 1 or not all(self._can_wait(edge, i) for edge in term.arrivals):
                 continue
             if not self._nobody_else(earlier, i, None if overwritten else place):
                 continue
