@@ -76,8 +76,13 @@ def judge(case: Case) -> tuple[str, str | None]:
 
 
 def main(largest: int) -> None:
+    every = list(cases(largest))
+    verdicts: Counter[tuple[str, str | None]] = Counter()
     with ProcessPoolExecutor() as pool:
-        verdicts = Counter(pool.map(judge, cases(largest), chunksize=16))
+        for done, verdict in enumerate(pool.map(judge, every, chunksize=16), 1):
+            verdicts[verdict] += 1
+            if done % 1000 == 0:
+                print(f"{done} of {len(every)}", file=sys.stderr, flush=True)
     for (target, reason), count in sorted(verdicts.items(), key=str):
         print(f"{count:6d} {target}: {reason or 're-read as proven, re-exported to the same bytes'}")
 
