@@ -17,6 +17,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import ClassVar, Literal
 
+from msgspec import Struct
+
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # Programs of the library are programs: their lines are what a reader of an error wants to see.
 _PROGRAMS = _PACKAGE + "algorithms" + os.sep
@@ -39,8 +41,7 @@ class Location:
         return f"{os.path.basename(self.file)}:{self.line}"
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Struct, frozen=True, gc=False):
     """A place in running code, kept as (code, instruction offset): cheap to take, resolved only when printed."""
 
     code: CodeType

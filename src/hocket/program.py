@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -13,6 +11,7 @@ from hocket.collectives import Collective, whole
 from hocket.compiler.pipeline import Observer, Options, run_passes
 from hocket.errors import InvalidArgument, OutsideProgram, caller
 from hocket.ir.chunk_dag import ChunkDag
+from hocket.ir.collector import collector_paused
 from hocket.ir.schedule import PROTOCOLS, Schedule
 from hocket.language import MAX_INSTANCES, Tracer
 from hocket.verify import CONTRACTS, check_program, proven
@@ -57,7 +56,7 @@ class Program:
                 "this program", "has been traced already", caller(), "make a new one, in a function that returns it"
             )
         self._state = "tracing"
-        self._pause.enter_context(_collector_paused())
+        self._pause.enter_context(collector_paused())
         self._tracer.start()
         return self
 
@@ -107,6 +106,7 @@ class Program:
         )
 
 
+@collector_paused()
 def compile_chunks(
     dag: ChunkDag,
     *,
@@ -117,22 +117,9 @@ def compile_chunks(
     observer: Observer | None = None,
 ) -> Schedule:
     """A Chunk DAG, from wherever, as a proven schedule; as ``Program.compile``."""
-    with _collector_paused():
-        check_program(dag)
-        schedule, _ = proven(run_passes(dag, Options(instances, slots, opcodes), observer), reproducible)
+    check_program(dag)
+    schedule, _ = proven(run_passes(dag, Options(instances, slots, opcodes), observer), reproducible)
     return schedule
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """No garbage collection meanwhile: the stages are millions of values without cycles, which it would only walk."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _protocol(name: str) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from hocket import Schedule, prove
 from hocket.algorithms import all_pairs, all_to_next, hierarchical, ring, sccl, two_step
@@ -40,7 +41,7 @@ def mutants(schedule: Schedule) -> Iterator[Mutant]:
     for r, b, s, step in schedule.steps():
         steps = schedule.ranks[r].thread_blocks[b].steps
         for k in range(len(step.waits)):
-            weaker = replace(step, waits=step.waits[:k] + step.waits[k + 1 :])
+            weaker = structs.replace(step, waits=step.waits[:k] + step.waits[k + 1 :])
             yield "wait removed", _with(schedule, r, b, (*steps[:s], weaker, *steps[s + 1 :]))
         if s + 1 < len(steps):
             yield "steps swapped", _with(schedule, r, b, (*steps[:s], steps[s + 1], step, *steps[s + 2 :]))
@@ -63,16 +64,16 @@ def _without_receive(schedule: Schedule, r: int, b: int, s: int) -> Schedule:
     step = block.steps[s]
     local = tuple(source for source in step.srcs if not isinstance(source, Receive))
     if local:
-        return _with(schedule, r, b, (*block.steps[:s], replace(step, srcs=local), *block.steps[s + 1 :]))
+        return _with(schedule, r, b, (*block.steps[:s], structs.replace(step, srcs=local), *block.steps[s + 1 :]))
     shorter = _with(schedule, r, b, (*block.steps[:s], *block.steps[s + 1 :]))
 
     def moved(old: Step) -> Step:
         waits = (
-            replace(w, step=w.step - (w.step > s)) if w.thread_block == b else w
+            structs.replace(w, step=w.step - (w.step > s)) if w.thread_block == b else w
             for w in old.waits
             if (w.thread_block, w.step) != (b, s)
         )
-        return replace(old, waits=tuple(waits))
+        return structs.replace(old, waits=tuple(waits))
 
     rank = shorter.ranks[r]
     blocks = tuple(ThreadBlock(x.receives, x.sends, tuple(map(moved, x.steps))) for x in rank.thread_blocks)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from hocket import Schedule, prove
 from hocket.collectives import members
@@ -152,7 +153,7 @@ def test_a_redundant_wait_may_be_there_and_may_go(seed: int) -> None:
             for s, step in enumerate(block.steps[1:], 1):
                 earlier = block.steps[s - 1].waits
                 if earlier and not step.waits:
-                    more = replace(step, waits=(Wait(earlier[0].thread_block, earlier[0].step),))
+                    more = structs.replace(step, waits=(Wait(earlier[0].thread_block, earlier[0].step),))
                     steps = (*block.steps[:s], more, *block.steps[s + 1 :])
                     doubled = mutants._with(schedule, r, b, steps)
                     assert prove(doubled) == prove(schedule)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from hocket.collectives import BufferName
 from hocket.ir.chunk_dag import Span
 from hocket.ir.instr_dag import Departure, Ends, Instr, InstrDag, at_edges, depths_to_leaf, ends
@@ -49,8 +51,8 @@ def unfuse(instr: Instr) -> tuple[Instr, Instr]:
     """
     local = next(o for o in (*instr.dsts, *instr.srcs) if isinstance(o, Span))
     departure = next(d for d in instr.dsts if isinstance(d, Departure))
-    receive = replace(instr, dsts=(local,), where=instr.where[:1])
-    send = replace(instr, srcs=(local,), dsts=(departure,), where=instr.where[1:])
+    receive = structs.replace(instr, dsts=(local,), where=instr.where[:1])
+    send = structs.replace(instr, srcs=(local,), dsts=(departure,), where=instr.where[1:])
     return receive, send
 
 

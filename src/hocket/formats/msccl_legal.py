@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from msgspec import structs
+
 from hocket.errors import InvalidSchedule, TargetLimit, Where
 from hocket.formats.msccl_document import XmlStep
 from hocket.formats.msccl_targets import CHANNELS, COUNT, PER_CHANNEL, Target
@@ -281,7 +283,7 @@ def _renumber(schedule: Schedule, target: Target) -> Schedule:
         blocks = []
         for block in rank.thread_blocks:
             steps = [
-                replace(
+                structs.replace(
                     step,
                     srcs=tuple([receive(s) if isinstance(s, Receive) else s for s in step.srcs]),
                     dsts=tuple([send(d) if isinstance(d, Send) else d for d in step.dsts]),

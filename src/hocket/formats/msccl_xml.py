@@ -47,6 +47,7 @@ from hocket.formats.msccl_targets import (
 )
 from hocket.ir import schedule as msccl_ir
 from hocket.ir.chunk_dag import Span
+from hocket.ir.collector import collector_paused
 from hocket.ir.schedule import Receive, Schedule, Send, Step, ThreadBlock
 from hocket.verify import proven
 
@@ -87,18 +88,19 @@ def write(
         raise TargetLimit(known.name, f"it has no collective {schedule.collective.name}")
     if len(str(schedule.collective)) > TOKEN:
         raise TargetLimit(known.name, f"what the collective promises takes more than {TOKEN} characters of a file")
-    for cut in _CUTS:
-        legal = legalise(schedule, known, cut)
-        document = _lay_out(legal, known, protocol, min_bytes, max_bytes)
-        for problem in refusals(document, known):
-            raise problem
-        try:
-            proven(replace(single_chunks(legal), slots=SLOTS[protocol]))
-        except (Deadlock, Race):
-            if cut is _CUTS[-1]:
-                raise
-        else:
-            break
+    with collector_paused():
+        for cut in _CUTS:
+            legal = legalise(schedule, known, cut)
+            document = _lay_out(legal, known, protocol, min_bytes, max_bytes)
+            for problem in refusals(document, known):
+                raise problem
+            try:
+                proven(replace(single_chunks(legal), slots=SLOTS[protocol]))
+            except (Deadlock, Race):
+                if cut is _CUTS[-1]:
+                    raise
+            else:
+                break
     return print_document(document)
 
 
@@ -127,8 +129,9 @@ def read(text: str | Path, source: str | None = None) -> Schedule:
     A file that serves calls in place and out of place is proven for both, and given out of place. Raises ParseError
     with the line, or what ``hocket.prove`` raises, with steps numbered as in the file.
     """
-    document = parse_document(text, source)
-    first, *_ = [prove_for(schedule, document.proto) for schedule in schedules(document)]
+    with collector_paused():
+        document = parse_document(text, source)
+        first, *_ = [prove_for(schedule, document.proto) for schedule in schedules(document)]
     return Schedule(**{f.name: getattr(first, f.name) for f in fields(Schedule)})
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from msgspec import structs
+
 from hocket.ir.chunk_dag import NO_HINTS, ChunkDag, ChunkDagBuilder, ChunkNode, Kind, Span, shares_chunk
 
 
@@ -21,7 +23,7 @@ def single_operations(dag: ChunkDag) -> ChunkDag:
 def _cut(node: ChunkNode) -> list[ChunkNode]:
     assert node.src is not None
     pairs = zip(_chunks(node.src), _chunks(node.dst), strict=True)
-    return [replace(node, src=src, dst=dst) for src, dst in pairs]
+    return [structs.replace(node, src=src, dst=dst) for src, dst in pairs]
 
 
 def _chunks(span: Span) -> list[Span]:
@@ -77,7 +79,7 @@ class _Apart:
         index = span.index - offset
         begins = span.buffer == buffer and 0 <= index < self._old.inputs(span.rank)
         if begins and _chunks(span)[0] not in self._written:
-            return replace(span, buffer="in", index=index)
+            return structs.replace(span, buffer="in", index=index)
         return self._keeps(span)
 
     def _keeps(self, span: Span) -> Span:
@@ -87,8 +89,8 @@ class _Apart:
         buffer, offset = self._old.place(span.rank, "out")
         index = span.index - offset
         if span.buffer == buffer and 0 <= index < self._old.outputs(span.rank):
-            return replace(span, buffer="out", index=index)
-        return replace(span, buffer="sc", index=self._dag.scratch[span.rank] + span.index)
+            return structs.replace(span, buffer="out", index=index)
+        return structs.replace(span, buffer="sc", index=self._dag.scratch[span.rank] + span.index)
 
 
 def _moves_as_one(span: Span, place: Callable[[Span], Span]) -> bool:
@@ -112,7 +114,7 @@ def together(dag: ChunkDag, *, copied: bool) -> ChunkDag | None:
 
     def place(span: Span) -> Span:
         if span.buffer == "in" and shared[span.rank]:
-            return replace(span, buffer="sc", index=dag.scratch[span.rank] + span.index)
+            return structs.replace(span, buffer="sc", index=dag.scratch[span.rank] + span.index)
         return builder.physical(span)
 
     for _, node in dag.operations():

@@ -8,9 +8,11 @@ names of a chunk have been turned into one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
+
+from msgspec import Struct
 
 from hocket.collectives import BufferName, Collective
 from hocket.errors import InvalidSchedule, Where
@@ -18,8 +20,7 @@ from hocket.errors import InvalidSchedule, Where
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True, gc=False):
     """``count`` chunks of a buffer of a rank, ``stride`` apart (1: contiguous)."""
 
     rank: int
@@ -73,8 +74,7 @@ class Hints:
 NO_HINTS = Hints()
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkNode:
+class ChunkNode(Struct, frozen=True, eq=False, gc=False):
     """One node. ``src`` is None for an input. A reduce reads ``src`` and ``dst`` and writes ``dst``.
 
     ``true`` and ``false`` are the nodes it depends on, in ascending order, each before this one.
@@ -86,7 +86,17 @@ class ChunkNode:
     true: tuple[int, ...]
     false: tuple[int, ...]
     hints: Hints = NO_HINTS
-    where: Where | None = field(default=None, compare=False)
+    where: Where | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is ChunkNode and self._said() == other._said()
+
+    def __hash__(self) -> int:
+        return hash(self._said())
+
+    def _said(self) -> tuple[object, ...]:
+        """All but where."""
+        return self.kind, self.src, self.dst, self.true, self.false, self.hints
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,16 @@ eight shapes of this form (design section 2).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hocket.collectives import Collective
 from hocket.errors import InvalidSchedule, Where
 from hocket.ir.chunk_dag import Span, buffer_sizes, misplaced
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(Struct, frozen=True, gc=False):
     """Operand: the receiving end of a communication edge."""
 
     edge: int
@@ -24,8 +25,7 @@ class Arrival:
         return f"<{self.edge}"
 
 
-@dataclass(frozen=True, slots=True)
-class Departure:
+class Departure(Struct, frozen=True, gc=False):
     """Operand: the sending end of a communication edge."""
 
     edge: int
@@ -59,14 +59,23 @@ def opcode(shape: Shape) -> str:
     return named if named is not None else "r{}l{}-s{}l{}".format(*shape)
 
 
-@dataclass(frozen=True, slots=True)
-class Instr:
+class Instr(Struct, frozen=True, eq=False, gc=False):
     """What one instruction does. ``where`` names the operations it came from, in order."""
 
     rank: int
     srcs: tuple[Source, ...]
     dsts: tuple[Destination, ...]
-    where: tuple[Where, ...] = field(default=(), compare=False)
+    where: tuple[Where, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Instr and self._said() == other._said()
+
+    def __hash__(self) -> int:
+        return hash(self._said())
+
+    def _said(self) -> tuple[object, ...]:
+        """All but where."""
+        return self.rank, self.srcs, self.dsts
 
     @property
     def arrivals(self) -> tuple[int, ...]:
@@ -82,8 +91,7 @@ class Instr:
         return received, len(self.srcs) - received, sent, len(self.dsts) - sent
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(Struct, frozen=True, eq=False, gc=False):
     """A communication edge: one transfer of ``count`` chunks between two ranks.
 
     ``base`` is the channel the user asked for, or has been given, before instances are told apart; instance j of a
@@ -95,7 +103,17 @@ class Edge:
     count: int
     base: int | None
     instance: int
-    where: Where | None = field(default=None, compare=False)
+    where: Where | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Edge and self._said() == other._said()
+
+    def __hash__(self) -> int:
+        return hash(self._said())
+
+    def _said(self) -> tuple[object, ...]:
+        """All but where."""
+        return self.src, self.dst, self.count, self.base, self.instance
 
 
 @dataclass(frozen=True, slots=True)

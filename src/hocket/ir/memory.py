@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from hocket.collectives import Alias, BufferName, Collective
@@ -105,7 +106,7 @@ class _Move:
                 dsts.append(moved)
             else:
                 dsts.append(target)
-        return replace(step, srcs=tuple(srcs), dsts=tuple(dsts))
+        return structs.replace(step, srcs=tuple(srcs), dsts=tuple(dsts))
 
     def copies(self) -> tuple[Step, ...]:
         """What takes to the output those chunks of it that are in the input and that no step has written."""
@@ -137,7 +138,7 @@ class _Move:
         """Where a span of the shared memory lies in a buffer; None if it is not in it."""
         index = span.index - self._start[buffer]
         last = index + (span.count - 1) * span.stride
-        return replace(span, buffer=buffer, index=index) if index >= 0 and last < self._size[buffer] else None
+        return structs.replace(span, buffer=buffer, index=index) if index >= 0 and last < self._size[buffer] else None
 
 
 def _before(first: tuple[int, int], second: tuple[int, int], clock: Clock) -> bool:

@@ -10,14 +10,15 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from hocket.collectives import Collective
 from hocket.errors import ChannelConflict, InvalidSchedule, StepName, UnmatchedTransfer, Where
 from hocket.ir.chunk_dag import Span, buffer_sizes, misplaced, shares_chunk
 from hocket.ir.instr_dag import Shape, opcode
 
 
-@dataclass(frozen=True, slots=True)
-class Receive:
+class Receive(Struct, frozen=True, gc=False):
     """Operand: the receiving end of the connection from ``peer`` on ``channel``."""
 
     peer: int
@@ -27,8 +28,7 @@ class Receive:
         return f"<{self.peer}.{self.channel}"
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Struct, frozen=True, gc=False):
     """Operand: the sending end of the connection to ``peer`` on ``channel``."""
 
     peer: int
@@ -45,16 +45,14 @@ Source = Span | Receive
 Destination = Span | Send
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True, gc=False):
     """Do not begin before ``thread_block`` of the own rank has finished ``step`` of the same tile."""
 
     thread_block: int
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True, eq=False, gc=False):
     """``dsts = reduce(srcs)``, once the waits are met, received slots are full and slots to send into are free.
 
     ``where`` names the operations of the program it came from, in order.
@@ -63,7 +61,17 @@ class Step:
     srcs: tuple[Source, ...]
     dsts: tuple[Destination, ...]
     waits: tuple[Wait, ...] = ()
-    where: tuple[Where, ...] = field(default=(), compare=False)
+    where: tuple[Where, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Step and self._said() == other._said()
+
+    def __hash__(self) -> int:
+        return hash(self._said())
+
+    def _said(self) -> tuple[object, ...]:
+        """All but where."""
+        return self.srcs, self.dsts, self.waits
 
     @property
     def shape(self) -> Shape:

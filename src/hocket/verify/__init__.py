@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from hocket.collectives import AllReduce
 from hocket.errors import InvalidSchedule
 from hocket.ir import schedule as msccl_ir
+from hocket.ir.collector import collector_paused
 from hocket.ir.schedule import Narrowing, Schedule
 from hocket.verify.events import Events
 from hocket.verify.postcondition import check_program, check_values
@@ -62,6 +63,7 @@ def proven(schedule: Schedule, reproducible: Contract | None = None) -> tuple[Sc
     return replace(schedule, slots=proof.slots, narrowings=proof.narrowings), proof
 
 
+@collector_paused()
 def kept(schedule: Schedule) -> Contract | None:
     """The strongest contract on bits that a proven schedule keeps; None if it keeps none, or sums nothing."""
     events = Events(schedule)
@@ -70,6 +72,7 @@ def kept(schedule: Schedule) -> Contract | None:
     return Sums(events, terms).kept()
 
 
+@collector_paused()
 def _prove(schedule: Schedule, reproducible: Contract | None = None) -> Proof:
     msccl_ir.verify(schedule)
     events = Events(schedule)
