@@ -6,6 +6,7 @@ waits and orders of the rank already imply it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,6 +27,7 @@ def synchronize(dag: InstrDag, slots: int) -> Schedule:
         for earlier in before:
             if block_of[earlier] != block_of[i]:
                 waiting[i] = waited[earlier] = True
+    asked = _asked(by_rank, block_of, waiting, waited)
     connection = connections(dag)
     receives: dict[int, Receive] = {}
     sends: dict[int, Send] = {}
@@ -37,8 +39,8 @@ def synchronize(dag: InstrDag, slots: int) -> Schedule:
     for rank, numbers in enumerate(by_rank):
         count = max((block_of[i] for i in numbers), default=-1) + 1
         steps: list[list[Step]] = [[] for _ in range(count)]
-        received: list[dict[Receive, None]] = [{} for _ in range(count)]
-        sent: list[dict[Send, None]] = [{} for _ in range(count)]
+        received: defaultdict[int, dict[Receive, None]] = defaultdict(dict)
+        sent: defaultdict[int, dict[Send, None]] = defaultdict(dict)
         nothing: Clock = np.full(count, -1, np.int32)
         clocks: list[Clock | None] = [None] * count  # None for a thread block that knows nothing
         finished: dict[int, Clock] = {}  # of those that are waited for and know something
@@ -46,7 +48,7 @@ def synchronize(dag: InstrDag, slots: int) -> Schedule:
             instr, block = dag.instrs[i], block_of[i]
             waits: tuple[Wait, ...] = ()
             if waiting[i]:
-                waits = _waits(dag.after[i], block, block_of, step_of, clocks, nothing, finished)
+                waits = _waits(dag.after[i], block, block_of, step_of, clocks, nothing, finished, bool(asked[i]))
             clock = clocks[block]
             if clock is not None and waited[i]:
                 finished[i] = clock.copy()
@@ -67,7 +69,7 @@ def synchronize(dag: InstrDag, slots: int) -> Schedule:
                 else:
                     dsts.append(target)  # type: ignore[arg-type]
             steps[block].append(Step(tuple(srcs), tuple(dsts), waits, instr.where))
-        blocks = map(ThreadBlock, map(tuple, received), map(tuple, sent), map(tuple, steps))
+        blocks = [ThreadBlock(tuple(received.get(b, ())), tuple(sent.get(b, ())), tuple(s)) for b, s in enumerate(steps)]
         ranks.append(Rank(dag.scratch[rank], tuple(blocks)))
     return Schedule(dag.name, dag.collective, dag.protocol, slots, tuple(ranks))
 
@@ -87,6 +89,19 @@ def _steps(dag: InstrDag) -> tuple[list[int], list[list[int]]]:
     return step, by_rank
 
 
+def _asked(by_rank: list[list[int]], block_of: Sequence[int], waiting: bytearray, waited: bytearray) -> bytearray:
+    """For each instruction whether what its thread block knows after it is of use: it is waited for, or another waits
+    later in the block."""
+    found = bytearray(len(block_of))
+    for numbers in by_rank:
+        useful: set[int] = set()
+        for i in reversed(numbers):
+            found[i] = waited[i] or block_of[i] in useful
+            if found[i] or waiting[i]:
+                useful.add(block_of[i])
+    return found
+
+
 def _waits(
     after: Sequence[int],
     block: int,
@@ -95,8 +110,9 @@ def _waits(
     clocks: list[Clock | None],
     nothing: Clock,
     finished: dict[int, Clock],
+    learns: bool,
 ) -> tuple[Wait, ...]:
-    """The waits of an instruction; its thread block learns what they imply."""
+    """The waits of an instruction; its thread block learns what they imply, if ``learns``."""
     waits: list[tuple[int, int]] = []
     clock = clocks[block]
     # Later instructions know more, so what they imply need not be waited for again.
@@ -105,6 +121,8 @@ def _waits(
         if other == block or (clock is not None and clock[other] >= step):
             continue
         waits.append((other, step))
+        if not learns and len(after) == 1:
+            break
         known = finished.get(before)
         if clock is None:
             clock = clocks[block] = nothing.copy() if known is None else known.copy()
