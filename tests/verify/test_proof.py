@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from hocket import AllReduce, Broadcast, Custom, Program, Schedule, chunk, prove
 from hocket.algorithms import hierarchical, ring
@@ -231,7 +232,7 @@ def test_a_wait_left_out_is_a_race_or_was_not_needed(shape: tuple[int, int]) -> 
     outcomes = []
     for r, b, s, step in schedule.steps():
         for wait in step.waits:
-            fewer = replace(step, waits=tuple(w for w in step.waits if w != wait))
+            fewer = structs.replace(step, waits=tuple(w for w in step.waits if w != wait))
 
             def leave_out(steps: list[Step], at: int = s, step: Step = fewer) -> None:
                 steps[at] = step

@@ -69,7 +69,9 @@ def synchronize(dag: InstrDag, slots: int) -> Schedule:
                 else:
                     dsts.append(target)  # type: ignore[arg-type]
             steps[block].append(Step(tuple(srcs), tuple(dsts), waits, instr.where))
-        blocks = [ThreadBlock(tuple(received.get(b, ())), tuple(sent.get(b, ())), tuple(s)) for b, s in enumerate(steps)]
+        blocks = [
+            ThreadBlock(tuple(received.get(b, ())), tuple(sent.get(b, ())), tuple(s)) for b, s in enumerate(steps)
+        ]
         ranks.append(Rank(dag.scratch[rank], tuple(blocks)))
     return Schedule(dag.name, dag.collective, dag.protocol, slots, tuple(ranks))
 
