@@ -12,6 +12,8 @@
 //   h.reduce(dsts, m, srcs, k, bytes, last)       the kernel; it allows a destination to be one of the sources. `last`:
 //                                                 destinations that this call does not touch again (plan.h)
 //   h.published(peer)                             after a counter that `peer` may be waiting for has moved
+//   h.begins(), h.executed(block, step, tile)     around the work of a step, before it is published: for who watches
+// An execution of one layer also runs on any that derives from it.
 #pragma once
 
 #include "plan.h"
@@ -136,14 +138,16 @@ template <class H> class Execution {
 
     // Visits the thread blocks [first, end) once, each as far as it can go. Different threads may drive disjoint ranges,
     // each with its own `pointers`.
-    Progress advance(H& hardware, char** pointers, u32 first, u32 end) {
+    template <class Layer> Progress advance(Layer& hardware, char** pointers, u32 first, u32 end) {
         bool moved = false, done = true;
         for (u32 b = first; b < end; ++b) {
             Cursor& cursor = cursors_[b];
             const BlockRecord& block = plan_.blocks[b];
             while (cursor.tile < geometry_.tiles && ready(block, cursor)) {
                 const StepRecord& step = plan_.steps[block.first_step + cursor.step];
+                hardware.begins();
                 execute(hardware, pointers, step, cursor.tile, one_round_ ? kLocal : kAll);
+                hardware.executed(b, cursor.step, cursor.tile);
                 if (++cursor.step == block.steps) {
                     cursor.step = 0;
                     ++cursor.tile;
@@ -207,7 +211,7 @@ template <class H> class Execution {
     enum Part { kAll, kMessage, kLocal };
 
     // For each of the step's chunks one kernel call, on as many bytes as the shortest local operand has in this tile.
-    void execute(H& hardware, char** pointers, const StepRecord& step, u64 tile, Part part) {
+    template <class Layer> void execute(Layer& hardware, char** pointers, const StepRecord& step, u64 tile, Part part) {
         const OperandRecord* operands = plan_.operands + step.first_operand;
         const u32 used = part == kMessage ? step.sources + 1 : step.sources + step.destinations;
         for (u32 j = 0; j < step.count; ++j) {

@@ -263,7 +263,56 @@ NB_MODULE(_native, m) {
         .def_prop_ro("size_known", [](const CallHeader& header) { return !(header.terms.flags & kSizeUnknown); })
         .def_prop_ro("text", [](const CallHeader& header) { return nb::bytes(header.text); });
 
-    nb::class_<Plan>(m, "Plan");
+    nb::class_<Plan>(m, "Plan").def_prop_ro("number", &Plan::number);
+
+    nb::class_<CallEvent>(m, "CallEvent")
+        .def_ro("number", &CallEvent::number)
+        .def_ro("plan", &CallEvent::plan)
+        .def_ro("begin", &CallEvent::begin)
+        .def_ro("agreed", &CallEvent::agreed)
+        .def_ro("end", &CallEvent::end)
+        .def_ro("unit", &CallEvent::unit)
+        .def_ro("tile", &CallEvent::tile)
+        .def_ro("tiles", &CallEvent::tiles)
+        .def_ro("threads", &CallEvent::threads)
+        .def_ro("one_round", &CallEvent::one_round)
+        .def_ro("streams", &CallEvent::streams)
+        .def_prop_ro("fault", [](const CallEvent& event) -> std::optional<Fault> {
+            if (Fault(event.fault) == Fault::kNone) return std::nullopt;
+            return Fault(event.fault);
+        });
+
+    nb::class_<StepEvent>(m, "StepEvent")
+        .def_ro("call", &StepEvent::call)
+        .def_ro("begin", &StepEvent::begin)
+        .def_ro("end", &StepEvent::end)
+        .def_ro("tile", &StepEvent::tile)
+        .def_ro("bytes", &StepEvent::bytes)
+        .def_ro("block", &StepEvent::block)
+        .def_ro("step", &StepEvent::step);
+
+    m.attr("BARRIER") = Communicator::kBarrier;
+    nb::class_<Recorder>(m, "Recorder")
+        .def(nb::init<u32, u64, u64>(), "threads"_a, "most_calls"_a, "most_steps"_a)
+        .def_prop_ro("calls", [](const Recorder& recorder) { return recorder.calls.events(); })
+        .def_prop_ro("steps",
+                     [](const Recorder& recorder) {
+                         std::vector<std::vector<StepEvent>> found;
+                         for (const Tape<StepEvent>& tape : recorder.steps) found.push_back(tape.events());
+                         return found;
+                     })
+        .def_prop_ro("dropped", [](const Recorder& recorder) {
+            u64 steps = 0;
+            for (const Tape<StepEvent>& tape : recorder.steps) steps += tape.dropped();
+            return std::make_tuple(recorder.calls.dropped(), steps);
+        });
+
+    nb::class_<Way>(m, "Way")
+        .def_prop_ro("chunk", [](const Way& way) { return way.geometry.chunk; })
+        .def_prop_ro("tile", [](const Way& way) { return way.geometry.tile; })
+        .def_prop_ro("tiles", [](const Way& way) { return way.geometry.tiles; })
+        .def_ro("slots", &Way::slots)
+        .def_ro("one_round", &Way::one_round);
 
     nb::class_<Units>(m, "Units")
         .def(
@@ -277,9 +326,9 @@ NB_MODULE(_native, m) {
     nb::class_<Flight>(m, "Flight").def("done", &Flight::done).def("wait", &Flight::wait);
 
     nb::class_<Member>(m, "Member")
-        .def(nb::init<u32, u32, int, std::vector<int>, u32, u32, double, u32, u64>(), "rank"_a, "size"_a,
+        .def(nb::init<u32, u32, int, std::vector<int>, u32, u32, double, u32, u64, Recorder*>(), "rank"_a, "size"_a,
              "descriptor"_a, "lifelines"_a, "spins"_a, "yields"_a, "timeout"_a, "threads"_a = 1,
-             "cache_bytes"_a = Settings{}.cache_bytes)
+             "cache_bytes"_a = Settings{}.cache_bytes, "recorder"_a.none() = nb::none(), nb::keep_alive<1, 11>())
         .def(
             "plan",
             [](Member& member, const nb::bytes& words, u64 digest, std::string name) {
@@ -295,6 +344,24 @@ NB_MODULE(_native, m) {
             },
             "plan"_a, "input"_a.none(), "output"_a.none(), "n"_a.none(), "type"_a, "op"_a, "tile"_a,
             "initial"_a.none() = nb::none(), "initial_place"_a = 0, "units"_a.none() = nb::none())
+        .def(
+            "way",
+            [](Member& member, const Plan& plan, u64 n, u32 type) {
+                return member.communicator->way(plan, n, type, 0, false);
+            },
+            "plan"_a, "n"_a, "type"_a)
+        .def(
+            "streams",
+            [](Member& member, const Plan& plan, const Way& way, bool input, bool output) {
+                return member.communicator->streams(plan, way, input, output);
+            },
+            "plan"_a, "way"_a, "input"_a, "output"_a)
+        .def(
+            "threads",
+            [](Member& member, const Plan& plan, const Way& way) {
+                return member.communicator->wanted_threads(plan, way);
+            },
+            "plan"_a, "way"_a)
         .def("barrier", [](Member& member) { return alone(member, [&] { return member.communicator->barrier(); }); })
         .def(
             "exchange",

@@ -89,6 +89,25 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
 }
 
 Outcome Communicator::run(Plan& plan, const Call& call) {
+    return recorded(plan.author_, [&](CallEvent* event) { return carry_out(plan, call, event); });
+}
+
+// Calls body(event) and records what it notes there; null if nobody records.
+template <class Body> Outcome Communicator::recorded(u64 plan, Body body) {
+    Recorder* recorder = settings_.recorder;
+    if (recorder == nullptr) return body(nullptr);
+    CallEvent event{.plan = plan, .begin = nanoseconds()};
+    Outcome outcome = body(&event);
+    if (outcome.fault == Fault::kDead) return outcome;
+    event.number = calls_;
+    event.fault = u32(outcome.fault);
+    event.end = nanoseconds();
+    if (event.agreed == 0 && outcome.fault == Fault::kNone) event.agreed = event.end;
+    recorder->calls.record(event);
+    return outcome;
+}
+
+Outcome Communicator::carry_out(Plan& plan, const Call& call, CallEvent* event) {
     if (dead()) return is_dead();
     const PlanHeader& h = plan.header();
     Terms mine{plan.digest_, call.n, call.tile, 0, call.type, call.op, call.size_known ? 0u : u32(kSizeUnknown)};
@@ -98,24 +117,21 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
         mine.flags |= kCounted | (call.units->digest ? 0u : kPairwise);
         counted = plan.name_ + "\n" + call.units->text;
     }
-    const u64 slots = std::bit_ceil(h.slots > settings_.slots ? h.slots : settings_.slots);
-    Geometry geometry{};
-    bool one_round = false;
+    Way chosen{};
+    const Geometry& geometry = chosen.geometry;
     Kernel kernel = nullptr;
     const auto prepare = [&](u64 n, u32 type) {
-        geometry = cut(n, type_bytes(type), h.chunks, h.widest, kEager, call.tile);
-        one_round = h.eager != 0 && geometry.tiles == 1 && h.eager * geometry.tile <= kEager && !(mine.flags & kPairwise);
-        if (!one_round)
-            geometry = cut(n, type_bytes(type), h.chunks, h.widest, most_of_slot(h, slots), call.tile, h.work, h.depth);
+        chosen = way(plan, n, type, call.tile, mine.flags & kPairwise);
         kernel = plan.view_.combines ? kernels().reduce[type][call.op] : kernels().move;
-        return reserve(plan, geometry, one_round ? 0 : slots);
+        return reserve(plan, geometry, chosen.one_round ? 0 : chosen.slots);
     };
     const auto execution = [&](char* input, char* output) {
         const auto bounds = [&](Place place) { return call.units ? call.units->bounds[place].data() : nullptr; };
         const Buffer buffers[3] = {{input, geometry.unit, h.chunks, bounds(kInput)},
                                    {output, geometry.unit, h.chunks, bounds(kOutput)},
                                    {scratch_.get(), h.scratch * geometry.chunk, h.scratch}};
-        return Execution<Cpu>(plan.view_, geometry, buffers, plan.cursors_.data(), plan.ends_.data(), one_round);
+        return Execution<Cpu>(plan.view_, geometry, buffers, plan.cursors_.data(), plan.ends_.data(),
+                              chosen.one_round);
     };
     const bool sure = !(mine.flags & (kSizeUnknown | kPairwise));  // of the size, before the others have said theirs
     if (sure) {
@@ -124,7 +140,7 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
             if (outcome.fault == Fault::kRefused) outcome.fault = Fault::kMemory;
             return outcome;
         }
-        if (one_round) {
+        if (chosen.one_round) {
             open_round(plan, geometry, calls_ + 1);
             // What is to be copied into a buffer is still where it comes from.
             const auto shift = call.initial_bytes != 0 ? call.initial - call.initial_to : 0;
@@ -150,31 +166,42 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
         if (const int failed = prepare(n, type))
             return given_up(
                 {Fault::kPeer, rank_, std::string("has no memory for slots and scratch: ") + std::strerror(failed)});
-        if (one_round) open_round(plan, geometry, calls_);  // without an input there is nothing to send
+        if (chosen.one_round) open_round(plan, geometry, calls_);  // without an input there is nothing to send
     }
-    if (!one_round) open(plan, geometry, slots);
+    if (!chosen.one_round) open(plan, geometry, chosen.slots);
     if (call.initial_bytes != 0) std::memcpy(call.initial_to, call.initial, call.initial_bytes);
     Execution<Cpu> running = execution(call.input, call.output);
-    u32 threads = 1;
-    if (settings_.threads > 1 && h.blocks > 1 && larger_buffer(h, geometry) >= settings_.team_bytes)
-        threads = team_.grow(settings_.threads < h.blocks ? settings_.threads : h.blocks);
-    const bool streams = touched(plan, call, geometry, slots) > settings_.cache_bytes;
+    u32 threads = wanted_threads(plan, chosen);
+    if (threads > 1) threads = team_.grow(threads);
+    const Cpu cpu{kernel, control_, rank_, threads > 1, streams(plan, chosen, call.input, call.output)};
+    if (event != nullptr) {
+        event->agreed = nanoseconds();
+        event->unit = geometry.unit;
+        event->tile = geometry.tile;
+        event->tiles = geometry.tiles;
+        event->threads = threads;
+        event->one_round = chosen.one_round;
+        event->streams = cpu.streams;
+    }
+    const bool watched = event != nullptr && !settings_.recorder->calls.full();
     const auto work = [&](u32 thread) -> Outcome {
         const u32 first = u32(u64(h.blocks) * thread / threads), end = u32(u64(h.blocks) * (thread + 1) / threads);
         char** pointers = plan.pointers_.data() + u64(plan.view_.most_operands) * thread;
-        Cpu cpu{kernel, control_, rank_, threads > 1, streams};
-        Outcome found = drive([&] { return running.advance(cpu, pointers, first, end); },
-                              [&](const u32* peer, Outcome& outcome) {
-                                  for (u32 b = first; b < end; ++b) {
-                                      Stall stall{};
-                                      if (!running.stalled(b, stall) || !stall.remote) continue;
-                                      if (peer && stall.peer != *peer) continue;
-                                      outcome.stalled = true;
-                                      outcome.stall = stall;
-                                      return true;
-                                  }
-                                  return false;
-                              });
+        const auto blame = [&](const u32* peer, Outcome& outcome) {
+            for (u32 b = first; b < end; ++b) {
+                Stall stall{};
+                if (!running.stalled(b, stall) || !stall.remote) continue;
+                if (peer && stall.peer != *peer) continue;
+                outcome.stalled = true;
+                outcome.stall = stall;
+                return true;
+            }
+            return false;
+        };
+        const auto advance = [&](auto layer) {
+            return drive([&] { return running.advance(layer, pointers, first, end); }, blame);
+        };
+        Outcome found = watched ? advance(WatchedCpu(cpu, settings_.recorder->steps[thread], calls_)) : advance(cpu);
         cpu.drain();
         return found;
     };
@@ -190,9 +217,13 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
     return std::move(*first);
 }
 
-Outcome Communicator::barrier() { return enter({}, "barrier", kBarrier); }
+Outcome Communicator::barrier() {
+    return recorded(kBarrier, [&](CallEvent*) { return enter({}, "barrier", kBarrier); });
+}
 
-Outcome Communicator::exchange(const std::string& word) { return enter({.digest = kExchange}, word, kNobody); }
+Outcome Communicator::exchange(const std::string& word) {
+    return recorded(kNobody, [&](CallEvent*) { return enter({.digest = kExchange}, word, kNobody); });
+}
 
 Outcome Communicator::refuse(const std::string& why) { return enter({.flags = kRefused}, why, kNobody); }
 
@@ -228,14 +259,28 @@ u64 Communicator::most_of_slot(const PlanHeader& h, u64 slots) const {
     return std::min(settings_.slot_bytes, std::max(settings_.rank_bytes * h.widest / (h.fan * slots), kLeast));
 }
 
-// Bytes that a call touches on all ranks (YHCCL, section 4: the working set), if each has as much as this one.
-u64 Communicator::touched(const Plan& plan, const Call& call, const Geometry& geometry, u64 slots) const {
+Way Communicator::way(const Plan& plan, u64 n, u32 type, u64 tile, bool pairwise) const {
+    const PlanHeader& h = plan.header();
+    const u64 slots = std::bit_ceil(h.slots > settings_.slots ? h.slots : settings_.slots);
+    const Geometry eager = cut(n, type_bytes(type), h.chunks, h.widest, kEager, tile);
+    if (h.eager != 0 && eager.tiles == 1 && h.eager * eager.tile <= kEager && !pairwise) return {eager, slots, true};
+    return {cut(n, type_bytes(type), h.chunks, h.widest, most_of_slot(h, slots), tile, h.work, h.depth), slots, false};
+}
+
+u32 Communicator::wanted_threads(const Plan& plan, const Way& way) const {
+    const PlanHeader& h = plan.header();
+    return larger_buffer(h, way.geometry) < settings_.team_bytes ? 1 : std::max(1u, std::min(settings_.threads, h.blocks));
+}
+
+// By the bytes that a call touches on all ranks (YHCCL, section 4: the working set), if each has as much as this one.
+bool Communicator::streams(const Plan& plan, const Way& way, bool input, bool output) const {
     const PlanHeader& h = plan.header();
     u64 chunks = 0;
     for (u32 c = 0; c < h.connections; ++c) chunks += plan.view_.connections[c].width;
-    const u64 blocks = (call.input ? h.input_blocks : 0) + (call.output ? h.output_blocks : 0);
-    const u64 own = blocks * geometry.unit + h.scratch * geometry.chunk;
-    return size_ * (own + slots * chunks * geometry.tile / 2);  // a connection has two ends
+    const u64 blocks = (input ? h.input_blocks : 0) + (output ? h.output_blocks : 0);
+    const u64 own = blocks * way.geometry.unit + h.scratch * way.geometry.chunk;
+    const u64 slots = way.slots * chunks * way.geometry.tile / 2;  // a connection has two ends
+    return size_ * (own + slots) > settings_.cache_bytes;
 }
 
 int Communicator::reserve(Plan& plan, const Geometry& geometry, u64 slots) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "../core/interpreter.h"
-#include "hardware.h"
+#include "recorder.h"
 #include "team.h"
 
 namespace hocket {
@@ -25,6 +25,7 @@ class Plan {
     Plan& operator=(const Plan&) = delete;
 
     const PlanHeader& header() const { return *view_.header; }
+    u64 number() const { return author_; }
     bool combines() const { return view_.combines; }
 
   private:
@@ -32,7 +33,7 @@ class Plan {
     std::vector<u32> words_;
     u64 digest_;
     std::string name_;
-    u64 author_;  // of the text in a line that says its name
+    u64 author_;  // of the text in a line that says its name; no other plan of its communicator has it
     PlanView view_{};
     std::vector<Window*> windows_;     // of the connections
     std::vector<Window*> multicasts_;  // of all ranks
@@ -101,10 +102,21 @@ struct Settings {
     u64 cache_bytes = ~u64(0);       // of all ranks together: a call that touches more stores results past the caches
     u64 first = 0;                   // the number of calls so far; tests begin near where it wraps
     void (*patient)() = nullptr;     // called when a thread has spun in vain, before it yields or sleeps
+    Recorder* recorder = nullptr;    // of what this rank does; outlives the communicator
+};
+
+// How a call runs; the same on all ranks.
+struct Way {
+    Geometry geometry;
+    u64 slots;  // of a connection
+    bool one_round;
 };
 
 class Communicator {
   public:
+    // Whoever gives the same text in every call is its author; others have the number kNobody.
+    static constexpr u64 kNobody = 0, kBarrier = 1, kFirstPlan = 2;
+
     // `lifelines[r]` reports end of file once rank r's process is gone; empty when ranks are threads of one process.
     Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> lifelines, Settings settings);
     Communicator(const Communicator&) = delete;
@@ -116,6 +128,12 @@ class Communicator {
     Memory& memory() { return memory_; }
 
     Outcome run(Plan& plan, const Call& call);
+
+    // What `run` makes of n elements a unit, `tile` as in Call; where units are pairwise, no call is in one round.
+    Way way(const Plan& plan, u64 n, u32 type, u64 tile, bool pairwise) const;
+    // Of a call on which this rank has these buffers: whether it stores past the caches, and the threads it would take.
+    bool streams(const Plan& plan, const Way& way, bool input, bool output) const;
+    u32 wanted_threads(const Plan& plan, const Way& way) const;
 
     // Enters a call in which nothing moves.
     Outcome barrier();
@@ -139,9 +157,8 @@ class Communicator {
   private:
     friend class Plan;
 
-    // Whoever gives the same text in every call is its author; others have the number kNobody.
-    static constexpr u64 kNobody = 0, kBarrier = 1, kFirstPlan = 2;
-
+    template <class Body> Outcome recorded(u64 plan, Body body);
+    Outcome carry_out(Plan& plan, const Call& call, CallEvent* event);
     Outcome enter(const Terms& mine, const std::string& text, u64 author);
     Outcome agree() const;
     template <class Step, class Blame> Outcome drive(Step step, Blame waits_for);
@@ -154,7 +171,6 @@ class Communicator {
     void open_round(Plan& plan, const Geometry& geometry, u64 call);
     u64 most_of_slot(const PlanHeader& h, u64 slots) const;
     int reserve(Plan& plan, const Geometry& geometry, u64 slots);
-    u64 touched(const Plan& plan, const Call& call, const Geometry& geometry, u64 slots) const;
     void mark(State state, u32 culprit, u64 since, const std::string& why);
 
     u32 rank_;

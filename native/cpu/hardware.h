@@ -67,6 +67,9 @@ struct Cpu {
 
     void published(u32 peer) { ring(control[peer].bell); }
 
+    void begins() {}  // nobody watches; see WatchedCpu
+    void executed(u32, u32, u64) {}
+
     // Slots. Sequentially consistent because `published` then looks whether the peer sleeps (waiting.h); as acquire and
     // release they carry the bytes of the slot.
     static void publish_filled(u64* counter, u64 value) {  // pairs with observe_filled

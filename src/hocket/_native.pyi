@@ -16,6 +16,7 @@ FILE_BYTES: int
 STAMP: int
 MOST_CONNECTIONS: int
 MOST_READERS: int
+BARRIER: int
 PROTOCOL: str
 
 class Fault(enum.Enum):
@@ -66,7 +67,88 @@ class CallHeader:
     @property
     def text(self) -> bytes: ...
 
-class Plan: ...
+class Plan:
+    @property
+    def number(self) -> int:
+        """No other plan of its communicator has it."""
+
+class CallEvent:
+    """A call that has ended. Times are nanoseconds of CLOCK_MONOTONIC, sizes bytes."""
+
+    @property
+    def number(self) -> int:
+        """The same on all ranks."""
+    @property
+    def plan(self) -> int:
+        """The number of a plan; BARRIER; 0: an exchange of words."""
+    @property
+    def begin(self) -> int: ...
+    @property
+    def agreed(self) -> int:
+        """When all ranks had entered it; 0 if it was not carried out."""
+    @property
+    def end(self) -> int: ...
+    @property
+    def unit(self) -> int: ...
+    @property
+    def tile(self) -> int: ...
+    @property
+    def tiles(self) -> int: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def one_round(self) -> bool: ...
+    @property
+    def streams(self) -> bool: ...
+    @property
+    def fault(self) -> Fault | None: ...
+
+class StepEvent:
+    """A step on one tile, in a call of this number."""
+
+    @property
+    def call(self) -> int: ...
+    @property
+    def begin(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def tile(self) -> int: ...
+    @property
+    def bytes(self) -> int:
+        """The length of its operands in this tile."""
+    @property
+    def block(self) -> int: ...
+    @property
+    def step(self) -> int: ...
+
+class Recorder:
+    """What a communicator does. What does not fit is only counted."""
+
+    def __init__(self, threads: int, most_calls: int, most_steps: int) -> None:
+        """``most_steps``: of each thread."""
+    @property
+    def calls(self) -> list[CallEvent]: ...
+    @property
+    def steps(self) -> list[list[StepEvent]]:
+        """Of each thread, in order."""
+    @property
+    def dropped(self) -> tuple[int, int]:
+        """Calls and steps that did not fit."""
+
+class Way:
+    """How a call runs. Sizes in bytes; ``slots`` of a connection."""
+
+    @property
+    def chunk(self) -> int: ...
+    @property
+    def tile(self) -> int: ...
+    @property
+    def tiles(self) -> int: ...
+    @property
+    def slots(self) -> int: ...
+    @property
+    def one_round(self) -> bool: ...
 
 class Units:
     def __init__(self, input: list[int], output: list[int], digest: int | None, text: str) -> None:
@@ -90,6 +172,7 @@ class Member:
         timeout: float,
         threads: int = 1,
         cache_bytes: int = ...,
+        recorder: Recorder | None = None,
     ) -> None: ...
     def plan(self, words: bytes, digest: int, name: str) -> Plan: ...
     def run(
@@ -118,6 +201,11 @@ class Member:
         initial_place: int = 0,
         units: Units | None = None,
     ) -> Flight: ...
+    def way(self, plan: Plan, n: int, type: int) -> Way:
+        """How a call of n elements a unit would run. Local: no other rank takes part."""
+    def streams(self, plan: Plan, way: Way, input: bool, output: bool) -> bool:
+        """Whether it would store past the caches, with an array for the input, for the output."""
+    def threads(self, plan: Plan, way: Way) -> int: ...
     def start_barrier(self) -> Flight: ...
     def start_refusal(self, why: str) -> Flight: ...
     def barrier(self) -> Outcome | None: ...

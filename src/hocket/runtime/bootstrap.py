@@ -26,7 +26,7 @@ from typing import Any
 
 from hocket import _native
 from hocket.errors import BootstrapFailed, HocketError, PeerFailed
-from hocket.runtime import segments, stores
+from hocket.runtime import segments, stores, trace
 from hocket.runtime.launchers import RANK, SIZE, TOKEN, Place, place
 
 _LAUNCHER = "HOCKET_LAUNCHER"  # "descriptor:inode" of a socket on which the launcher says that a rank has ended
@@ -104,15 +104,17 @@ def meet(
 ) -> Meeting:
     """Wait until all ranks are here: those of a store, or those of a launcher; one rank alone with neither.
 
-    Raises BootstrapFailed, also when they are not all here after ``timeout`` seconds, and PeerFailed when one has ended
-    that never will be.
+    Raises BootstrapFailed, also when they are not all here after ``timeout`` seconds, PeerFailed when one has ended
+    that never will be, and InvalidArgument where HOCKET_TRACE names no file that can be written.
     """
     watched = _from_launcher()
     if store is None:
         here = place() or Place(0, 1, "")
+        trace.begin(here.rank)
         return gather(replace(here, token=f"{here.token}/{next(_meetings)}"), timeout, watched)
     assert rank is not None
     assert size is not None
+    trace.begin(rank)
     begun = time.monotonic()
     with selectors.DefaultSelector() as waiting:
         for descriptor in watched:

@@ -33,12 +33,12 @@ from hocket.errors import (
 )
 from hocket.ir.geometry import check_units
 from hocket.ir.schedule import Schedule, verify
-from hocket.runtime import caches
+from hocket.runtime import caches, trace
 from hocket.runtime.bootstrap import Meeting, gather
 from hocket.runtime.buffers import Array, Bound, Layout, layout_of, name_of
 from hocket.runtime.counts import Counts, transfers
 from hocket.runtime.launchers import Place
-from hocket.runtime.plan import lower, lower_apart
+from hocket.runtime.plan import Plan, lower, lower_apart
 
 _OPERATORS = {name: code for code, name in enumerate(_native.OPERATORS)}
 _PAIRS = {(code, _OPERATORS[op]) for code, name in enumerate(_native.TYPES) for op in _native.OPERATORS_OF[name]}
@@ -115,6 +115,7 @@ class Endpoint:
         spins, yields = _PATIENCE[meeting.cores == 0]
         self.threads = threads or max(1, meeting.cores)
         self._own_lifeline: socket | None = meeting.own_lifeline
+        self._trace = trace.start(meeting.rank, meeting.size, meeting.memory, self.threads)
         try:
             self._member: _native.Member | None = _native.Member(
                 meeting.rank,
@@ -126,6 +127,7 @@ class Endpoint:
                 timeout,
                 self.threads,
                 caches.capacity(meeting.size),
+                None if self._trace is None else self._trace.recorder,
             )
         except (RuntimeError, MemoryError) as error:
             meeting.leave()
@@ -137,6 +139,8 @@ class Endpoint:
         self._ended = ""
         self._prepared: dict[int, _Prepared] = {}
         self._known: _native.Known | None = None
+        if self._trace is not None:  # once: when this is closed, forgotten, or the process ends
+            self._write_trace = weakref.finalize(self, self._trace.write)
         _endpoints.add(self)
 
     def known(self, long_way: Callable[..., object]) -> Callable[..., object]:
@@ -302,6 +306,8 @@ class Endpoint:
         if self._member is not None:
             self._member.forked()
             self._flights.clear()
+            if self._trace is not None:
+                self._write_trace.detach()
         self._release("it belongs to the process that this one was forked from")
 
     def _release(self, why: str) -> None:
@@ -317,6 +323,8 @@ class Endpoint:
         self._prepared.clear()
         if self._own_lifeline is not None:
             self._own_lifeline.close()
+        if self._trace is not None:
+            self._write_trace()
 
     def _alive(self) -> _native.Member:
         if self._member is None:
@@ -362,18 +370,24 @@ class Endpoint:
             )
         member = self._alive()
         plan, apart = lower(schedule, self.rank), lower_apart(schedule, self.rank)
-        native = member.plan(plan.words, plan.digest, plan.name)
+        native = self._made(member, schedule, plan)
         key = id(schedule)
         prepared = self._prepared
         found = _Prepared(
             weakref.ref(schedule, lambda _: prepared.pop(key, None) and None),
             native,
-            native if apart is None else member.plan(apart.words, apart.digest, apart.name),
+            native if apart is None else self._made(member, schedule, apart),
             layout_of(schedule, self.rank, plan.writes_input, apart is not None),
             collective.averages(),
         )
         prepared[key] = found
         return found
+
+    def _made(self, member: _native.Member, schedule: Schedule, plan: Plan) -> _native.Plan:
+        made = member.plan(plan.words, plan.digest, plan.name)
+        if self._trace is not None:
+            self._trace.knows(made, schedule, plan.part)
+        return made
 
     def refuse(self, error: Exception, async_: bool = False) -> NoReturn:
         """Tell the others that this rank cannot take part in this call, and raise.

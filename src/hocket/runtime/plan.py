@@ -28,13 +28,14 @@ _Event = tuple[int, int, int] | tuple[int, int, int, int]
 class Plan:
     """One rank's part of a schedule: numbers of chunks only.
 
-    ``writes_input``: it stores to the input buffer.
+    ``writes_input``: it stores to the input buffer. ``part``: what it was made of.
     """
 
     words: bytes
     digest: int
     name: str
     writes_input: bool
+    part: Rank
 
 
 def lower(schedule: Schedule, rank: int) -> Plan:
@@ -154,6 +155,7 @@ def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
         writes_input=any(
             isinstance(d, Span) and d.buffer == "in" for b in part.thread_blocks for s in b.steps for d in s.dsts
         ),
+        part=part,
     )
 
 

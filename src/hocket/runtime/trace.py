@@ -1,0 +1,226 @@
+"""HOCKET_TRACE=FILE: a timeline of every rank, thread block and step, in the JSON of Chrome and Perfetto.
+
+All ranks of a job write into one file. Each records in memory (native/cpu/recorder.h) and appends what it has when a
+communicator is closed or the process ends, under a lock. The file is a JSON array with an event on each line, whole
+after each append; what a rank left behind that was killed while it wrote is cut off by the next. Rank 0 empties the file
+before the ranks meet.
+
+A process is a rank. It has a track for the calls of each communicator, where a call begins with the time that it waits
+for all ranks to enter it, and one for each thread block: there a call, and in it the steps, with gaps where a step
+waits. Arrows are messages. Times are of CLOCK_MONOTONIC, which all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from hocket import _native
+from hocket._native import CallEvent, StepEvent
+from hocket.errors import InvalidArgument, caller
+from hocket.ir.schedule import Rank, Receive, Schedule, Send
+
+VARIABLE = "HOCKET_TRACE"
+MOST_CALLS = 1 << 15
+MOST_STEPS = 1 << 16
+"""What a communicator records, of steps on each thread; 2.5 and 3.5 MB."""
+
+_TRACKS = 1 << 16  # numbers of tracks of a communicator: its calls have the first, thread block b has that and b + 1
+_NEXT, _CLOSE = b",\n", b"\n]\n"  # after an event
+_LONGEST = 1 << 16  # bytes of an event
+_FLOWS = (1 << 53) - 1  # the numbers that JSON keeps exactly
+
+_communicators = count()
+_begun: tuple[Path, int] | None = None  # the file, and the rank of this process where it first met others
+
+
+def begin(rank: int) -> None:
+    """Make sure that this process can write its trace; called before the ranks of a job meet.
+
+    Raises InvalidArgument where HOCKET_TRACE names no file that can be written.
+    """
+    global _begun
+    name = os.environ.get(VARIABLE)
+    if not name or _begun is not None:
+        return
+    path = Path(name).absolute()
+    try:
+        if path.exists() and not path.is_file():
+            raise InvalidArgument(f"{VARIABLE} is {name!r}, which is no regular file", caller())
+        with path.open("ab") as file:
+            if rank == 0:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                file.truncate(0)
+    except OSError as error:
+        raise InvalidArgument(
+            f"{VARIABLE} is {name!r}, which cannot be written: {error.strerror}",
+            caller(),
+            "name a file in a directory that is there, such as trace.json",
+        ) from None
+    _begun = path, rank
+
+
+def start(rank: int, size: int, memory: int, threads: int) -> Trace | None:
+    """Record a new communicator, if this process traces. ``memory``: the descriptor of the memory its ranks share."""
+    if _begun is None:
+        return None
+    shared = os.fstat(memory)
+    recorder = _native.Recorder(threads, MOST_CALLS, MOST_STEPS)
+    return Trace(*_begun, next(_communicators), rank, size, (shared.st_dev, shared.st_ino), recorder, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What one communicator does. ``number`` tells it from others of this process, ``job`` from all of the machine."""
+
+    path: Path
+    process: int
+    number: int
+    rank: int
+    size: int
+    job: tuple[int, int]
+    recorder: _native.Recorder
+    plans: dict[int, tuple[Schedule, Rank]]
+
+    def knows(self, plan: _native.Plan, schedule: Schedule, part: Rank) -> None:
+        """Remember what the events of a plan mean: this rank's part of a schedule."""
+        self.plans[plan.number] = schedule, part
+
+    def write(self) -> None:
+        """Append what was recorded to the file. Only warns if that fails: the work of the rank is done."""
+        try:
+            _append(self.path, list(self._events()))
+        except OSError as error:
+            warnings.warn(f"{VARIABLE}: {self.path} cannot be written: {error.strerror}", RuntimeWarning, stacklevel=2)
+
+    def _events(self) -> Iterator[str]:
+        """The events, each as JSON on one line."""
+        calls = {call.number: call for call in self.recorder.calls}
+        yield from self._names()
+        for call in calls.values():
+            yield from self._call(call)
+        for thread, steps in enumerate(self.recorder.steps):
+            yield from self._steps(thread, steps, calls)
+        end = max((call.end for call in calls.values()), default=0)
+        for what, dropped in zip(("calls", "steps"), self.recorder.dropped, strict=True):
+            if dropped:
+                text = f"no room for {dropped} more {what}"
+                yield f'{self._head("i", 0, end)},"s":"p","name":"{text}","args":{{"dropped_{what}":{dropped}}}}}'
+
+    def _head(self, phase: str, track: int, at: int) -> str:
+        """How an event begins. Track 0 is that of the calls, b + 1 that of thread block b."""
+        number = self.number * _TRACKS + track
+        return f'{{"ph":"{phase}","pid":{os.getpid()},"tid":{number},"ts":{_us(at)}'
+
+    def _names(self) -> Iterator[str]:
+        """How the process and its tracks are called, and their order."""
+        blocks = max((len(part.thread_blocks) for _, part in self.plans.values()), default=0)
+        where = f"communicator {self.number}, rank {self.rank} of {self.size}: " if self.number else ""
+        names = [f"{where}calls", *(f"{where}tb {block}" for block in range(blocks))]
+        yield f'{self._head("M", 0, 0)},"name":"process_name","args":{{"name":"rank {self.process}"}}}}'
+        yield f'{self._head("M", 0, 0)},"name":"process_sort_index","args":{{"sort_index":{self.process}}}}}'
+        for track, name in enumerate(names):
+            yield f'{self._head("M", track, 0)},"name":"thread_name","args":{{"name":"{name}"}}}}'
+            yield f'{self._head("M", track, 0)},"name":"thread_sort_index","args":{{"sort_index":{track}}}}}'
+
+    def _call(self, call: CallEvent) -> Iterator[str]:
+        """A call on the track of calls, and on that of each of its thread blocks."""
+        about: dict[str, object] = {"call": call.number}
+        blocks = 0
+        name = "barrier" if call.plan == _native.BARRIER else "split"
+        if found := self.plans.get(call.plan):
+            schedule, part = found
+            blocks = len(part.thread_blocks)
+            collective = schedule.collective
+            largest = max(max(collective.input_blocks(r), collective.output_blocks(r)) for r in range(collective.size))
+            name = f"{schedule.name} ({call.unit * largest} B)"
+            about |= {"bytes": call.unit * largest, "tile_bytes": call.tile, "tiles": call.tiles}
+            about |= {"threads": call.threads, "one_round": call.one_round, "past_caches": call.streams}
+        if call.fault is not None:
+            about["fault"] = call.fault.name
+        rest = f'"cat":"call","name":{json.dumps(name)},"args":{json.dumps(about)}}}'
+        yield f'{self._head("X", 0, call.begin)},"dur":{_us(call.end - call.begin)},{rest}'
+        if call.agreed:
+            waited = _us(call.agreed - call.begin)
+            yield f'{self._head("X", 0, call.begin)},"dur":{waited},"cat":"call","name":"all ranks enter"}}'
+            for block in range(blocks):
+                yield f'{self._head("X", block + 1, call.agreed)},"dur":{_us(call.end - call.agreed)},{rest}'
+
+    def _steps(self, thread: int, steps: Sequence[StepEvent], calls: dict[int, CallEvent]) -> Iterator[str]:
+        """The steps of a thread, each followed by the ends of the arrows that begin or end in it."""
+        said: dict[tuple[int, int, int], tuple[str, list[_End]]] = {}
+        for event in steps:
+            call = calls.get(event.call)
+            if call is None:  # it had not ended
+                continue
+            key = call.plan, event.block, event.step
+            if key not in said:
+                part = self.plans[call.plan][1]
+                said[key] = _said(part, event.block, event.step), list(_ends(part, event.block, event.step))
+            text, ends = said[key]
+            yield (
+                f'{self._head("X", event.block + 1, event.begin)},"dur":{_us(event.end - event.begin)},{text}'
+                f'"tile":{event.tile},"bytes":{event.bytes},"call":{event.call},"thread":{thread}}}}}'
+            )
+            for end in ends if not call.one_round else ():  # there all is sent before the call is entered
+                path = (end.peer, self.rank) if end.receives else (self.rank, end.peer)
+                message = event.tile * end.messages + end.number
+                arrow = hash((*self.job, event.call, *path, end.channel, message)) & _FLOWS
+                head = self._head("f" if end.receives else "s", event.block + 1, event.begin)
+                yield f'{head},"bp":"e","cat":"message","name":"message","id":{arrow}}}'
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """What a step sends or receives: message ``number`` of ``messages`` on a connection in each tile."""
+
+    receives: bool
+    peer: int
+    channel: int
+    number: int
+    messages: int
+
+
+def _ends(part: Rank, block: int, step: int) -> Iterator[_End]:
+    """A connection belongs to one thread block, so its messages are in the order of that."""
+    steps = part.thread_blocks[block].steps
+    for end in (*steps[step].srcs, *steps[step].dsts):
+        if isinstance(end, Receive | Send):
+            users = [s for s, other in enumerate(steps) if end in other.srcs or end in other.dsts]
+            yield _End(isinstance(end, Receive), end.peer, end.channel, users.index(step), len(users))
+
+
+def _said(part: Rank, block: int, number: int) -> str:
+    """What is the same of a step whenever it runs: its name and arguments, up to those that are not."""
+    step = part.thread_blocks[block].steps[number]
+    about = {
+        "step": f"{block}.{number} {step}",
+        "line": ", ".join(dict.fromkeys(str(where) for where in step.where)),
+        "from": [source.peer for source in step.srcs if isinstance(source, Receive)],
+        "to": [target.peer for target in step.dsts if isinstance(target, Send)],
+    }
+    return f'"cat":"step","name":{json.dumps(step.opcode)},"args":{json.dumps(about)[:-1]},'
+
+
+def _us(nanoseconds: int) -> str:
+    """Microseconds, exactly."""
+    return f"{nanoseconds // 1000}.{nanoseconds % 1000:03}"
+
+
+def _append(path: Path, events: Sequence[str]) -> None:
+    """Add events to the array in a file, which may be empty or end in the middle of a line."""
+    with path.open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        end = file.seek(0, os.SEEK_END)
+        start = max(0, end - _LONGEST)
+        file.seek(start)
+        tail = file.read()
+        whole = len(tail) - len(_CLOSE) if tail.endswith(_CLOSE) else tail.rfind(_NEXT)
+        file.truncate(start + whole if whole > 0 else 0)
+        file.write((_NEXT if whole > 0 else b"[\n") + _NEXT.join(event.encode() for event in events) + _CLOSE)
