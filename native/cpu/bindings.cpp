@@ -294,13 +294,22 @@ NB_MODULE(_native, m) {
     m.attr("BARRIER") = Communicator::kBarrier;
     nb::class_<Recorder>(m, "Recorder")
         .def(nb::init<u32, u64, u64>(), "threads"_a, "most_calls"_a, "most_steps"_a)
-        .def_prop_ro("calls", [](const Recorder& recorder) { return recorder.calls.events(); })
-        .def_prop_ro("steps",
-                     [](const Recorder& recorder) {
-                         std::vector<std::vector<StepEvent>> found;
-                         for (const Tape<StepEvent>& tape : recorder.steps) found.push_back(tape.events());
-                         return found;
-                     })
+        .def("read",
+             [](const Recorder& recorder) {
+                 const Clock& clock = recorder.clock;
+                 const Clock::Pair now = clock.now();
+                 std::vector<CallEvent> calls = recorder.calls.events();
+                 for (CallEvent& call : calls)
+                     for (u64* ticks : {&call.begin, &call.agreed, &call.end})
+                         if (*ticks != 0) *ticks = clock.nanoseconds(*ticks, now);
+                 std::vector<std::vector<StepEvent>> steps;
+                 for (const Tape<StepEvent>& tape : recorder.steps) {
+                     steps.push_back(tape.events());
+                     for (StepEvent& step : steps.back())
+                         for (u64* ticks : {&step.begin, &step.end}) *ticks = clock.nanoseconds(*ticks, now);
+                 }
+                 return std::make_tuple(std::move(calls), std::move(steps));
+             })
         .def_prop_ro("dropped", [](const Recorder& recorder) {
             u64 steps = 0;
             for (const Tape<StepEvent>& tape : recorder.steps) steps += tape.dropped();

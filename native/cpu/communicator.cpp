@@ -96,12 +96,12 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
 template <class Body> Outcome Communicator::recorded(u64 plan, Body body) {
     Recorder* recorder = settings_.recorder;
     if (recorder == nullptr) return body(nullptr);
-    CallEvent event{.plan = plan, .begin = nanoseconds()};
+    CallEvent event{.plan = plan, .begin = recorder->clock.ticks()};
     Outcome outcome = body(&event);
     if (outcome.fault == Fault::kDead) return outcome;
     event.number = calls_;
     event.fault = u32(outcome.fault);
-    event.end = nanoseconds();
+    event.end = recorder->clock.ticks();
     if (event.agreed == 0 && outcome.fault == Fault::kNone) event.agreed = event.end;
     recorder->calls.record(event);
     return outcome;
@@ -175,7 +175,7 @@ Outcome Communicator::carry_out(Plan& plan, const Call& call, CallEvent* event) 
     if (threads > 1) threads = team_.grow(threads);
     const Cpu cpu{kernel, control_, rank_, threads > 1, streams(plan, chosen, call.input, call.output)};
     if (event != nullptr) {
-        event->agreed = nanoseconds();
+        event->agreed = settings_.recorder->clock.ticks();
         event->unit = geometry.unit;
         event->tile = geometry.tile;
         event->tiles = geometry.tiles;
@@ -199,9 +199,15 @@ Outcome Communicator::carry_out(Plan& plan, const Call& call, CallEvent* event) 
             return false;
         };
         const auto advance = [&](auto layer) {
-            return drive([&] { return running.advance(layer, pointers, first, end); }, blame);
+            const auto step = [&] {
+                const Progress progress = running.advance(layer, pointers, first, end);
+                if (progress == Progress::kStalled) layer.stalls();
+                return progress;
+            };
+            return drive(step, blame);
         };
-        Outcome found = watched ? advance(WatchedCpu(cpu, settings_.recorder->steps[thread], calls_)) : advance(cpu);
+        Outcome found =
+            watched ? advance(WatchedCpu(cpu, *settings_.recorder, thread, calls_, event->agreed)) : advance(cpu);
         cpu.drain();
         return found;
     };

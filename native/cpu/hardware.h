@@ -69,6 +69,7 @@ struct Cpu {
 
     void begins() {}  // nobody watches; see WatchedCpu
     void executed(u32, u32, u64) {}
+    void stalls() {}
 
     // Slots. Sequentially consistent because `published` then looks whether the peer sleeps (waiting.h); as acquire and
     // release they carry the bytes of the slot.

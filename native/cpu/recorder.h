@@ -10,15 +10,42 @@
 
 namespace hocket {
 
-// Times are of CLOCK_MONOTONIC, which all processes of a machine share.
-inline u64 nanoseconds() {
-    timespec now;
-    ::clock_gettime(CLOCK_MONOTONIC, &now);
-    return u64(now.tv_sec) * 1'000'000'000 + u64(now.tv_nsec);
-}
+// Tells time for half of what the kernel takes: by the counter of the processor, where the kernel itself trusts that to
+// run evenly on all cores. Its ticks become nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share, along
+// the line through what both said when the clock was made and say now.
+class Clock {
+  public:
+    Clock();
+    u64 ticks() const {
+#if defined(__x86_64__)
+        if (counts_) return __builtin_ia32_rdtsc();
+#endif
+        return monotonic();
+    }
 
-// A call. `number` is the same on all ranks. `plan`: the number of what is called (Communicator). `agreed`: when all
-// ranks had entered it; 0 if it was not carried out. `unit` and `tile` in bytes (interpreter.h).
+    struct Pair {
+        u64 ticks, nanoseconds;
+    };
+    // Both at one time.
+    Pair now() const;
+    u64 nanoseconds(u64 ticks, const Pair& now) const {
+        const double rate = double(now.nanoseconds - made_.nanoseconds) / double(now.ticks - made_.ticks);
+        return made_.nanoseconds + u64(double(ticks - made_.ticks) * rate);
+    }
+
+  private:
+    static u64 monotonic() {
+        timespec now;
+        ::clock_gettime(CLOCK_MONOTONIC, &now);
+        return u64(now.tv_sec) * 1'000'000'000 + u64(now.tv_nsec);
+    }
+
+    bool counts_;
+    Pair made_;
+};
+
+// A call. Times are ticks; 0 is none. `number` is the same on all ranks. `plan`: the number of what is called (Communicator). `agreed`: when all
+// ranks had entered it, none if it was not carried out. `unit` and `tile` in bytes (interpreter.h).
 struct CallEvent {
     u64 number, plan, begin, agreed, end, unit, tile, tiles;
     u32 threads, fault;
@@ -60,27 +87,33 @@ template <class Event> class Tape {
 struct Recorder {
     Recorder(u32 threads, u64 most_calls, u64 most_steps) : calls(most_calls), steps(threads, Tape<StepEvent>(most_steps)) {}
 
+    Clock clock;
     Tape<CallEvent> calls;
     std::vector<Tape<StepEvent>> steps;  // of each thread
 };
 
-// A CPU that records the steps it executes.
+// A CPU that records the steps it executes. A step that follows at once on what came before begins when that ended.
 struct WatchedCpu : Cpu {
+    const Clock& clock;
     Tape<StepEvent>& tape;
     StepEvent now;
+    bool stalled = false;  // since `now.end`
 
-    WatchedCpu(const Cpu& cpu, Tape<StepEvent>& steps, u64 call) : Cpu(cpu), tape(steps), now{.call = call} {}
+    WatchedCpu(const Cpu& cpu, Recorder& recorder, u32 thread, u64 call, u64 begun)
+        : Cpu(cpu), clock(recorder.clock), tape(recorder.steps[thread]), now{.call = call, .end = begun} {}
 
     void begins() {
         now.bytes = 0;
-        now.begin = nanoseconds();
+        now.begin = stalled ? clock.ticks() : now.end;
+        stalled = false;
     }
     void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last) {
         now.bytes += bytes;
         Cpu::reduce(dsts, m, srcs, k, bytes, last);
     }
+    void stalls() { stalled = true; }
     void executed(u32 block, u32 step, u64 tile) {
-        now.end = nanoseconds();
+        now.end = clock.ticks();
         now.block = block;
         now.step = step;
         now.tile = tile;

@@ -127,11 +127,8 @@ class Recorder:
 
     def __init__(self, threads: int, most_calls: int, most_steps: int) -> None:
         """``most_steps``: of each thread."""
-    @property
-    def calls(self) -> list[CallEvent]: ...
-    @property
-    def steps(self) -> list[list[StepEvent]]:
-        """Of each thread, in order."""
+    def read(self) -> tuple[list[CallEvent], list[list[StepEvent]]]:
+        """All calls, and the steps of each thread, in order."""
     @property
     def dropped(self) -> tuple[int, int]:
         """Calls and steps that did not fit."""

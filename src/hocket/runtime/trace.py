@@ -2,8 +2,8 @@
 
 All ranks of a job write into one file. Each records in memory (native/cpu/recorder.h) and appends what it has when a
 communicator is closed or the process ends, under a lock. The file is a JSON array with an event on each line, whole
-after each append; what a rank left behind that was killed while it wrote is cut off by the next. Rank 0 empties the file
-before the ranks meet.
+after each append; what a rank left behind that was killed while it wrote is cut off by the next. Rank 0 empties the
+file before the ranks meet.
 
 A process is a rank. It has a track for the calls of each communicator, where a call begins with the time that it waits
 for all ranks to enter it, and one for each thread block: there a call, and in it the steps, with gaps where a step
@@ -101,11 +101,12 @@ class Trace:
 
     def _events(self) -> Iterator[str]:
         """The events, each as JSON on one line."""
-        calls = {call.number: call for call in self.recorder.calls}
+        ended, of_threads = self.recorder.read()
+        calls = {call.number: call for call in ended}
         yield from self._names()
         for call in calls.values():
             yield from self._call(call)
-        for thread, steps in enumerate(self.recorder.steps):
+        for thread, steps in enumerate(of_threads):
             yield from self._steps(thread, steps, calls)
         end = max((call.end for call in calls.values()), default=0)
         for what, dropped in zip(("calls", "steps"), self.recorder.dropped, strict=True):
