@@ -68,6 +68,7 @@ template <class Event> class Tape {
             return;
         }
         events_[used_] = event;
+        __builtin_prefetch(events_.data() + used_ + 1, 1);  // by the next event this one's line has long left the cache
         __atomic_store_n(&used_, used_ + 1, __ATOMIC_RELEASE);  // pairs with `events`
     }
 
