@@ -31,7 +31,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "algorithms": PUBLIC,
     "runtime": IR | {"_native"},
     "tuning": IR | {"program", "sim", "runtime", "algorithms"},
-    "communicator": IR | {"program", "runtime", "tuning"},
+    "explain": IR | {"verify", "runtime", "tuning"},
+    "communicator": IR | {"program", "runtime", "tuning", "explain"},
     "__init__": IR | {"language", "program", "verify", "communicator"},
     "py.typed": frozenset(),
 }

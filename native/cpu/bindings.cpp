@@ -355,14 +355,14 @@ NB_MODULE(_native, m) {
             "initial"_a.none() = nb::none(), "initial_place"_a = 0, "units"_a.none() = nb::none())
         .def(
             "way",
-            [](Member& member, const Plan& plan, u64 n, u32 type) {
-                return member.communicator->way(plan, n, type, 0, false);
+            [](Member& member, const Plan& plan, u64 n, u32 type, u64 tile) {
+                return member.communicator->way(plan, n, type, tile, false);
             },
-            "plan"_a, "n"_a, "type"_a)
+            "plan"_a, "n"_a, "type"_a, "tile"_a)
         .def(
-            "streams",
+            "touched",
             [](Member& member, const Plan& plan, const Way& way, bool input, bool output) {
-                return member.communicator->streams(plan, way, input, output);
+                return member.communicator->touched(plan, way, input, output);
             },
             "plan"_a, "way"_a, "input"_a, "output"_a)
         .def(

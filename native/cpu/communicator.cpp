@@ -173,7 +173,8 @@ Outcome Communicator::carry_out(Plan& plan, const Call& call, CallEvent* event) 
     Execution<Cpu> running = execution(call.input, call.output);
     u32 threads = wanted_threads(plan, chosen);
     if (threads > 1) threads = team_.grow(threads);
-    const Cpu cpu{kernel, control_, rank_, threads > 1, streams(plan, chosen, call.input, call.output)};
+    const bool streams = touched(plan, chosen, call.input, call.output) > settings_.cache_bytes;
+    const Cpu cpu{kernel, control_, rank_, threads > 1, streams};
     if (event != nullptr) {
         event->agreed = settings_.recorder->clock.ticks();
         event->unit = geometry.unit;
@@ -204,12 +205,11 @@ Outcome Communicator::carry_out(Plan& plan, const Call& call, CallEvent* event) 
                 if (progress == Progress::kStalled) layer.stalls();
                 return progress;
             };
-            return drive(step, blame);
+            Outcome found = drive(step, blame);
+            layer.drain();
+            return found;
         };
-        Outcome found =
-            watched ? advance(WatchedCpu(cpu, *settings_.recorder, thread, calls_, event->agreed)) : advance(cpu);
-        cpu.drain();
-        return found;
+        return watched ? advance(WatchedCpu(cpu, *settings_.recorder, thread, calls_, event->agreed)) : advance(cpu);
     };
     if (threads == 1) return work(0);
     team_.together([&](u32 thread) {
@@ -278,15 +278,14 @@ u32 Communicator::wanted_threads(const Plan& plan, const Way& way) const {
     return larger_buffer(h, way.geometry) < settings_.team_bytes ? 1 : std::max(1u, std::min(settings_.threads, h.blocks));
 }
 
-// By the bytes that a call touches on all ranks (YHCCL, section 4: the working set), if each has as much as this one.
-bool Communicator::streams(const Plan& plan, const Way& way, bool input, bool output) const {
+u64 Communicator::touched(const Plan& plan, const Way& way, bool input, bool output) const {
     const PlanHeader& h = plan.header();
     u64 chunks = 0;
     for (u32 c = 0; c < h.connections; ++c) chunks += plan.view_.connections[c].width;
     const u64 blocks = (input ? h.input_blocks : 0) + (output ? h.output_blocks : 0);
     const u64 own = blocks * way.geometry.unit + h.scratch * way.geometry.chunk;
     const u64 slots = way.slots * chunks * way.geometry.tile / 2;  // a connection has two ends
-    return size_ * (own + slots) > settings_.cache_bytes;
+    return size_ * (own + slots);
 }
 
 int Communicator::reserve(Plan& plan, const Geometry& geometry, u64 slots) {

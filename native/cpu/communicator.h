@@ -131,8 +131,9 @@ class Communicator {
 
     // What `run` makes of n elements a unit, `tile` as in Call; where units are pairwise, no call is in one round.
     Way way(const Plan& plan, u64 n, u32 type, u64 tile, bool pairwise) const;
-    // Of a call on which this rank has these buffers: whether it stores past the caches, and the threads it would take.
-    bool streams(const Plan& plan, const Way& way, bool input, bool output) const;
+    // Bytes that a call touches on all ranks (YHCCL, section 4: the working set), if each has the buffers that this one
+    // has, and how many threads it would take.
+    u64 touched(const Plan& plan, const Way& way, bool input, bool output) const;
     u32 wanted_threads(const Plan& plan, const Way& way) const;
 
     // Enters a call in which nothing moves.

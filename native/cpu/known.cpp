@@ -80,7 +80,7 @@ struct Entry {
     std::vector<nb::object> owned;  // what the key points to
     nb::object plan, schedule;
     Which input, output, initial, result;
-    u64 n, place;
+    u64 n, tile, place;
     std::optional<u64> taken;  // the byte of the input from which on the result is copied there
     u32 type, op;
     bool average;
@@ -112,7 +112,7 @@ class Known {
 
     // Enters a call that has succeeded, if it is one that the table can hold. The arrays are those that it worked on.
     void learn(const nb::tuple& arguments, nb::object plan, nb::object schedule, nb::handle input, nb::handle output,
-               u64 n, u32 type, u32 op, nb::handle initial, u64 place, nb::handle result, std::optional<u64> taken,
+               u64 n, u64 tile, u32 type, u32 op, nb::handle initial, u64 place, nb::handle result, std::optional<u64> taken,
                bool average) {
         Key key;
         Facts facts;
@@ -143,6 +143,7 @@ class Known {
         entry->plan = std::move(plan);
         entry->schedule = std::move(schedule);
         entry->n = n;
+        entry->tile = tile;
         entry->place = place;
         entry->taken = taken;
         entry->type = type;
@@ -190,7 +191,7 @@ class Known {
         const u64 bytes[] = {0, facts.bytes[0], facts.bytes[1], made ? u64(PyArray_NBYTES(made)) : 0};
         char* const whole = data[entry.input != kNone ? entry.input : entry.output];
         const Call call{data[entry.input], data[entry.output], data[entry.initial], whole + entry.place,
-                        bytes[entry.initial], entry.n, 0, entry.type, entry.op, true};
+                        bytes[entry.initial], entry.n, entry.tile, entry.type, entry.op, true};
         const Which input = entry.input, result = entry.result;
         const std::optional<u64> taken = entry.taken;
         const Divide divide = entry.average && result != kNone ? kernels().divide[entry.type] : nullptr;
@@ -243,7 +244,7 @@ void bind_known(nb::module_& module) {
         .def(nb::init<nb::object, nb::object, nb::object>(), "member"_a, "long_way"_a, "failed"_a)
         .def_prop_ro("call", [](nb::handle self) { return nb::steal(PyCFunction_New(&method, self.ptr())); })
         .def("learn", &Known::learn, "arguments"_a, "plan"_a, "schedule"_a, "input"_a.none(), "output"_a.none(), "n"_a,
-             "type"_a, "op"_a, "initial"_a.none(), "place"_a, "result"_a.none(),
+             "tile"_a, "type"_a, "op"_a, "initial"_a.none(), "place"_a, "result"_a.none(),
              "taken"_a.none(), "average"_a)
         .def("clear", &Known::clear);
 }

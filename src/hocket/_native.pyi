@@ -198,10 +198,10 @@ class Member:
         initial_place: int = 0,
         units: Units | None = None,
     ) -> Flight: ...
-    def way(self, plan: Plan, n: int, type: int) -> Way:
+    def way(self, plan: Plan, n: int, type: int, tile: int) -> Way:
         """How a call of n elements a unit would run. Local: no other rank takes part."""
-    def streams(self, plan: Plan, way: Way, input: bool, output: bool) -> bool:
-        """Whether it would store past the caches, with an array for the input, for the output."""
+    def touched(self, plan: Plan, way: Way, input: bool, output: bool) -> int:
+        """Bytes that it would touch on all ranks, with an array for the input, for the output."""
     def threads(self, plan: Plan, way: Way) -> int: ...
     def start_barrier(self) -> Flight: ...
     def start_refusal(self, why: str) -> Flight: ...
@@ -228,6 +228,7 @@ class Known:
         input: NDArray[generic] | None,
         output: NDArray[generic] | None,
         n: int,
+        tile: int,
         type: int,
         op: int,
         initial: NDArray[generic] | None,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hocket.collectives import whole
 from hocket.errors import InvalidArgument, caller
+from hocket.explain import Explanation, explain
 from hocket.ir.schedule import Schedule
 from hocket.program import Contract
 from hocket.runtime import launch
@@ -21,7 +22,7 @@ from hocket.runtime.counts import Counts
 from hocket.runtime.execution import Endpoint
 from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.stores import Store
-from hocket.tuning import default_program, is_small
+from hocket.tuning import NAMED, Call, Choice, choose
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Result = TypeVar("Result")
@@ -51,10 +52,6 @@ _KINDS = {
     "gather": _Kind(joins=True, writes=False),
     "scatter": _Kind(cuts=True, reads=False),
 }
-
-_SPREAD_BYTES = 1 << 20
-"""Size of a rank's larger buffer from which on a collective is spread over threads (Settings.team_bytes of
-native/cpu/communicator.h: less is not worth waking them)."""
 
 _MOST_THREADS = 1 << 10  # of a rank
 
@@ -117,10 +114,6 @@ class _Roles:
         return Counts.agree(given, ranks, rank, inputs, outputs)
 
 
-_Choice = tuple[str, int, Contract | None, Literal["small", "large", "spread"]]
-"""What decides about a schedule: a collective, its root, a contract, and the size."""
-
-
 class Communicator:
     """The processes that ``hocket.init()`` brought together. All make the same calls in the same order.
 
@@ -144,7 +137,7 @@ class Communicator:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._defaults: dict[_Choice, Schedule] = {}
+        self._defaults: dict[Choice, Schedule] = {}
         self._call = endpoint.known(self._long_way)
 
     @property
@@ -512,18 +505,13 @@ class Communicator:
                 rows = roles.counts(counts, self.rank)
                 x, out = rows.arrays(x, out)
                 count = rows.bytes(x, out)
-            size: Literal["small", "large", "spread"] = "large"
-            if count is not None and is_small(name, self.size, count):
-                size = "small"
-            elif counts is None and self._endpoint.threads > 1 and count is not None and count >= _SPREAD_BYTES:
-                size = "spread"
-            choice = name, operator.index(root), reproducible, size
-            schedule = self._defaults.get(choice) or self._default(choice)
+            choice = self._choice(name, count, root, reproducible, uneven=counts is not None)
+            schedule, tile = self._default(choice), choice.line.tile
         except Exception as error:
             self._endpoint.refuse(error, async_)
         if async_:
-            return self._endpoint.start(schedule, x, out, op, None, rows)
-        return self._endpoint.run(schedule, x, out, op, None, rows, key)
+            return self._endpoint.start(schedule, x, out, op, tile, rows)
+        return self._endpoint.run(schedule, x, out, op, tile, rows, key)
 
     def _roles(self, name: str, root: object) -> _Roles:
         rank = whole(root)
@@ -532,12 +520,35 @@ class Communicator:
         kind, is_root = _KINDS[name], rank == self.rank
         return _Roles(kind, self.size, kind.reads or is_root, kind.writes or is_root)
 
-    def _default(self, choice: _Choice) -> Schedule:
-        name, root, reproducible, size = choice
-        program = default_program(name, self.size, root, reproducible, small=size == "small")
-        instances = self._endpoint.threads if size == "spread" else 1
-        schedule = self._defaults[choice] = program.compile(instances=instances, reproducible=reproducible)
-        return schedule
+    def _choice(
+        self, name: str, size: int | None, root: int, reproducible: Contract | None, uneven: bool = False
+    ) -> Choice:
+        endpoint = self._endpoint
+        at = operator.index(root)
+        return choose(Call(name, self.size, size, at, reproducible, endpoint.threads, endpoint.caches, uneven=uneven))
+
+    def _default(self, choice: Choice) -> Schedule:
+        found = self._defaults.get(choice)
+        if found is None:
+            program = choice.program(self.size)
+            found = program.compile(instances=choice.instances, reproducible=choice.reproducible)
+            self._defaults[choice] = found
+        return found
+
+    def explain(self, name: str, nbytes: int, *, root: int = 0, reproducible: Contract | None = None) -> Explanation:
+        """What a call by name runs, why, what it moves and how long it might take; nothing is called.
+
+        ``nbytes``: bytes of the larger buffer of a rank with most, taken as float32, with the arrays that the call has
+        without ``out``. No other rank has to take part. The first time it measures memory for some tenths of a second,
+        which is best done while other ranks do nothing. Raises InvalidArgument.
+        """
+        if name not in NAMED:
+            raise InvalidArgument(f"there is no collective {name!r}, only {', '.join(NAMED)}", caller())
+        if not isinstance(nbytes, int) or nbytes < 0:
+            raise InvalidArgument(f"nbytes must be a number of bytes, not {nbytes!r}", caller())
+        self._roles(name, root)
+        choice = self._choice(name, nbytes, root, reproducible)
+        return explain(self._endpoint, choice, self._default(choice), nbytes)
 
     @overload
     def barrier(self, *, async_: Literal[False] = False) -> None: ...

@@ -1,4 +1,4 @@
-"""The command line: check, show, run, export, bench, launch, demo."""
+"""The command line: check, show, run, export, bench, explain, launch, demo."""
 
 from __future__ import annotations
 
@@ -610,6 +610,21 @@ def bench(
         print_rows(sweep, rows, _console())
     if any(row.wrong for row in rows):
         raise typer.Exit(1)
+
+
+@app.command()
+def explain(
+    collective: Annotated[str, typer.Argument(help="One that is called by name, such as all_reduce.")],
+    ranks: Annotated[int, typer.Option("-n", "--ranks", min=1, help="Processes.")] = 4,
+    size: Annotated[str, typer.Option(help="Bytes of a rank's larger buffer; K = 1024.")] = "1M",
+    root: Annotated[int, typer.Option(min=0, help="The root of a rooted one.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Say which program a call by name runs, why, what it moves and how long it might take on this machine."""
+    from hocket.cli.explain import explained
+
+    found = explained(collective, ranks, parse_size(size), root)
+    print(json.dumps(asdict(found), indent=2) if as_json else found)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})

@@ -64,6 +64,16 @@ class _Prepared:
     uneven: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """How a call would run. ``touched``: bytes on all ranks; ``streams``: it stores past the caches."""
+
+    way: _native.Way
+    touched: int
+    streams: bool
+    threads: int
+
+
 Result = TypeVar("Result")
 
 
@@ -114,6 +124,7 @@ class Endpoint:
         self.size = meeting.size
         spins, yields = _PATIENCE[meeting.cores == 0]
         self.threads = threads or max(1, meeting.cores)
+        self.caches = caches.capacity(meeting.size)
         self._own_lifeline: socket | None = meeting.own_lifeline
         self._trace = trace.start(meeting.rank, meeting.size, meeting.memory, self.threads)
         try:
@@ -126,7 +137,7 @@ class Endpoint:
                 yields,
                 timeout,
                 self.threads,
-                caches.capacity(meeting.size),
+                self.caches,
                 None if self._trace is None else self._trace.recorder,
             )
         except (RuntimeError, MemoryError) as error:
@@ -176,7 +187,7 @@ class Endpoint:
             result = self._end(outcome, schedule, bound, op)
         if key is not None and units is None and n is not None and self._known is not None:
             begin = None if taken is None or source is None else taken.start * source.itemsize
-            arrays = (source, target, n, kind, code, initial, place, result, begin)
+            arrays = (source, target, n, tile or 0, kind, code, initial, place, result, begin)
             self._known.learn(key, plan, schedule, *arrays, op == "avg")
         return result
 
@@ -242,6 +253,17 @@ class Endpoint:
         if op == "avg" and result is not None:  # nobody else needs it any more: peers read slots only
             _native.divide(result, bound.type, self.size)
         return result
+
+    def outlook(self, schedule: Schedule, n: int, tile: int | None = None) -> Outlook:
+        """How a call on units of n float32 would run, without ``out``; no other rank takes part."""
+        member = self._alive()
+        prepared = self._prepared.get(id(schedule)) or self._prepare(schedule)
+        layout = prepared.layout
+        in_place = layout.alias is not None and layout.input_blocks == layout.output_blocks
+        plan = prepared.apart if layout.alias is not None and not in_place else prepared.plan
+        way = member.way(plan, n, _native.TYPES.index("float32"), tile or 0)
+        touched = member.touched(plan, way, layout.input_blocks > 0, layout.output_blocks > 0 and not in_place)
+        return Outlook(way, touched, touched > self.caches, member.threads(plan, way))
 
     def barrier(self) -> None:
         """Return once every rank is here."""

@@ -1,0 +1,28 @@
+"""``hocket explain``: what a call by name runs."""
+
+from __future__ import annotations
+
+import difflib
+
+import hocket
+from hocket import Communicator
+from hocket.cli.target import UsageError
+from hocket.explain import Explanation
+from hocket.tuning import NAMED
+
+
+def explained(name: str, ranks: int, size: int, root: int) -> Explanation:
+    """What the communicator of so many processes says of a call; raises UsageError for what makes no call."""
+    if name not in NAMED:
+        close = difflib.get_close_matches(name, NAMED, 1)
+        hint = f"did you mean {close[0]}?" if close else f"it is one of {', '.join(NAMED)}"
+        raise UsageError(f"there is no collective {name!r}", hint)
+    if root >= ranks:
+        raise UsageError(f"there is no rank {root} of {ranks} to be the root")
+    found = hocket.spawn(_on_each_rank, ranks, (name, size, root))[0]
+    assert found is not None
+    return found
+
+
+def _on_each_rank(comm: Communicator, name: str, size: int, root: int) -> Explanation | None:
+    return comm.explain(name, size, root=root) if comm.rank == 0 else None

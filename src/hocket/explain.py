@@ -1,0 +1,180 @@
+"""What a call by name runs, and how long it might take: ``Communicator.explain``."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from hocket.ir.chunk_dag import Span
+from hocket.ir.schedule import Schedule, Send
+from hocket.runtime.execution import Endpoint
+from hocket.runtime.plan import pace
+from hocket.tuning import Choice
+from hocket.verify.events import Events
+
+_CALL = 0.35e-6
+_ROUND = 0.15e-6
+_STEP = 0.1e-6
+"""Seconds that a call takes, a message from one rank to another, and a step on a tile, beside moving data: fitted to
+``benchmarks/explain.py`` on two cores of a Zen 5."""
+
+_LEAST_SET, _MOST_SET = 1 << 15, 1 << 27  # bytes of a core's working set for which bandwidth is measured
+_SECONDS = 4e-3  # of one measurement, of which the best of _ATTEMPTS counts
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a call by name runs. Sizes and traffic in bytes, times in seconds, bandwidth in bytes a second.
+
+    ``bytes`` are those of the larger buffer of a rank with most; ``why`` is the condition of the table (tuning.py) that
+    holds. ``thread_blocks`` of the rank with most, ``steps`` of all; ``rounds``: messages, one after the other, on the
+    longest chain of steps. A chunk moves in ``tiles`` tiles. ``one_round``: messages travel with the header of the
+    call. ``past_caches``: results that nothing reads again do not go through the caches, as ``touched``, the bytes that
+    all ranks touch, exceeds the ``caches``. ``loaded`` and ``stored``: by the instructions of all ranks.
+
+    ``predicted`` is what the busiest rank moves and what it waits for its first tile, at ``bandwidth``: that of a core
+    while all copy, measured when first asked for a working set like that of this call. To it come constants for the
+    call, each round and each step on a tile. It knows nothing of who else uses the machine, nor that what another core
+    has written takes longer to read.
+    """
+
+    collective: str
+    ranks: int
+    bytes: int
+    program: str
+    why: str
+    storage: str
+    thread_blocks: int
+    steps: int
+    rounds: int
+    tile: int
+    tiles: int
+    slots: int
+    one_round: bool
+    threads: int
+    touched: int
+    caches: int
+    past_caches: bool
+    loaded: int
+    stored: int
+    bandwidth: float
+    predicted: float
+
+    def __str__(self) -> str:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved, buffers = self.loaded + self.stored, (self.loaded + self.stored) / max(1, self.bytes)
+        how = "in one round, with the header of the call" if self.one_round else f"{self.slots} slots a connection"
+        past = "stored past them" if self.past_caches else "within them"
+        lines = {
+            "call": "{collective} of {bytes} bytes on {ranks} ranks",
+            "program": "{program}",
+            "because": "{why}",
+            "schedule": "{thread_blocks} thread blocks a rank, {steps} steps in all, {rounds} rounds",
+            "tiles": "{tiles} of {tile} bytes for each chunk",
+            "messages": f"{{storage}}, {how}",
+            "threads": "{threads} a rank",
+            "caches": f"{{touched}} bytes are touched, {{caches}} fit: {past}",
+            "traffic": f"{moved} bytes ({{loaded}} loaded, {{stored}} stored), {buffers:.4g} times the buffer",
+            "predicted": f"{self.predicted * 1e6:.4g} us, at {self.bandwidth / 1e9:.3g} GB/s a core",
+        }
+        return "\n".join(f"{name:<10} {text.format(**values)}" for name, text in lines.items())
+
+
+def explain(endpoint: Endpoint, choice: Choice, schedule: Schedule, size: int) -> Explanation:
+    """Explain a call on a larger buffer of ``size`` bytes. The schedule is what the choice compiles to."""
+    collective = schedule.collective
+    ranks = collective.size
+    blocks = max(max(collective.input_blocks(r), collective.output_blocks(r)) for r in range(ranks))
+    outlook = endpoint.outlook(schedule, -(-size // (4 * blocks)), choice.line.tile)
+    way = outlook.way
+    chunk = size / (blocks * collective.chunks)
+    moved = _moved(schedule)
+    work, depth = pace(schedule)
+    cores = min(ranks * outlook.threads, len(os.sched_getaffinity(0)))
+    share = ranks * outlook.threads / cores  # ranks that take turns on a core
+    bandwidth = _bandwidth(_rounded(outlook.touched // cores), cores)
+    late = max(0, depth - work) / way.tiles
+    steps = max(sum(len(block.steps) for block in rank.thread_blocks) for rank in schedule.ranks)
+    rounds = _rounds(schedule)
+    data = (work * share / outlook.threads + late) * chunk / bandwidth
+    constant = _CALL if way.one_round else _CALL + rounds * _ROUND + steps * way.tiles * _STEP
+    return Explanation(
+        collective=choice.line.collective,
+        ranks=ranks,
+        bytes=size,
+        program=schedule.name,
+        why=choice.line.when.text,
+        storage=choice.line.storage,
+        thread_blocks=max(len(rank.thread_blocks) for rank in schedule.ranks),
+        steps=sum(1 for _ in schedule.steps()),
+        rounds=rounds,
+        tile=way.tile,
+        tiles=way.tiles,
+        slots=way.slots,
+        one_round=way.one_round,
+        threads=outlook.threads,
+        touched=outlook.touched,
+        caches=endpoint.caches,
+        past_caches=outlook.streams,
+        loaded=round(moved[0] * chunk),
+        stored=round(moved[1] * chunk),
+        bandwidth=bandwidth,
+        predicted=constant + data,
+    )
+
+
+def _moved(schedule: Schedule) -> tuple[int, int]:
+    """Chunks that all ranks load and store: by k sources and m destinations, each counted."""
+    loaded = stored = 0
+    for _, _, _, step in schedule.steps():
+        local = sum(isinstance(target, Span) for target in step.dsts)
+        channels = {target.channel for target in step.dsts if isinstance(target, Send)}  # on each, stored once for all
+        loaded += len(step.srcs) * (step.count or 0)
+        stored += (local + len(channels)) * (step.count or 0)
+    return loaded, stored
+
+
+def _rounds(schedule: Schedule) -> int:
+    """Messages on the chain of steps that has most."""
+    events = Events(schedule)
+    depth = [0] * len(events.steps)
+    for i in events.least_slots(schedule.slots)[1]:
+        depth[i] = max((depth[j] + (events.rank[j] != events.rank[i]) for j in events.before[i]), default=0)
+    return max(depth, default=0)
+
+
+def _rounded(size: int) -> int:
+    """The nearest working set for which bandwidth is measured, a power of two."""
+    return min(max(_LEAST_SET, 1 << (2 * size // 3).bit_length()), _MOST_SET)
+
+
+@functools.cache
+def _bandwidth(working_set: int, cores: int) -> float:
+    """Bytes loaded and stored a second by each of so many cores that copy at once, each in a working set of its own."""
+    rates = [0.0] * cores
+    begun = threading.Barrier(cores)
+
+    def copy(core: int) -> None:
+        source, target = np.ones((2, working_set // 2), np.uint8)
+        target[:] = source
+        for _ in range(_ATTEMPTS):
+            begun.wait()
+            moved, begin = 0, time.perf_counter()
+            while (elapsed := time.perf_counter() - begin) < _SECONDS or moved == 0:
+                np.copyto(target, source)
+                moved += working_set
+            rates[core] = max(rates[core], moved / elapsed)
+
+    threads = [threading.Thread(target=copy, args=(core,)) for core in range(1, cores)]
+    for thread in threads:
+        thread.start()
+    copy(0)
+    for thread in threads:
+        thread.join()
+    return sum(rates) / cores

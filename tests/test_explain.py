@@ -1,0 +1,114 @@
+"""``Communicator.explain`` against what the call then does, and the table behind it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import hocket
+from hocket import Communicator
+from hocket.cli import app
+from hocket.errors import InvalidArgument
+from hocket.explain import Explanation
+from hocket.runtime import trace
+from hocket.tuning import NAMED, Call, choose
+
+SIZES = (96, 12 << 10, 3 << 19, 6 << 20)
+
+
+def explained_and_called(comm: Communicator) -> list[Explanation]:
+    """Every collective by name, in each size: what rank 0 says of it before, alone."""
+    found = []
+    for name in NAMED:
+        for size in SIZES:
+            if comm.rank == 0:
+                found.append(comm.explain(name, size))
+            shared = comm.size if name in ("all_gather", "gather") else 1
+            getattr(comm, name)(np.ones(size // 4 // shared, np.float32))
+    return found
+
+
+@pytest.mark.parametrize(("ranks", "threads", "caches"), [(2, 1, 1 << 40), (3, 1, 1 << 20), (2, 2, 1 << 22)])
+def test_a_call_does_what_was_said(
+    ranks: int, threads: int, caches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOCKET_CACHE_BYTES", str(caches))
+    monkeypatch.setenv(trace.VARIABLE, str(tmp_path / "trace.json"))
+    said = hocket.spawn(explained_and_called, ranks, threads=threads)[0]
+    events = json.loads((tmp_path / "trace.json").read_text())
+    (root,) = {e["pid"] for e in events if e["name"] == "process_name" and e["args"]["name"] == "rank 0"}
+    track = [e for e in events if e.get("cat") == "call" and e["pid"] == root and "args" in e and e["tid"] == 0]
+    assert len(track) == len(said)
+    for call, explanation in zip(sorted(track, key=lambda e: e["args"]["call"]), said, strict=True):
+        about = call["args"]
+        assert call["name"] == f"{explanation.program} ({about['bytes']} B)"
+        assert about["tile_bytes"] == explanation.tile
+        assert about["tiles"] == explanation.tiles
+        assert about["one_round"] == explanation.one_round
+        assert about["threads"] == explanation.threads
+        assert about["past_caches"] == explanation.past_caches == (explanation.touched > caches)
+    assert {e.one_round for e in said} == {True, False}
+    assert {e.past_caches for e in said} == ({False} if caches == 1 << 40 else {True, False})
+    assert {e.threads for e in said} == {1, threads}
+
+
+def facts(comm: Communicator) -> list[Explanation]:
+    if comm.rank:
+        return []
+    ordered = comm.explain("all_reduce", 1 << 24, reproducible="rank-order")
+    return [*(comm.explain("all_reduce", size) for size in (8, 1 << 24)), ordered, comm.explain("gather", 0, root=2)]
+
+
+def test_traffic_and_rounds_are_those_of_the_schedule() -> None:
+    small, large, ordered, nothing = hocket.spawn(facts, 3)[0]
+    assert (small.program, small.rounds, small.one_round) == ("one_shot_all_reduce", 1, True)
+    assert small.loaded + small.stored == 8 * (3**2 + 3 * 3)  # every rank copies in and reads all
+    assert (large.program, large.rounds) == ("ring_all_reduce", 2 * (3 - 1))
+    assert large.loaded + large.stored == pytest.approx((1 << 24) * (6 * 3 - 4), rel=1e-6)  # a ring of fused steps
+    assert (ordered.program, ordered.why) == ("one_shot_all_reduce", 'reproducible="rank-order", at any size')
+    assert nothing.loaded == nothing.stored == 0
+    assert large.predicted > (large.loaded + large.stored) / 3 / large.bandwidth
+    assert 0 < nothing.predicted < large.predicted
+
+
+def refused(comm: Communicator) -> None:
+    with pytest.raises(InvalidArgument, match="no collective 'all_reduced'"):
+        comm.explain("all_reduced", 8)
+    with pytest.raises(InvalidArgument, match="nbytes must be a number of bytes, not -1"):
+        comm.explain("all_reduce", -1)
+    with pytest.raises(InvalidArgument, match="root must be in"):
+        comm.explain("broadcast", 8, root=2)
+    comm.barrier()
+
+
+def test_wrong_arguments() -> None:
+    hocket.spawn(refused, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("all_reduce", 64 << 10), ("broadcast", 64 << 10), ("all_gather", 192 << 10)]
+)
+def test_small_is_up_to_a_limit(name: str, most: int) -> None:
+    assert choose(Call(name, 3, most)).line.when.text.startswith("small")
+    assert choose(Call(name, 3, most + 1)).line.when.text.startswith("large")
+    assert choose(Call(name, 3, None)).line.when.text.startswith("large")
+
+
+def test_large_calls_are_spread_over_threads() -> None:
+    assert choose(Call("all_reduce", 3, 1 << 20, threads=4)).instances == 4
+    assert choose(Call("all_reduce", 3, (1 << 20) - 1, threads=4)).instances == 1
+    assert choose(Call("all_gather", 3, 1 << 20, threads=4, uneven=True)).instances == 1
+
+
+def test_on_the_command_line() -> None:
+    shown = CliRunner().invoke(app, ["explain", "broadcast", "-n", "2", "--size", "64K"])
+    assert shown.exit_code == 0
+    assert "broadcast of 65536 bytes on 2 ranks" in shown.output
+    found = json.loads(CliRunner().invoke(app, ["explain", "broadcast", "-n", "2", "--size", "64K", "--json"]).output)
+    assert found["program"] in shown.output
+    for wrong in (["explain", "broadcats"], ["explain", "broadcast", "-n", "2", "--root", "2"]):
+        assert CliRunner().invoke(app, wrong).exit_code == 2
