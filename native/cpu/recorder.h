@@ -44,18 +44,18 @@ class Clock {
     Pair made_;
 };
 
-// A call. Times are ticks; 0 is none. `number` is the same on all ranks. `plan`: the number of what is called (Communicator). `agreed`: when all
-// ranks had entered it, none if it was not carried out. `unit` and `tile` in bytes (interpreter.h).
+// A call. Times are ticks; 0 is none. `number` is the same on all ranks. `plan`: the number of what is called
+// (Communicator). `agreed`: when all ranks had entered it, none if it was not carried out. `unit` and `tile` in bytes.
 struct CallEvent {
-    u64 number, plan, begin, agreed, end, unit, tile, tiles;
-    u32 threads, fault;
-    bool one_round, streams;
+    u64 number = 0, plan = 0, begin = 0, agreed = 0, end = 0, unit = 0, tile = 0, tiles = 0;
+    u32 threads = 0, fault = 0;
+    bool one_round = false, streams = false;
 };
 
 // A step on one tile. `bytes` is the length of its operands in this tile.
 struct StepEvent {
-    u64 call, begin, end, tile, bytes;
-    u32 block, step;
+    u64 call = 0, begin = 0, end = 0, tile = 0, bytes = 0;
+    u32 block = 0, step = 0;
 };
 
 template <class Event> class Tape {
@@ -98,10 +98,12 @@ struct WatchedCpu : Cpu {
     const Clock& clock;
     Tape<StepEvent>& tape;
     StepEvent now;
-    bool stalled = false;  // since `now.end`
+    bool stalled;  // since `now.end`
 
+    // `begun`: when the first thread begins, at once; others come when they are awake.
     WatchedCpu(const Cpu& cpu, Recorder& recorder, u32 thread, u64 call, u64 begun)
-        : Cpu(cpu), clock(recorder.clock), tape(recorder.steps[thread]), now{.call = call, .end = begun} {}
+        : Cpu(cpu), clock(recorder.clock), tape(recorder.steps[thread]), now{.call = call, .end = begun},
+          stalled(thread != 0) {}
 
     void begins() {
         now.bytes = 0;

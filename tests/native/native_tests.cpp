@@ -327,6 +327,14 @@ void teams() {
             mine.patience = {5, 2};
             mine.threads = threads;
             mine.team_bytes = mine.cache_bytes = 0;
+            Recorder recorder(threads, 64, 1 << 16);
+            mine.recorder = &recorder;
+            std::atomic<bool> over{false};
+            std::thread reader([&] {  // a timeline may be read while another thread is in a call
+                while (!over)
+                    for (const Tape<StepEvent>& tape : recorder.steps)
+                        for (const StepEvent& event : tape.events()) CHECK(event.begin <= event.end && event.call <= 100);
+            });
             Communicator communicator(rank, kRanks, memory, {}, mine);
             Writer writer(rank, kRanks, kRanks * kRings, 0, 2);
             for (u32 number = 0; number < kRings; ++number) {
@@ -350,9 +358,19 @@ void teams() {
                 CHECK(outcome.fault == Fault::kNone);
                 for (u64 i = 0; i < n; ++i) CHECK(result[i] == int(kRanks * (i * 5 + u64(round)) + 1000));
             }
+            over = true;
+            reader.join();
+            u64 expected = 0, found = 0;
+            for (const CallEvent& call : recorder.calls.events()) expected += call.tiles * plan.header().steps;
+            for (const Tape<StepEvent>& tape : recorder.steps) {
+                found += tape.events().size();
+                CHECK(tape.dropped() == 0);
+            }
+            CHECK(found == expected);  // once the calls are full, steps are not recorded either
+            CHECK(recorder.calls.dropped() == 100 - 64);
         });
     }
-    std::puts("teams: sums are right");
+    std::puts("teams: sums are right, and every step is recorded once");
 }
 
 // Everyone sends its buffer to everyone and adds up what it gets: in one round as long as the buffer is small, inlined
