@@ -29,7 +29,7 @@ from hocket.ir.schedule import Rank, Receive, Schedule, Send
 VARIABLE = "HOCKET_TRACE"
 MOST_CALLS = 1 << 15
 MOST_STEPS = 1 << 16
-"""What a communicator records, of steps on each thread; 2.5 and 3.5 MB."""
+"""What a communicator records, of steps on each thread; 2.6 and 3.1 MB."""
 
 _TRACKS = 1 << 16  # numbers of tracks of a communicator: its calls have the first, thread block b has that and b + 1
 _NEXT, _CLOSE = b",\n", b"\n]\n"  # after an event
