@@ -1,7 +1,8 @@
 """The text of each stage. What is printed for an Instruction DAG or a Schedule parses back to an equal value.
 
 Operands: ``in[2]``, ``in[2:+3]`` (3 chunks), ``in[2:+3x4]`` (4 apart); ``<E`` and ``>E`` for the two ends of edge E;
-``<P.C`` receives from rank P on channel C, ``>P.C`` sends to it. Everything after ``#`` says where a step came from.
+``<P.C`` receives from rank P on channel C, ``>P.C`` sends to it, ``>P.C@1.in[2]`` with the message in place, in[2] of
+rank 1. Everything after ``#`` says where a step came from.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def print_schedule(schedule: Schedule, *, locations: bool = True, only: frozense
 # ---------------------------------------------------------------------------------------------------------------
 
 _SPAN = re.compile(r"(in|out|sc)\[(\d+)(?::\+(\d+)(?:x(\d+))?)?\]\Z")
-_END = re.compile(r"([<>])(\d+)\.(\d+)\Z")
+_END = re.compile(r"([<>])(\d+)\.(\d+)(?:@(\d+)\.(.*))?\Z")
 _EDGE = re.compile(r"([<>])(\d+)\Z")
 _FROM = re.compile(r"(.+):([0-9]{1,9}):([0-9]{1,9})\Z")
 _DIGITS = 18
@@ -255,8 +256,13 @@ def _connection(word: str, lines: _Lines, otherwise: str = "") -> Receive | Send
     match = _END.match(word)
     if match is None:
         lines.fail(f"expected {otherwise}a connection such as <1.0 or >1.0, found {word!r}")
-    peer, channel = lines.int(match[2]), lines.int(match[3])
-    return Receive(peer, channel) if match[1] == "<" else Send(peer, channel)
+    peer, channel, at = lines.int(match[2]), lines.int(match[3]), None
+    if match[4] is not None:
+        place = _SPAN.match(match[5])
+        if place is None:
+            lines.fail(f"expected a place such as in[2] after @, found {match[5]!r}")
+        at = _span(place, lines.int(match[4]), lines)
+    return Receive(peer, channel, at) if match[1] == "<" else Send(peer, channel, at)
 
 
 def _step(rank: int, number: int, lines: _Lines) -> Step:

@@ -54,6 +54,7 @@ def lower_apart(schedule: Schedule, rank: int) -> Plan | None:
 
 
 def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
+    assert not schedule.in_place(), "a plan knows messages in slots only"
     collective = schedule.collective
     widths = _widths(schedule)
     places, eager = _one_round(schedule)
