@@ -106,7 +106,7 @@ CATALOGUE = (
         ANY,
         "the ring over both links of a rank",
         hops="2 * (p // 2)",
-        rounds="2 * (p - 1)",
+        rounds="≤ 2 * (p - 1)",
         volume="2 * (p - 1) / p",
         reductions="(p - 1) / p",
         sums="across-ranks",
