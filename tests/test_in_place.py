@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hocket.errors import InvalidSchedule
+from hocket import AllReduce, Program, Schedule, chunk, prove
+from hocket.errors import Deadlock, InvalidSchedule, PostconditionFailed, Race, TargetLimit, UninitializedChunk
+from hocket.formats.msccl_xml import write
 from hocket.ir.text import parse_schedule, print_schedule
 from hocket.semantics import reference
+from hocket.verify import both_orders
+from tests.property import mutants
 
 TWO_SHOT = """
 schedule "two-shot"
@@ -100,3 +104,165 @@ rank 1 scratch 0
 """
     with pytest.raises(InvalidSchedule, match="of several kinds"):
         parse_schedule(text)
+
+
+# The proof --------------------------------------------------------------------------------------------------
+
+
+def broadcast(body: str, chunks: int = 1, ranks: int = 2) -> Schedule:
+    """A Broadcast from its ranks, thread blocks and steps."""
+    collective = f"broadcast(ranks={ranks}, chunks={chunks}, root=0)"
+    return parse_schedule(f'schedule "case"\ncollective {collective}\nprotocol auto\nslots 1\n{body}')
+
+
+PUSHED = """
+rank 0 scratch 0
+  block 0 >1.0
+    0: r0l1-s1l1 in[0] -> >1.0@1.out[0] out[0]
+rank 1 scratch 1
+  block 0 <0.0
+    0: recv <0.0@1.out[0] -> out[0]
+  block 1
+    0: copy out[0] -> sc[0]  after 0.0
+"""
+
+PULLED = """
+rank 0 scratch 0
+  block 0
+    0: copy in[0] -> out[0]
+  block 1 >1.0
+    0: send out[0] -> >1.0@0.out[0]  after 0.0
+  block 2 <1.1
+    0: recv <1.1 -> in[0]
+    1: copy in[0] -> out[0]
+rank 1 scratch 0
+  block 0 <0.0 >0.1
+    0: recv <0.0@0.out[0] -> out[0]
+    1: send out[0] -> >0.1
+"""
+"""The root stores to what it has offered, once the reader has answered."""
+
+
+def test_what_is_right_is_proven() -> None:
+    assert prove(parse_schedule(TWO_SHOT)).slots == 1
+    assert prove(broadcast(PUSHED)).slots == 1
+    assert prove(broadcast(PULLED)).slots == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "accesses"),
+    [
+        pytest.param(PUSHED, "  after 0.0", "", {(0, "writes"), (1, "reads")}, id="read before it is there"),
+        pytest.param(
+            PUSHED,
+            "copy out[0] -> sc[0]  after 0.0",
+            "copy sc[0] -> out[0]",
+            {(0, "writes"), (1, "writes")},
+            id="stored twice",
+        ),
+        pytest.param(PULLED, "  after 0.0", "", {(0, "writes"), (1, "reads")}, id="offered before it is stored"),
+        pytest.param(
+            PULLED, "recv <1.1 -> in[0]", "recv <1.1 -> out[0]", None, id="stored again once the reader has answered"
+        ),
+        pytest.param(
+            PULLED,
+            "    0: recv <1.1 -> in[0]\n    1: copy in[0] -> out[0]",
+            "    0: copy in[0] -> out[0]  after 1.0\n    1: recv <1.1 -> in[0]",
+            {(0, "writes"), (1, "reads")},
+            id="stored again while it may be read",
+        ),
+    ],
+)
+def test_what_another_rank_does_to_memory_is_an_access(
+    text: str, old: str, new: str, accesses: set[tuple[int, str]] | None
+) -> None:
+    assert old in text
+    schedule = broadcast(text.replace(old, new))
+    if accesses is None:
+        prove(schedule)
+        return
+    with pytest.raises(Race) as caught:
+        prove(schedule)
+    race = caught.value
+    assert {(race.first.rank, race.first_access), (race.second.rank, race.second_access)} == accesses
+    for order in both_orders(schedule, race):
+        assert mutants.shows(schedule, race, order)
+
+
+def test_two_ranks_that_store_to_a_third_race() -> None:
+    schedule = broadcast(
+        """
+rank 0 scratch 0
+  block 0 >1.0
+    0: r0l1-s1l1 in[0] -> >1.0 out[0]
+  block 1 >2.0
+    0: send in[0] -> >2.0@2.out[0]
+rank 1 scratch 0
+  block 0 <0.0 >2.0
+    0: rcs <0.0 -> >2.0@2.out[0] out[0]
+rank 2 scratch 0
+  block 0 <0.0
+    0: recv <0.0@2.out[0] -> out[0]
+  block 1 <1.0
+    0: recv <1.0@2.out[0] -> out[0]
+""",
+        ranks=3,
+    )
+    with pytest.raises(Race) as caught:
+        prove(schedule)
+    assert (caught.value.first.rank, caught.value.second.rank, caught.value.rank) == (0, 1, 2)
+
+
+def test_values_are_followed_to_where_they_lie() -> None:
+    wrong = """
+rank 0 scratch 0
+  block 0 >1.0
+    0: send in[1] -> >1.0@0.in[1]
+    1: copy in[0:+2] -> out[0:+2]
+rank 1 scratch 0
+  block 0 <0.0
+    0: recv <0.0@0.in[1] -> out[0]
+    1: copy out[0] -> out[1]
+"""
+    with pytest.raises(PostconditionFailed) as failed:
+        prove(broadcast(wrong, chunks=2))
+    assert (failed.value.rank, failed.value.index) == (1, 0)
+    nothing = wrong.replace("in[1]", "out[1]").replace("    1: copy in[0:+2] -> out[0:+2]\n", "")
+    with pytest.raises(UninitializedChunk) as empty:
+        prove(broadcast(nothing, chunks=2))
+    assert (empty.value.rank, empty.value.buffer, empty.value.index) == (0, "out", 1)
+
+
+def test_messages_in_place_can_wait_for_each_other() -> None:
+    stuck = """
+schedule "stuck"
+collective allreduce(ranks=2, chunks=2, inplace)
+protocol auto
+slots 1
+rank 0 scratch 0
+  block 0 <1.0 >1.0
+    0: rrc <1.0@1.in[0] in[0] -> in[0]
+    1: send in[1] -> >1.0@0.in[1]
+rank 1 scratch 0
+  block 0 <0.0 >0.0
+    0: rrc <0.0@0.in[1] in[1] -> in[1]
+    1: send in[0] -> >0.0@1.in[0]
+"""
+    with pytest.raises(Deadlock) as caught:
+        prove(parse_schedule(stuck))
+    assert {name.rank for name in caught.value.cycle} == {0, 1}
+
+
+def test_a_race_names_the_lines_of_the_program() -> None:
+    with Program(AllReduce(2, inplace=True)) as p:
+        total = chunk(0, "in", 0).reduce(chunk(1, "in", 0))
+        total.copy(1, "in", 0, storage="pull")
+    (early,) = [mutant for kind, mutant in mutants.mutants(p.compile(storage="peer")) if kind == "wait removed"]
+    with pytest.raises(Race, match=r"test_in_place\.py") as caught:
+        prove(early)
+    assert {caught.value.first.rank, caught.value.second.rank} == {0, 1}
+
+
+def test_no_file_for_another_runtime_is_made_of_it() -> None:
+    with pytest.raises(TargetLimit, match="compiled for storage 'fifo'"):
+        write(parse_schedule(TWO_SHOT))

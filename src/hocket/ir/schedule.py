@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct, structs
 
-from hocket.collectives import Collective
+from hocket.collectives import BufferName, Collective
 from hocket.errors import ChannelConflict, InvalidSchedule, StepName, UnmatchedTransfer, Where
 from hocket.ir.chunk_dag import Span, buffer_sizes, misplaced, shares_chunk
 from hocket.ir.instr_dag import Shape, opcode
@@ -352,18 +352,21 @@ def _check_operands(schedule: Schedule, rank: int, block: int, number: int, step
                 raise InvalidSchedule(
                     "a step uses one end of a connection twice", schedule.step_name(rank, block, number)
                 )
-    reads, writes = step.reads(), step.writes()
-    for i, target in enumerate(writes):
-        for source in reads:
+    written: dict[tuple[int, BufferName], list[Span]] = {}
+    for target in step.writes():
+        others = written.setdefault((target.rank, target.buffer), [])
+        for other in others:
+            if shares_chunk(target, other):
+                raise InvalidSchedule(
+                    f"a step writes {target} and {other}, which overlap", schedule.step_name(rank, block, number)
+                )
+        others.append(target)
+    for source in step.reads():
+        for target in written.get((source.rank, source.buffer), ()):
             # Equal is fine, as in a reduce; and mostly they are one object.
             if source is not target and source != target and shares_chunk(source, target):
                 raise InvalidSchedule(
                     f"a step reads {source} and writes {target}, which overlap", schedule.step_name(rank, block, number)
-                )
-        for other in writes[:i]:
-            if shares_chunk(target, other):
-                raise InvalidSchedule(
-                    f"a step writes {target} and {other}, which overlap", schedule.step_name(rank, block, number)
                 )
 
 
