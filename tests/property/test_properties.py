@@ -16,7 +16,7 @@ from hocket.collectives import members
 from hocket.errors import Deadlock, HocketError
 from hocket.ir.chunk_dag import ChunkDag
 from hocket.ir.instr_dag import Arrival, Departure, InstrDag
-from hocket.ir.schedule import Wait
+from hocket.ir.schedule import Receive, Wait
 from hocket.ir.text import Stage, parse_instr_dag, parse_schedule, print_instr_dag, print_schedule
 from hocket.program import STORAGES
 from hocket.semantics import Machine, Stuck
@@ -145,6 +145,32 @@ def test_one_tile_decides_about_deadlock(seed: int) -> None:
             except Stuck:
                 stuck = True
             assert stuck == deadlock, tiles
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds)
+def test_no_rank_is_visited_after_it_has_left(seed: int) -> None:
+    """A rank leaves when its steps are done and what is pulled from it has been received."""
+    rng = random.Random(seed)
+    schedule = random_case(rng).program().compile(storage="peer")
+    machine = Machine[int](schedule, lambda r, i, _: r + i, lambda *terms: sum(terms), slots=schedule.slots)
+    steps = {(r, b): block.steps for r, rank in enumerate(schedule.ranks) for b, block in enumerate(rank.thread_blocks)}
+
+    def left(rank: int) -> bool:
+        waits_for = [place for place, its in steps.items() if machine.progress(place) < len(its)]
+        pulls = (
+            any(isinstance(s, Receive) and s.pulls and s.peer == rank for s in step.srcs)
+            for place in waits_for
+            for step in steps[place][machine.progress(place) :]
+        )
+        return not any(place[0] == rank for place in waits_for) and not any(pulls)
+
+    while running := [place for place, its in steps.items() if machine.progress(place) < len(its)]:
+        place = rng.choice([place for place in running if machine.ready(place)])
+        step = steps[place][machine.progress(place)]
+        for span in (*step.reads(), *step.writes()):
+            assert not left(span.rank)
+        machine.event(place)
 
 
 @settings(max_examples=40, deadline=None)

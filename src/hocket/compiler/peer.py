@@ -22,7 +22,7 @@ from msgspec import structs
 from hocket.collectives import BufferName
 from hocket.compiler.accumulate import lengths
 from hocket.ir.chunk_dag import Span, Storage
-from hocket.ir.instr_dag import Departure, Edge, Instr, InstrDag
+from hocket.ir.instr_dag import Departure, Destination, Edge, Instr, InstrDag
 
 
 def peer(dag: InstrDag) -> InstrDag:
@@ -40,7 +40,7 @@ pulled, before if it is pushed. None: the instruction itself does."""
 
 @dataclass(slots=True)
 class _Transfer:
-    """``ways``: how it could still be stored in place, the best first, each with the place."""
+    """The instructions at its ends, and how it could still lie in place, the best way first, each with the place."""
 
     sender: int = 0
     receiver: int = 0
@@ -55,8 +55,11 @@ class _Transfer:
 
 
 class _Placing:
+    """``values``: where in user memory what each instruction sends can be read."""
+
     def __init__(self, dag: InstrDag) -> None:
         self.dag = dag
+        self.values = [_value(instr) for instr in dag.instrs]
         self.transfers = [_Transfer() for _ in dag.edges]
         for i, instr in enumerate(dag.instrs):
             for edge in instr.departures:
@@ -72,7 +75,7 @@ class _Placing:
                     transfer.ways.append((way, span))
 
     def run(self) -> InstrDag:
-        while doomed := [transfer for transfer in self._illegal() if transfer.ways]:
+        while doomed := list(self._illegal()):
             for transfer in doomed:
                 del transfer.ways[0]
         if not any(transfer.ways for transfer in self.transfers):
@@ -81,12 +84,12 @@ class _Placing:
 
     def _ways(self, edge: Edge, transfer: _Transfer) -> Iterator[tuple[Storage, Span, int]]:
         """Where a transfer could lie, by its two instructions alone, and the one that then moves it."""
-        sending, receiving = self.dag.instrs[transfer.sender], self.dag.instrs[transfer.receiver]
+        receiving = self.dag.instrs[transfer.receiver]
         found: list[tuple[Storage, Span, int]] = []
         target = receiving.dsts[0]
         if len(receiving.srcs) == len(receiving.dsts) == 1 and type(target) is Span and target.buffer != "sc":
             found.append(("push", target, transfer.sender))
-        value = _value(sending)
+        value = self.values[transfer.sender]
         if value is not None:
             found.append(("pull", value, transfer.receiver))
         if edge.storage == "fifo":
@@ -94,7 +97,7 @@ class _Placing:
         yield from sorted(found, key=lambda way: way[0] != edge.storage)
 
     def _illegal(self) -> Iterator[_Transfer]:
-        """Transfers whose place is not left alone, as all others are stored now."""
+        """Transfers whose place is not left alone, with all others where they would lie now."""
         accesses: dict[Chunk, list[_Access]] = {}
         stores: dict[Chunk, list[_Access]] = {}
         for i, instr in enumerate(self.dag.instrs):
@@ -136,51 +139,55 @@ class _Placing:
         number: list[int] = []
         offers: set[int] = set()
         for i, instr in enumerate(dag.instrs):
-            pulled = tuple(d for d in instr.dsts if type(d) is Departure and self.transfers[d.edge].goes("pull"))
+            pulled: list[Destination] = []
+            rest: list[Destination] = []
+            for target in instr.dsts:
+                offered = type(target) is Departure and self.transfers[target.edge].goes("pull")
+                (pulled if offered else rest).append(target)
             learns = any(self.transfers[edge].goes("push") for edge in instr.arrivals)
             # An offer accesses nothing, so what learns of a later value in its place need not wait for it.
             before = tuple([number[j] for j in dag.after[i] if not (learns and j in offers)])
-            if not pulled or len(pulled) == len(instr.dsts):
+            if not pulled or not rest:
                 if pulled:
                     offers.add(i)
                 number.append(len(instrs))
                 instrs.append(instr)
                 after.append(before)
                 continue
-            rest = structs.replace(instr, dsts=tuple([d for d in instr.dsts if d not in pulled]))
-            value = _value(instr)
+            value = self.values[i]
             assert value is not None
-            offer = Instr(instr.rank, (value,), pulled, instr.where)
+            offer = Instr(instr.rank, (value,), tuple(pulled), instr.where)
+            others = structs.replace(instr, dsts=tuple(rest))
             here = len(instrs)
             if instr.srcs == (value,):
                 number.append(here + 1)
-                instrs += offer, rest
+                instrs += offer, others
                 after += before, before
             else:
                 number.append(here)
-                instrs += rest, offer
+                instrs += others, offer
                 after += before, (here,)
         return replace(dag, instrs=tuple(instrs), after=tuple(after), edges=self._edges())
 
     def _edges(self) -> tuple[Edge, ...]:
         """The transfers with their places. What was on one channel and goes one way stays on one."""
         taken: dict[tuple[int, int], set[int]] = {}
-        for edge, transfer in zip(self.dag.edges, self.transfers, strict=True):
+        for e, transfer in zip(self.dag.edges, self.transfers, strict=True):
             if not transfer.ways:
-                taken.setdefault((edge.src, edge.dst), set()).add(edge.base or 0)
+                taken.setdefault((e.src, e.dst), set()).add(e.base or 0)
         bases: dict[tuple[int, int, Storage, int | None], int] = {}
         edges: list[Edge] = []
-        for edge, transfer in zip(self.dag.edges, self.transfers, strict=True):
+        for e, transfer in zip(self.dag.edges, self.transfers, strict=True):
             if not transfer.ways:
-                edges.append(edge)
+                edges.append(e)
                 continue
             way, at = transfer.ways[0]
-            key = edge.src, edge.dst, way, edge.base
+            key = e.src, e.dst, way, e.base
             if key not in bases:
-                used = taken.setdefault((edge.src, edge.dst), set())
+                used = taken.setdefault((e.src, e.dst), set())
                 bases[key] = next(base for base in count() if base not in used)
                 used.add(bases[key])
-            edges.append(structs.replace(edge, base=bases[key], at=at))
+            edges.append(Edge(e.src, e.dst, e.count, bases[key], e.instance, e.where, e.storage, at))
         return tuple(edges)
 
 
