@@ -52,7 +52,7 @@ def mutants(schedule: Schedule) -> Iterator[Mutant]:
         others = (*steps[:s], *steps[s + 1 :])
         if any(isinstance(target, Send) and target.at is not None for target in step.dsts):
             kind = "stored early" if step.moves else "offered early"
-            yield kind, _with(schedule, r, b, (replace(step, waits=()), *others))
+            yield kind, _with(schedule, r, b, (structs.replace(step, waits=()), *others))
         if any(isinstance(source, Receive) and source.pulls for source in step.srcs):
             yield "read late", _with(schedule, r, b, (*others, step))
     for slots in range(1, schedule.slots):
@@ -86,12 +86,12 @@ def _moved(step: Step, peer: int, channel: int) -> Step:
 
     def moved(operand: Source | Destination) -> Source | Destination:
         if isinstance(operand, Span):
-            return operand if step.moves else replace(operand, index=operand.index + 1)
+            return operand if step.moves else structs.replace(operand, index=operand.index + 1)
         if operand.at is None or (step.moves and (operand.peer, operand.channel) != (peer, channel)):
             return operand
-        return replace(operand, at=replace(operand.at, index=operand.at.index + 1))
+        return structs.replace(operand, at=structs.replace(operand.at, index=operand.at.index + 1))
 
-    return replace(step, srcs=tuple(map(moved, step.srcs)), dsts=tuple(map(moved, step.dsts)))
+    return structs.replace(step, srcs=tuple(map(moved, step.srcs)), dsts=tuple(map(moved, step.dsts)))
 
 
 def _with(schedule: Schedule, r: int, b: int, steps: tuple[Step, ...]) -> Schedule:
