@@ -7,7 +7,7 @@ lies in place (storage peer), ``at`` a span of one of the two ranks' input or ou
 sender's memory it is *pulled*: the step that sends has only that span as source, and moves nothing, it says that the
 value is there; the step that receives reads it. In the receiver's memory it is *pushed*: the step that sends stores it
 there; the step that receives has only that span as destination, and moves nothing, it learns that the value is there.
-All messages of a connection go one way; those in place have no slots, and any number may be outstanding.
+All messages of a connection are of one kind; those in place have no slots, and any number may be outstanding.
 
 A rank touches another's memory only between that rank's beginning a call and leaving it: all have begun before any
 step, and a rank leaves when its steps are done and what is pulled from it has been received.
@@ -315,7 +315,7 @@ _Traffic = tuple[list[Span | None], list[Span | None]]
 
 
 def _check_traffic(connection: tuple[int, int, int], sent: list[Span | None], received: list[Span | None]) -> None:
-    """Both ends agree about the messages, and all go one way."""
+    """Both ends agree about the messages, and all are of one kind."""
     sender, receiver, channel = connection
     if len(sent) != len(received):
         raise UnmatchedTransfer(sender, receiver, channel, len(sent), len(received))
