@@ -60,14 +60,12 @@ rank 1 scratch 0
     )
 
 
-def test_what_is_not_written_is_copied() -> None:
+def test_what_is_not_written_is_copied_by_what_reads_it() -> None:
     assert (
         shown(tree.broadcast(2, 0).compile())
         == """ scratch 0
   block 0 >1.0
-    0: send in[0] -> >1.0
-  block 1
-    0: copy in[0] -> out[0]
+    0: r0l1-s1l1 in[0] -> >1.0 out[0]
 rank 1 scratch 0
   block 0 <0.0
     0: recv <0.0 -> out[0]
@@ -154,6 +152,19 @@ def test_waits_order() -> None:
         "send out[0] -> >1.0",
         "copy in[1] -> out[1]",
         "copy in[3] -> out[3]",
+    ]
+
+
+def test_what_is_sent_twice_is_copied_once() -> None:
+    """What is not sent, or only together with what is copied already, is copied by itself."""
+    steps = (Step((X[1],), (SEND,)), Step((BOTH,), (Send(1, 1),)))
+    found = apart(Broadcast(2, chunks=3, inplace=True), 0, part(steps))
+    assert found is not None
+    assert [str(step) for block in found.thread_blocks for step in block.steps] == [
+        "r0l1-s1l1 in[1] -> >1.0 out[1]",
+        "send in[0:+2] -> >1.1",
+        "copy in[0] -> out[0]",
+        "copy in[2] -> out[2]",
     ]
 
 

@@ -332,6 +332,11 @@ NB_MODULE(_native, m) {
         .def(
             "start_refusal", [](Member& member, std::string why) { return new Flight(member, std::move(why)); },
             "why"_a, nb::keep_alive<0, 1>())
+        .def("traffic",
+             [](const Member& member) {
+                 const Traffic moved = member.communicator->traffic();
+                 return std::make_tuple(moved.loaded, moved.stored);
+             })
         .def("leave", [](Member& member) { member.communicator->leave(); })
         .def("forked", &Member::forked)
         .def("fail",

@@ -84,7 +84,8 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
       lifelines_(std::move(lifelines)),
       settings_(settings),
       calls_(settings.first),
-      outcomes_(settings.threads) {
+      outcomes_(settings.threads),
+      moved_(settings.threads) {
     for (CallHeader& line : control_[rank_].headers) line.signature = signature(line.terms);
 }
 
@@ -131,6 +132,7 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
             Cpu cpu{kernel, control_, rank_, false, false};
             execution(call.input ? call.input + shift : nullptr, call.input ? call.output : call.output + shift)
                 .send(cpu, plan.pointers_.data());
+            add(0, cpu.moved);
         }
     }
     Outcome entered = call.units ? enter(mine, counted, kNobody) : enter(mine, plan.name_, plan.author_);
@@ -176,6 +178,7 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
                                   return false;
                               });
         cpu.drain();
+        add(thread, cpu.moved);
         return found;
     };
     if (threads == 1) return work(0);
@@ -195,6 +198,23 @@ Outcome Communicator::barrier() { return enter({}, "barrier", kBarrier); }
 Outcome Communicator::exchange(const std::string& word) { return enter({.digest = kExchange}, word, kNobody); }
 
 Outcome Communicator::refuse(const std::string& why) { return enter({.flags = kRefused}, why, kNobody); }
+
+// A line has one writer at a time: the threads of one call have each their own, and calls do not overlap. Relaxed: a
+// reader elsewhere gets a number, and nothing else by it.
+void Communicator::add(u32 thread, const Traffic& moved) {
+    Traffic& sum = moved_[thread].sum;
+    __atomic_store_n(&sum.loaded, sum.loaded + moved.loaded, __ATOMIC_RELAXED);  // pairs with `traffic`
+    __atomic_store_n(&sum.stored, sum.stored + moved.stored, __ATOMIC_RELAXED);  // pairs with `traffic`
+}
+
+Traffic Communicator::traffic() const {
+    Traffic all{};
+    for (const Moved& moved : moved_) {
+        all.loaded += __atomic_load_n(&moved.sum.loaded, __ATOMIC_RELAXED);  // pairs with `add`
+        all.stored += __atomic_load_n(&moved.sum.stored, __ATOMIC_RELAXED);  // pairs with `add`
+    }
+    return all;
+}
 
 // Sets the ends to the slots of connections, which are empty before a call.
 void Communicator::open(Plan& plan, const Geometry& geometry, u64 slots) {

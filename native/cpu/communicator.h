@@ -126,6 +126,9 @@ class Communicator {
     // Enters a call only to say that this rank cannot take part in it.
     Outcome refuse(const std::string& why);
 
+    // What the kernels have moved in all calls that have ended. May be called while another thread is in a call.
+    Traffic traffic() const;
+
     // Ends the communicator: with a reason every other rank raises at once, without one only a rank that still needs
     // this one.
     // May be called while another thread is in a call.
@@ -138,6 +141,10 @@ class Communicator {
 
   private:
     friend class Plan;
+
+    struct alignas(kLine) Moved {
+        Traffic sum{};
+    };
 
     // Whoever gives the same text in every call is its author; others have the number kNobody.
     static constexpr u64 kNobody = 0, kBarrier = 1, kFirstPlan = 2;
@@ -152,6 +159,7 @@ class Communicator {
     bool failed(u32 rank) const;
     void open(Plan& plan, const Geometry& geometry, u64 slots);
     void open_round(Plan& plan, const Geometry& geometry, u64 call);
+    void add(u32 thread, const Traffic& moved);
     u64 most_of_slot(const PlanHeader& h, u64 slots) const;
     int reserve(Plan& plan, const Geometry& geometry, u64 slots);
     u64 touched(const Plan& plan, const Call& call, const Geometry& geometry, u64 slots) const;
@@ -169,6 +177,7 @@ class Communicator {
     std::unique_ptr<char, decltype(&std::free)> scratch_{nullptr, &std::free};  // aligned to kAlign
     u64 scratch_bytes_ = 0;
     std::vector<Outcome> outcomes_;  // of the threads of one call
+    std::vector<Moved> moved_;       // by each thread in all calls
     std::atomic_flag marked_;
     Team team_;
 };

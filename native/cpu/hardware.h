@@ -44,14 +44,23 @@
 
 namespace hocket {
 
+// Bytes that were read from sources and written to destinations: k and m times those of a kernel call.
+struct Traffic {
+    u64 loaded;
+    u64 stored;
+};
+
 struct Cpu {
     Kernel kernel;
     RankBlock* control;
     u32 rank;
     bool together;  // several threads drive the thread blocks of this rank
     bool streams;   // what nobody reads again in this call is stored past the caches
+    Traffic moved{};  // by the kernel calls so far
 
     void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last) {
+        moved.loaded += k * bytes;
+        moved.stored += m * bytes;
         kernel(dsts, m, srcs, k, bytes, streams ? last : 0);
     }
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hocket.collectives import whole
 from hocket.errors import InvalidArgument, caller
 from hocket.ir.schedule import Schedule
+from hocket.ir.traffic import Traffic
 from hocket.program import Contract
 from hocket.runtime import launch
 from hocket.runtime.bootstrap import meet
@@ -549,6 +550,13 @@ class Communicator:
             return self._endpoint.start_barrier()
         self._endpoint.barrier()
         return None
+
+    def traffic(self) -> Traffic:
+        """Bytes that the kernels of this rank have loaded and stored in all calls that have ended.
+
+        What one call moved is the difference of two of them; ``hocket.ir.traffic`` says the same from the schedule.
+        """
+        return self._endpoint.traffic()
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """A new communicator of the ranks that give the same ``color``, in order of ``key``, then of rank.

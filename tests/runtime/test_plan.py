@@ -12,6 +12,7 @@ from hocket.algorithms import all_pairs, direct, hierarchical, knomial, ring, tr
 from hocket.errors import Location, UnevenSize
 from hocket.ir.chunk_dag import Span
 from hocket.ir.geometry import check_size, chunk_length
+from hocket.ir.messages import MOST_READERS
 from hocket.ir.schedule import Narrowing, Rank, Receive, Schedule, Send, Step, ThreadBlock
 from hocket.ir.text import parse_schedule
 from hocket.runtime import segments
@@ -235,7 +236,8 @@ def test_multicasts() -> None:
     apart = tables(tree.broadcast(5, 1).compile(opcodes=True), 1)
     assert not apart["multicast"]
     assert [c["more"] for c in apart["connection"]] == [0, 0, 0]
-    most = _native.MOST_READERS
+    most = MOST_READERS
+    assert most == _native.MOST_READERS
     for ranks, found in ((most + 1, 1), (most + 2, 0)):
         crowd = tables(knomial.broadcast(ranks, ranks).compile(), 0)
         assert len(crowd["multicast"]) == found

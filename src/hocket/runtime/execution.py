@@ -33,6 +33,7 @@ from hocket.errors import (
 )
 from hocket.ir.geometry import check_units
 from hocket.ir.schedule import Schedule, verify
+from hocket.ir.traffic import Traffic
 from hocket.runtime import caches
 from hocket.runtime.bootstrap import Meeting, gather
 from hocket.runtime.buffers import Array, Bound, Layout, layout_of, name_of
@@ -250,6 +251,10 @@ class Endpoint:
     def _end_barrier(self, outcome: Outcome | None) -> None:
         if outcome is not None:
             self._raise(outcome, None)
+
+    def traffic(self) -> Traffic:
+        """See ``Communicator.traffic``."""
+        return Traffic(*self._alive().traffic())
 
     def split(self, color: int | None, key: int) -> Endpoint | None:
         """See ``Communicator.split``."""

@@ -12,13 +12,11 @@ import numpy as np
 from hocket import _native
 from hocket.ir.chunk_dag import Span
 from hocket.ir.memory import apart, last_stores
+from hocket.ir.messages import Connection, multicasts, one_round
 from hocket.ir.schedule import Rank, Receive, Schedule, Send, Step
 
 _PLACES = {"in": 0, "out": 1, "sc": 2}
 _RECEIVE, _SEND = 3, 4
-
-Connection = tuple[int, int, int]
-"""(source rank, destination rank, channel)."""
 
 _Event = tuple[int, int, int] | tuple[int, int, int, int]
 """The end of a step (rank, thread block, step), or a message of a connection, by its number."""
@@ -57,13 +55,13 @@ def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
     assert not schedule.in_place(), "a plan knows messages in slots only"
     collective = schedule.collective
     widths = _widths(schedule)
-    places, eager = _one_round(schedule)
+    round_ = one_round(schedule)
     work, depth = pace(schedule)
     fan: Counter[int] = Counter()
     for (source, target, _), width in widths.items():
         fan.update({source: width, target: width})
-    multicasts = _multicasts(schedule)
-    readers = {(m.source, r, m.channel): (i, n) for i, m in enumerate(multicasts) for n, r in enumerate(m.readers)}
+    shared = multicasts(schedule)
+    readers = {(m.source, r, m.channel): (i, n) for i, m in enumerate(shared) for n, r in enumerate(m.readers)}
     own = sorted((c for c in widths if rank in c[:2]), key=lambda c: (readers.get(c, (-1, 0)), c))
     number = {connection: i for i, connection in enumerate(own)}
 
@@ -112,10 +110,10 @@ def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
                 "channel": channel,
                 "sends": int(sends),
                 "width": 0 if sends and reader else widths[src, dst, channel],
-                "place": places.get((src, dst, channel), 0),
+                "place": 0 if round_ is None else round_.places[src, dst, channel],
                 "multicast": multicast + 1,
                 "reader": reader,
-                "more": len(multicasts[multicast].readers) - 1 if sends and multicast >= 0 and not reader else 0,
+                "more": len(shared[multicast].readers) - 1 if sends and multicast >= 0 and not reader else 0,
             }
         )
     header = {
@@ -131,13 +129,13 @@ def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
         "fan": max(fan.values(), default=1),
         "work": work,
         "depth": depth,
-        "eager": eager,
+        "eager": 0 if round_ is None else round_.chunks,
         "blocks": len(blocks),
         "steps": len(steps),
         "operands": len(operands),
         "waits": len(waits),
         "connections": len(connections),
-        "multicasts": len(multicasts),
+        "multicasts": len(shared),
     }
     tables = (
         ("header", [header]),
@@ -146,7 +144,7 @@ def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
         ("operand", operands),
         ("wait", waits),
         ("connection", connections),
-        ("multicast", [{"source": m.source, "channel": m.channel, "messages": m.messages} for m in multicasts]),
+        ("multicast", [{"source": m.source, "channel": m.channel, "messages": m.messages} for m in shared]),
     )
     return Plan(
         words=b"".join(_pack(kind, records) for kind, records in tables),
@@ -216,78 +214,6 @@ def _widths(schedule: Schedule) -> dict[Connection, int]:
         for connection in ends:
             widths[connection] = max(widths.get(connection, 1), _count(step))
     return widths
-
-
-@dataclass(frozen=True, slots=True)
-class _Multicast:
-    """Connections that are always sent on together, ``messages`` times a tile: one slot holds what all of them carry.
-
-    That is what the schedule means: a step that sends on several connections waits for a slot on each.
-    """
-
-    source: int
-    channel: int
-    readers: tuple[int, ...]
-    messages: int
-
-
-def _multicasts(schedule: Schedule) -> list[_Multicast]:
-    """Those of all ranks, at most one of a rank on a channel."""
-    found: dict[tuple[int, int], _Multicast] = {}
-    for source, rank in enumerate(schedule.ranks):
-        for block in rank.thread_blocks:
-            if len(block.sends) < 2:
-                continue
-            used: dict[Send, list[int]] = {}
-            for s, step in enumerate(block.steps):
-                for target in step.dsts:
-                    if isinstance(target, Send):
-                        used.setdefault(target, []).append(s)
-            together: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-            for send, steps in used.items():
-                together.setdefault((send.channel, tuple(steps)), []).append(send.peer)
-            for (channel, when), peers in together.items():
-                if 1 < len(peers) <= _native.MOST_READERS:
-                    found.setdefault((source, channel), _Multicast(source, channel, tuple(sorted(peers)), len(when)))
-    return list(found.values())
-
-
-def _one_round(schedule: Schedule) -> tuple[dict[Connection, int], int]:
-    """Where messages begin in the senders' eager areas, if all can be sent before any is received; chunks of an area.
-
-    So it is if every connection carries one message, and a step that sends comes in its thread block after none that
-    waits or receives, nor after one that writes what it reads. Then nothing orders it after anything but those, and as
-    there are no races, it reads what the rank began with. Equal messages of a rank are one. Without places, a schedule
-    takes more than one round.
-    """
-    places: dict[Connection, int] = {}
-    most = 0
-    for source, rank in enumerate(schedule.ranks):
-        messages: dict[tuple[Span | Receive, ...], int] = {}
-        end = 0
-        for block in rank.thread_blocks:
-            written: set[tuple[str, int]] = set()
-            late = False  # it has waited, or received
-            for step in block.steps:
-                sends = [d for d in step.dsts if isinstance(d, Send)]
-                spans = [s for s in step.srcs if isinstance(s, Span)]
-                late = late or bool(step.waits) or len(spans) < len(step.srcs)
-                stale = any((s.buffer, index) in written for s in spans for index in s.indices())
-                written.update((d.buffer, index) for d in step.dsts if isinstance(d, Span) for index in d.indices())
-                if not sends:
-                    continue
-                if late or stale or step.dsts[0] != sends[0]:
-                    return {}, 0
-                if step.srcs not in messages:
-                    messages[step.srcs] = end
-                    end += _count(step)
-                for send in sends:
-                    connection = source, send.peer, send.channel
-                    if connection in places:
-                        return {}, 0
-                    places[connection] = messages[step.srcs]
-        most = max(most, end)
-    return places, most
 
 
 def _count(step: Step) -> int:
