@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hocket.collectives import AllToAll
 from hocket.ir.chunk_dag import Span
 from hocket.ir.geometry import bounds, chunk_length, output_units
-from hocket.ir.memory import apart
+from hocket.ir.memory import apart as lying_apart
 from hocket.ir.messages import EAGER_BYTES, multicasts, one_round
 from hocket.ir.schedule import Destination, Schedule, Send, Step
 
@@ -42,13 +42,13 @@ def traffic(
     n: int,
     itemsize: int,
     *,
-    split: bool = True,
+    apart: bool = True,
     tile: int | None = None,
     units: Sequence[Sequence[int]] | None = None,
 ) -> tuple[Traffic, ...]:
     """What each rank moves in a call on units of ``n`` elements of ``itemsize`` bytes, exactly as the runtime runs it.
 
-    ``split``: the arrays lie apart; it tells only where the schedule is in-place. ``tile``: as given to the call; it
+    ``apart``: the arrays lie apart; it tells only where the schedule is in-place. ``tile``: as given to the call; it
     tells only which calls take one round. ``units``: elements of each unit of each rank's input, where they are not
     all n; n is then the longest of them.
     """
@@ -87,8 +87,8 @@ def traffic(
     def of_rank(rank: int) -> Traffic:
         part = schedule.ranks[rank]
         loaded = stored = 0
-        if split and collective.alias(rank) is not None:
-            part = apart(collective, rank, part) or part
+        if apart and collective.alias(rank) is not None:
+            part = lying_apart(collective, rank, part) or part
         sent = set()
         for block in part.thread_blocks:
             for step in block.steps:
