@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count
+
 from hocket import AllReduce, Program, Ref, chunk
 from hocket.algorithms.movement_avoiding import by_socket
 
@@ -12,11 +15,11 @@ def all_reduce(ranks: int, sockets: int = 2, instances: int = 1) -> Program:
     That rank then stores the sum for all others at once. One socket would be two-shot all-pairs. In place.
     """
     groups = by_socket(ranks, sockets)
+    scratch = [count() for _ in range(ranks)]
     with Program(AllReduce(ranks, chunks=ranks, inplace=True), name="dpml_all_reduce", instances=instances) as p:
         for own, members in enumerate(groups):
             for place, rank in enumerate(members):
-                scratch = ranks * rank
-                total = _gather(chunk(rank, "in", rank), rank, members, rank, scratch, 2 + own)
+                total = _add(chunk(rank, "in", rank), members, rank, rank, scratch[rank], 2 + own)
                 for group in groups:
                     if group is members:
                         continue
@@ -24,16 +27,17 @@ def all_reduce(ranks: int, sockets: int = 2, instances: int = 1) -> Program:
                     part = chunk(leader, "in", rank)
                     if len(group) > 1:  # each connection has one message, which so can wait in its slot
                         ch = 2 + own + place // len(group) * len(groups)
-                        part = _gather(part.copy(leader, "sc", scratch + leader), leader, group, rank, scratch, ch)
-                    total = total.reduce(part.copy(rank, "sc", scratch + leader, ch=1))
+                        part = part.copy(leader, "sc", next(scratch[leader]))
+                        part = _add(part, group, leader, rank, scratch[leader], ch)
+                    total = total.reduce(part.copy(rank, "sc", next(scratch[rank]), ch=1))
                 for step in range(1, ranks):
                     total.copy((rank + step) % ranks, "in", rank)
     return p
 
 
-def _gather(total: Ref, leader: int, group: range, index: int, scratch: int, ch: int) -> Ref:
+def _add(total: Ref, group: range, leader: int, index: int, scratch: Iterator[int], ch: int) -> Ref:
     """``total``, at the leader of a group, with chunk ``index`` of its other ranks."""
     for peer in group:
         if peer != leader:
-            total = total.reduce(chunk(peer, "in", index).copy(leader, "sc", scratch + peer, ch=ch))
+            total = total.reduce(chunk(peer, "in", index).copy(leader, "sc", next(scratch), ch=ch))
     return total

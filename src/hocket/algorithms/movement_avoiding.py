@@ -56,10 +56,9 @@ def _sum(last: int, index: int, sockets: Sequence[Sequence[int]]) -> Ref:
     """The sum of chunk ``index`` of all ranks, at rank ``last``, where the chain of its own socket ends."""
     own = next(group for group in sockets if last in group)
     total = _chain(own, last, index)
-    for number, group in enumerate(sockets):
-        if group is not own:
-            part = _chain(group, group[index % len(group)], index)
-            total = total.reduce(part.copy(last, "sc", number))
+    for number, group in enumerate(group for group in sockets if group is not own):
+        part = _chain(group, group[index % len(group)], index)
+        total = total.reduce(part.copy(last, "sc", number))
     return total
 
 
