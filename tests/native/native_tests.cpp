@@ -1,6 +1,7 @@
 // The native core with ranks as threads: the same interpreter, call headers and waiting as between processes, where
 // sanitizers can see all of it. `native_tests` runs everything; `native_tests litmus` only the one-way tests, of which
-// at least one must turn red under ThreadSanitizer for each memory order that is weakened (run_sanitizers.sh).
+// at least one must turn red under ThreadSanitizer for each memory order that is weakened (run_sanitizers.sh);
+// `native_tests traffic` given plans, for test_lackey.py to see what memory they touch.
 
 #include <array>
 #include <atomic>
@@ -677,9 +678,50 @@ void bad_plans() {
     std::puts("bad plans: refused");
 }
 
+std::vector<u32> read_words(const char* file) {
+    std::vector<u32> words;
+    std::FILE* from = std::fopen(file, "rb");
+    CHECK(from != nullptr);
+    for (u32 word; std::fread(&word, sizeof word, 1, from) == 1;) words.push_back(word);
+    std::fclose(from);
+    return words;
+}
+
+// Runs plans of float32 sums, one a rank: `count` calls on units of n elements. Says where buffers and slots lie, in
+// which nothing else is read or written but by memset, and what the kernels count. Plans have no scratch.
+void traffic(u64 count, u64 n, u64 tile, char** files, u32 ranks) {
+    Arena arena(ranks);
+    std::mutex talking;
+    on_threads(ranks, [&](u32 rank) {
+        ThreadMemory memory(arena);
+        Settings mine = settings(4);
+        mine.patience = {0, 0};
+        Communicator communicator(rank, ranks, memory, {}, mine);
+        Plan plan(communicator, read_words(files[rank]), 1, "traffic");
+        CHECK(plan.header().scratch == 0);
+        const u64 unit = n * sizeof(float), bytes[] = {plan.header().input_blocks * unit, plan.header().output_blocks * unit};
+        const Block input = lines(bytes[0]), output = lines(bytes[1]);
+        const Call call{static_cast<char*>(input.get()), static_cast<char*>(output.get()), nullptr, nullptr, 0, n, tile,
+                        type_named("float32"), 0, true};
+        for (u64 done = 0; done < count; ++done) CHECK(communicator.run(plan, call).fault == Fault::kNone);
+        CHECK(communicator.barrier().fault == Fault::kNone);
+        const std::lock_guard<std::mutex> held(talking);
+        const Traffic moved = communicator.traffic();
+        std::printf("counted %u %llu %llu\n", rank, moved.loaded, moved.stored);
+        std::printf("memory %p %llu\nmemory %p %llu\n", input.get(), bytes[0], output.get(), bytes[1]);
+    });
+    for (const auto& [name, block] : arena.windows)
+        std::printf("memory %p %llu\n", static_cast<void*>(static_cast<char*>(block.get()) + kPage), Arena::kBytes);
+}
+
 }  // namespace
 
 int main(int arguments, char** words) {
+    if (arguments > 5 && std::string(words[1]) == "traffic") {
+        traffic(std::strtoull(words[2], nullptr, 0), std::strtoull(words[3], nullptr, 0),
+                std::strtoull(words[4], nullptr, 0), words + 5, u32(arguments - 5));
+        return 0;
+    }
     const bool only_litmus = arguments > 1 && std::string(words[1]) == "litmus";
     litmus_slots();
     litmus_round();

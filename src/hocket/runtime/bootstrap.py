@@ -28,6 +28,7 @@ from hocket import _native
 from hocket.errors import BootstrapFailed, HocketError, PeerFailed
 from hocket.runtime import segments, stores
 from hocket.runtime.launchers import RANK, SIZE, TOKEN, Place, place
+from hocket.runtime.sockets import filled
 
 _LAUNCHER = "HOCKET_LAUNCHER"  # "descriptor:inode" of a socket on which the launcher says that a rank has ended
 _BATCH = 128  # descriptors in one message; the kernel takes 253
@@ -43,7 +44,7 @@ class Meeting:
     """What a rank has once all have met. Descriptors belong to it until they are taken.
 
     ``lifelines[r]`` is readable once rank r is gone; -1 for the own rank. ``cores``: those of each rank, of all that
-    they may use together; 0 where there are more ranks than cores.
+    they may use together; 0 where there are more ranks than cores. ``sockets``: those that the ranks fill.
     """
 
     rank: int
@@ -52,6 +53,7 @@ class Meeting:
     lifelines: list[int]
     own_lifeline: socket.socket | None
     cores: int
+    sockets: int = 1
 
     def leave(self) -> None:
         """Close all but the memory."""
@@ -157,12 +159,12 @@ def _host(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
             listener.bind(_address(here))
             listener.listen(here.size)
             host.await_hellos(listener)
-            cores = _cores(host.cores) // here.size
+            cores, sockets = _cores(set().union(*host.cores)) // here.size, filled(host.cores)
             try:
                 memory = segments.create(here.size, here.token)
             except BootstrapFailed as error:
                 raise BootstrapFailed(f"rank {here.name(0)}: {error.reason}", error.help) from error
-            host.hand_out(memory, cores)
+            host.hand_out(memory, cores, sockets)
             host.await_answers()
             host.dismiss({})
         except BaseException as error:
@@ -175,7 +177,7 @@ def _host(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
             if failed is error:
                 raise
             raise failed from error
-    return Meeting(0, here.size, memory, host.lifelines, None, cores)
+    return Meeting(0, here.size, memory, host.lifelines, None, cores, sockets)
 
 
 class _Host:
@@ -183,7 +185,7 @@ class _Host:
 
     def __init__(self, here: Place, timeout: float, watched: Mapping[int, int | None]) -> None:
         self.lifelines = [-1] * here.size
-        self.cores = set(os.sched_getaffinity(0))
+        self.cores = [os.sched_getaffinity(0)] * here.size  # of each rank, once it has come
         self._here = here
         self._timeout = timeout
         self._deadline = time.monotonic() + timeout
@@ -210,11 +212,11 @@ class _Host:
                     for guest in self._accept(listener):
                         waiting.register(guest, selectors.EVENT_READ)
 
-    def hand_out(self, memory: int, cores: int) -> None:
+    def hand_out(self, memory: int, cores: int, sockets: int) -> None:
         """Give every guest all lifelines and the memory."""
         for guest in self._guests.values():
             with suppress(ConnectionError):  # it is gone: await_answers will see
-                _send(guest, {"cores": cores}, [], self._deadline)
+                _send(guest, {"cores": cores, "sockets": sockets}, [], self._deadline)
                 for sent in range(0, self._here.size, _BATCH):
                     _send(guest, {}, self.lifelines[sent : sent + _BATCH], self._deadline)
                 _send(guest, {}, [memory], self._deadline)
@@ -284,7 +286,7 @@ class _Host:
             raise
         self._guests[hello["rank"]] = guest
         (self.lifelines[hello["rank"]],) = descriptors
-        self.cores |= set(hello["cores"])
+        self.cores[hello["rank"]] = set(hello["cores"])
         return True
 
     def _accept(self, listener: socket.socket) -> list[socket.socket]:
@@ -336,7 +338,8 @@ def _join(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
             }
             with suppress(ConnectionError):  # it may have said why it left
                 _send(host, hello, [own.fileno()], deadline)
-            cores = int(hear()["cores"])
+            told = hear()
+            cores, sockets = int(told["cores"]), int(told["sockets"])
             while len(received) < here.size + 1:
                 hear()
             segments.check(received[-1], here.token)
@@ -353,7 +356,7 @@ def _join(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
             if failed is error:
                 raise
             raise failed from error
-    return Meeting(here.rank, here.size, received[-1], received[:-1], None, cores)
+    return Meeting(here.rank, here.size, received[-1], received[:-1], None, cores, sockets)
 
 
 def _connect(

@@ -57,13 +57,14 @@ def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
     widths = _widths(schedule)
     round_ = one_round(schedule)
     work, depth = pace(schedule)
-    fan: Counter[int] = Counter()
-    for (source, target, _), width in widths.items():
-        fan.update({source: width, target: width})
     shared = multicasts(schedule)
     readers = {(m.source, r, m.channel): (i, n) for i, m in enumerate(shared) for n, r in enumerate(m.readers)}
     own = sorted((c for c in widths if rank in c[:2]), key=lambda c: (readers.get(c, (-1, 0)), c))
     number = {connection: i for i, connection in enumerate(own)}
+    fan: Counter[int] = Counter()
+    for (source, target, channel), width in widths.items():
+        further_reader = readers.get((source, target, channel), (0, 0))[1] > 0
+        fan.update({target: width} if further_reader else {source: width, target: width})
 
     def further(place: Span | Receive | Send) -> bool:
         """Whether a place is for a reader of a multicast beyond the first: what the first reads is there for all."""
