@@ -22,7 +22,7 @@ from hocket import Communicator, Program
 from hocket.algorithms import all_pairs, chain, direct, knomial, movement_avoiding, recursive_halving, ring, tree
 from hocket.cli.measure import unit
 
-BATCHES = 30
+BATCHES = 20
 CANDIDATES: dict[str, dict[str, Callable[[int], Program]]] = {
     "all_reduce": {
         "one-shot": all_pairs.one_shot_all_reduce,

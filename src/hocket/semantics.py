@@ -306,7 +306,7 @@ def reference(
     """Execute a schedule on one array a rank and return one output a rank: what every runtime must give, bit by bit.
 
     ``inputs[r]`` is flat, with as many units of n elements as the collective says; or ``units[r]`` are the elements of
-    each, and those of the outputs follow. The order of events is drawn from ``seed``. Output chunks that the collective
+    each, and those of the outputs follow; where no rank has an input, n is 0. The order of events is drawn from ``seed``. Output chunks that the collective
     leaves free, and no step writes, are zero. Raises UnevenSize or UnevenCounts as a communicator does.
     """
     collective = schedule.collective
@@ -317,14 +317,14 @@ def reference(
         raw = reference(schedule, [x.view(np.uint8) for x in inputs], op, seed=seed, slots=slots, units=sizes)
         return [out.view(dtype) for out in raw]
     if units is None:
-        n = next(len(inputs[r]) // collective.input_blocks(r) for r in ranks if collective.input_blocks(r))
+        n = next((len(inputs[r]) // collective.input_blocks(r) for r in ranks if collective.input_blocks(r)), 0)
         check_size(schedule, n, dtype.itemsize)
         units, results = (
             [[n] * blocks(r) for r in ranks] for blocks in (collective.input_blocks, collective.output_blocks)
         )
     else:
         check_units(schedule)
-        n = max(map(max, filter(None, units)))
+        n = max(map(max, filter(None, units)), default=0)
         results = output_units(collective, units)
     machine = Machine[Array](
         schedule,

@@ -12,6 +12,7 @@ import hocket
 from hocket import Communicator, Program, Schedule
 from hocket.algorithms import all_pairs, chain, direct, dpml, knomial, movement_avoiding, ring
 from hocket.ir.traffic import Traffic, traffic
+from hocket.runtime.counts import Counts
 
 MOST = 16
 ELEMENTS = (17, 30_011)
@@ -118,3 +119,49 @@ def test_kernels_count_what_schedules_and_formulas_say() -> None:
                         assert total(said) == formula * n * 4 * entry.blocks, where
                         met += 1
     assert met == 2 * sum(map(len, given.values()))
+
+
+def by_counts(comm: Communicator, cases: Sequence[tuple[Schedule, list[Counts]]]) -> list[Traffic]:
+    """The traffic of this rank in calls with uneven units, and in one that two threads share."""
+    found = []
+    for schedule, counts in cases:
+        mine = counts[comm.rank]
+        x, out = (np.ones(sum(rows), np.float32) if rows else None for rows in (mine.inputs, mine.outputs))
+        before = comm.traffic()
+        comm._endpoint.run(schedule, x, out, "sum", counts=mine)
+        found.append(comm.traffic() - before)
+    before = comm.traffic()
+    comm.run(ring.all_reduce(3).compile(instances=2), np.ones(1 << 18, np.float32))
+    return [*found, comm.traffic() - before]
+
+
+def test_uneven_units_and_threads() -> None:
+    rows = (5000, 0, 777)
+    sent = ((3, 5000, 0), (0, 1, 70), (900, 2, 0))
+    gathers = [Counts.agree(rows, 3, rank, 1, 3) for rank in range(3)]
+    scatters = [Counts.agree(rows, 3, rank, 3, 1) for rank in range(3)]
+    exchanges = [Counts.exchange((sent[rank], [row[rank] for row in sent]), 3) for rank in range(3)]
+    cases = [
+        (ring.all_gather(3).compile(), gathers),
+        (direct.reduce_scatter(3).compile(), scatters),
+        (direct.all_to_all(3).compile(), exchanges),
+    ]
+    counted = hocket.spawn(by_counts, 3, (cases,), threads=2)
+    for number, (schedule, counts) in enumerate(cases):
+        units = [each.inputs for each in counts]
+        said = traffic(schedule, max(map(max, units)), 4, units=units)
+        assert tuple(one[number] for one in counted) == said, schedule.name
+    assert total(traffic(direct.all_gather(3).compile(), 5000, 4, units=[[n] for n in rows])) == 7 * 5777 * 4
+    said = traffic(ring.all_reduce(3).compile(instances=2), 1 << 18, 4, apart=False)
+    assert tuple(one[-1] for one in counted) == said
+
+
+def test_a_call_of_one_round_stores_a_message_once() -> None:
+    """And loads it again for the sum; with a tile for which it is no round, it is sent over slots."""
+    schedule = all_pairs.one_shot_all_reduce(3).compile()
+    once = Traffic(loaded=4 * 400, stored=2 * 400)
+    assert traffic(schedule, 100, 4) == (once,) * 3
+    assert total(traffic(schedule, 2000, 4)) == total(traffic(schedule, 2000, 4, tile=64)) == 18 * 8000
+    sums = Traffic(loaded=4 * 1500, stored=2 * 1500)
+    assert traffic(direct.all_to_all(2).compile(), 500, 3) == (Traffic(3 * 1500, 3 * 1500),) * 2
+    assert traffic(schedule, 500, 3) == (sums,) * 3
