@@ -1,8 +1,8 @@
 """Which program of a collective is fastest, by size: ``python benchmarks/crossover.py [--ranks P ...] [--json FILE]``.
 
 Of each collective by name, the programs that the choice is made from (hocket/tuning.py) run in turn on the same
-buffers, back to back, in float32. A row has the microseconds of a call of the first, and the time of each other in units
-of that: medians over batches, in each of which all have run, of the slowest rank.
+buffers, back to back, in float32. A row has the microseconds of a call of the first, and the time of each other in
+units of that: medians over batches, in each of which all have run, of the slowest rank.
 """
 
 from __future__ import annotations

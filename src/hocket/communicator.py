@@ -514,10 +514,10 @@ class Communicator:
                 x, out = rows.arrays(x, out)
                 count = rows.bytes(x, out)
             size: Literal["small", "large", "spread"] = "large"
-            if count is not None and is_small(name, self.size, count):
-                size = "small"
-            elif counts is None and self._endpoint.threads > 1 and count is not None and count >= _SPREAD_BYTES:
+            if counts is None and self._endpoint.threads > 1 and count is not None and count >= _SPREAD_BYTES:
                 size = "spread"
+            elif count is not None and is_small(name, self.size, count):
+                size = "small"
             choice = name, operator.index(root), reproducible, size
             schedule = self._defaults.get(choice) or self._default(choice)
         except Exception as error:
@@ -535,7 +535,8 @@ class Communicator:
 
     def _default(self, choice: _Choice) -> Schedule:
         name, root, reproducible, size = choice
-        program = default_program(name, self.size, root, reproducible, small=size == "small")
+        sockets = self._endpoint.sockets
+        program = default_program(name, self.size, root, reproducible, small=size == "small", sockets=sockets)
         instances = self._endpoint.threads if size == "spread" else 1
         schedule = self._defaults[choice] = program.compile(instances=instances, reproducible=reproducible)
         return schedule

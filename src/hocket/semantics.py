@@ -306,8 +306,9 @@ def reference(
     """Execute a schedule on one array a rank and return one output a rank: what every runtime must give, bit by bit.
 
     ``inputs[r]`` is flat, with as many units of n elements as the collective says; or ``units[r]`` are the elements of
-    each, and those of the outputs follow; where no rank has an input, n is 0. The order of events is drawn from ``seed``. Output chunks that the collective
-    leaves free, and no step writes, are zero. Raises UnevenSize or UnevenCounts as a communicator does.
+    each, and those of the outputs follow. Where no rank has an input, n is 0. The order of events is drawn from
+    ``seed``. Output chunks that the collective leaves free, and no step writes, are zero. Raises UnevenSize or
+    UnevenCounts as a communicator does.
     """
     collective = schedule.collective
     ranks = range(collective.size)

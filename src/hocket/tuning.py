@@ -2,19 +2,29 @@
 
 Small buffers take a program that sends all there is to send at once: up to 16 KB a rank, such a call costs one look at
 what the others have said (ARCHITECTURE.md, "One round"). It pays with traffic: every buffer goes to every rank that
-needs it. So small is what does not make the busiest rank send or receive more than ``_SMALL``.
+needs it. So small is what does not make the busiest rank send or receive more than a limit.
 
-Measured with ``benchmarks/crossover.py``, float32, on two cores that other work kept busy, so roughly: the time of the
-program for small buffers in units of that of the other, on 2, 4 and 8 ranks; medians over the sizes of a range.
+Others take a program that moves least (docs/traffic.md) in the fewest steps, which two-shot and direct ones do. They
+have a connection for every two ranks, so from 17 ranks on the rings are taken, which need less memory for slots; a root
+would add up large buffers of all others alone. Where ranks fill several sockets, sums stay within them first.
 
-| busiest rank | AllReduce | AllGather | ReduceScatter | Broadcast | Reduce |
-|---|---|---|---|---|---|
-| up to 16 KB | 0.79, 0.47, 0.38 | 1.01, 0.83, 0.67 | 0.63, 0.54, 0.53 | 1.02, 0.76, 0.76 | 1.00, 0.67, 0.80 |
-| up to 128 KB | 0.58, 0.87, 0.43 | 0.86, 1.00, 0.71 | 0.60, 0.59, 0.58 | 0.99, 0.68, 0.76 | 1.00, 0.80, 0.83 |
-| up to 512 KB | 0.53, 1.59, 1.46 | 0.74, 0.80, 1.18 | 0.02, 0.42, 0.43 | 0.92, 0.93, 0.85 | 1.02, 0.74, 0.83 |
+Measured with ``benchmarks/crossover.py``, float32, on two cores that other work kept busy, so roughly: times of a call
+in units of those of another program, on 4 and 8 ranks. All are the same on 2.
 
-One limit for all, that of AllReduce, whose other program moves least. It was measured through ``Communicator.run``,
-whose way through Python hides much of the difference below 16 KB.
+| bytes | AllReduce, two-shot / one-shot | ring / two-shot | ReduceScatter, ring / direct | AllGather, ring / direct |
+|---|---|---|---|---|
+| 16 KB | 1.52, 1.42 | 0.95, 1.63 | 1.40, 1.73 | 2.34, 1.50 |
+| 256 KB | 0.81, 0.61 | 1.05, 1.11 | 1.10, 1.50 | 1.23, 1.50 |
+| 1 MB | 0.98, 0.56 | 1.39, 1.57 | 1.09, 1.01 | 1.20, 1.49 |
+| 4 MB | 0.56, 0.40 | 1.48, 1.30 | 0.78, 1.08 | 1.77, 1.18 |
+| 16 MB | 0.62, 0.39 | 1.06, 1.10 | 1.07, 1.05 | 0.99, 1.06 |
+
+| bytes | Broadcast, tree / flat | chain / flat | Reduce, tree / flat | chain / flat |
+|---|---|---|---|---|
+| 256 KB | 1.42, 1.54 | 1.77, 1.95 | 0.96, 1.87 | 1.14, 2.01 |
+| 1 MB | 0.82, 1.21 | 1.24, 1.50 | 1.27, 1.18 | 1.29, 1.25 |
+| 4 MB | 1.19, 1.44 | 1.14, 1.56 | 0.99, 1.01 | 0.99, 0.96 |
+| 16 MB | 0.98, 1.08 | 1.00, 1.24 | 0.91, 0.76 | 0.90, 0.60 |
 """
 
 from __future__ import annotations
@@ -22,29 +32,57 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hocket.algorithms import all_pairs, direct, knomial, recursive_halving, ring, tree
+from hocket.algorithms import all_pairs, chain, direct, knomial, movement_avoiding, recursive_halving, ring
 from hocket.program import Contract, Program
 
 _SMALL = 128 << 10
 """Bytes that one rank sends or receives."""
 
+_FEW = 16
+"""Ranks up to which every two have a connection."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Programs:
-    """From the number of ranks and the root. ``blocks``: the larger buffer of a rank is a block for each rank."""
+    """From the number of ranks and the root, or of ranks, sockets and the root where there are several sockets.
+
+    ``limit``: bytes that one rank sends or receives of a small buffer. ``blocks``: the larger buffer of a rank is a
+    block for each rank.
+    """
 
     large: Callable[[int, int], Program]
     small: Callable[[int, int], Program]
     blocks: bool = False
+    limit: int = _SMALL
+    by_socket: Callable[[int, int, int], Program] | None = None
+
+
+def _flat_broadcast(ranks: int, root: int) -> Program:
+    return knomial.broadcast(ranks, max(2, ranks), root)
+
+
+def _flat_reduce(ranks: int, root: int) -> Program:
+    return knomial.reduce(ranks, max(2, ranks), root)
 
 
 _PROGRAMS = {
-    "all_reduce": _Programs(lambda p, _: ring.all_reduce(p), lambda p, _: all_pairs.one_shot_all_reduce(p)),
-    "all_gather": _Programs(lambda p, _: ring.all_gather(p), lambda p, _: direct.all_gather(p), True),
-    "reduce_scatter": _Programs(lambda p, _: ring.reduce_scatter(p), lambda p, _: direct.reduce_scatter(p), True),
+    "all_reduce": _Programs(
+        lambda p, _: all_pairs.all_reduce(p) if p <= _FEW else ring.all_reduce(p),
+        lambda p, _: all_pairs.one_shot_all_reduce(p),
+        by_socket=lambda p, sockets, _: movement_avoiding.all_reduce(p, sockets),
+    ),
+    "all_gather": _Programs(
+        lambda p, _: direct.all_gather(p) if p <= _FEW else ring.all_gather(p), lambda p, _: direct.all_gather(p), True
+    ),
+    "reduce_scatter": _Programs(
+        lambda p, _: direct.reduce_scatter(p) if p <= _FEW else ring.reduce_scatter(p),
+        lambda p, _: direct.reduce_scatter(p),
+        True,
+        by_socket=lambda p, sockets, _: movement_avoiding.reduce_scatter(p, sockets),
+    ),
     "all_to_all": _Programs(lambda p, _: direct.all_to_all(p), lambda p, _: direct.all_to_all(p), True),
-    "broadcast": _Programs(tree.broadcast, lambda p, root: knomial.broadcast(p, max(2, p), root)),
-    "reduce": _Programs(tree.reduce, lambda p, root: knomial.reduce(p, max(2, p), root)),
+    "broadcast": _Programs(_flat_broadcast, _flat_broadcast),
+    "reduce": _Programs(chain.reduce, _flat_reduce, limit=16 << 20, by_socket=movement_avoiding.reduce),
     "gather": _Programs(direct.gather, direct.gather, True),
     "scatter": _Programs(direct.scatter, direct.scatter, True),
 }
@@ -62,15 +100,27 @@ _REPRODUCIBLE: dict[Contract | None, Callable[[int], Program]] = {
 def is_small(name: str, ranks: int, size: int) -> bool:
     """Whether a call takes the program for small buffers. ``size``: bytes of the larger buffer of a rank with most."""
     busiest = size * (ranks - 1)
-    return busiest <= _SMALL * (ranks if _PROGRAMS[name].blocks else 1)
+    programs = _PROGRAMS[name]
+    return busiest <= programs.limit * (ranks if programs.blocks else 1)
 
 
 def default_program(
-    name: str, ranks: int, root: int = 0, reproducible: Contract | None = None, *, small: bool = False
+    name: str,
+    ranks: int,
+    root: int = 0,
+    reproducible: Contract | None = None,
+    *,
+    small: bool = False,
+    sockets: int = 1,
 ) -> Program:
-    """The program that a communicator runs for a collective that is called by name."""
+    """The program that a communicator runs for a collective that is called by name.
+
+    ``sockets``: those that the ranks fill, one after the other.
+    """
     chosen = _REPRODUCIBLE.get(reproducible)
     if chosen is not None and name == "all_reduce":
         return chosen(ranks)
     programs = _PROGRAMS[name]
+    if sockets > 1 and not small and programs.by_socket is not None:
+        return programs.by_socket(ranks, sockets, root)
     return (programs.small if small else programs.large)(ranks, root)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import hocket
 from hocket import Communicator
 from hocket.runtime.sockets import filled
+from hocket.tuning import default_program
 
 
 @pytest.fixture
@@ -44,3 +46,21 @@ def test_given(monkeypatch: pytest.MonkeyPatch) -> None:
     for given, sockets in (("2", 2), ("0", 1)):
         monkeypatch.setenv("HOCKET_SOCKETS", given)
         assert filled([{0}]) == sockets
+
+
+def sums(comm: Communicator) -> list[float]:
+    """Of calls by name on buffers that are not small, over all and over three ranks."""
+    few = comm.split(0 if comm.rank < 3 else None)
+    found = [float(comm.all_reduce(np.ones(100_000))[-1]), float(comm.reduce_scatter(np.ones(400_000))[-1])]
+    if few is not None:
+        found.append(float(few.all_reduce(np.ones(300_000))[-1]))
+    return [comm._endpoint.sockets, *found]
+
+
+def test_calls_by_name_take_programs_by_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_SOCKETS", "2")
+    assert hocket.spawn(sums, 4, threads=1) == [[2, 4.0, 4.0, 3.0]] * 3 + [[2, 4.0, 4.0]]
+    for name in ("all_reduce", "reduce_scatter", "reduce"):
+        assert default_program(name, 4, sockets=2).name == f"movement_avoiding_{name}"
+        for choice in (default_program(name, 4), default_program(name, 4, small=True, sockets=2)):
+            assert "movement" not in choice.name

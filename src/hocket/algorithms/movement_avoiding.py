@@ -17,9 +17,7 @@ from hocket import AllReduce, Program, Reduce, ReduceScatter, Ref, chunk
 
 def reduce_scatter(ranks: int, sockets: int = 2, instances: int = 1) -> Program:
     """The sum of each block ends at its rank. One socket would be the ring. In place."""
-    with Program(
-        ReduceScatter(ranks, inplace=True), name="movement_avoiding_reduce_scatter", instances=instances
-    ) as p:
+    with Program(ReduceScatter(ranks, inplace=True), name="movement_avoiding_reduce_scatter", instances=instances) as p:
         for r in range(ranks):
             _sum(r, r, by_socket(ranks, sockets))
     return p

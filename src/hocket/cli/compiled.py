@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hocket.cli.target import UsageError
-from hocket.ir.chunk_dag import ChunkDag
+from hocket.ir.chunk_dag import ChunkDag, Span
 from hocket.ir.instr_dag import InstrDag
+from hocket.ir.messages import stored_once
 from hocket.ir.schedule import PROTOCOLS, Schedule
 from hocket.ir.text import Stage
 from hocket.program import STORAGES, Program
@@ -57,7 +58,8 @@ class Options:
 
 @dataclass(frozen=True)
 class Facts:
-    """A schedule in numbers. ``traffic`` counts what all ranks read and write, in units of a rank's larger buffer."""
+    """A schedule in numbers. ``traffic``: what all ranks load and store, in units of a rank's larger buffer; of a large
+    one in place (hocket.ir.traffic)."""
 
     collective: str
     ranks: int
@@ -72,8 +74,14 @@ class Facts:
     def of(cls, schedule: Schedule) -> Facts:
         collective = schedule.collective
         chunks = max(max(collective.inputs(r), collective.outputs(r)) for r in range(collective.size))
-        steps = [step for _, _, _, step in schedule.steps()]
-        moved = sum((len(step.srcs) + len(step.dsts)) * (step.count or 0) for step in steps if step.moves)
+        free = stored_once(schedule)
+        moved = steps = 0
+        for rank, _, _, step in schedule.steps():
+            steps += 1
+            if not step.moves:
+                continue
+            stored = sum(type(target) is Span or (rank, target) not in free for target in step.dsts)
+            moved += (len(step.srcs) + stored) * (step.count or 0)
         blocks = [block for rank in schedule.ranks for block in rank.thread_blocks]
         return cls(
             collective=str(collective),
@@ -81,7 +89,7 @@ class Facts:
             protocol=schedule.protocol,
             thread_blocks=len(blocks),
             channels=len({end.channel for block in blocks for end in block.sends}),
-            steps=len(steps),
+            steps=steps,
             slots=schedule.slots,
             traffic=moved / chunks,
         )

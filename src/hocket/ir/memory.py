@@ -49,7 +49,8 @@ def apart(collective: Collective, rank: int, part: Rank) -> Rank | None:
 
     What is read before it is written is the input, everything else the output. What is never written is copied, where
     it can be by a step that reads it. The other ranks see no difference, so they need not know. None where that will
-    not do: a step writes to what is no output, reads both kinds at once, or is ordered with a write by other ranks only.
+    not do: a step writes to what is no output, reads both kinds at once, or is ordered with a write only by other
+    ranks.
     """
     alias = collective.alias(rank)
     assert alias is not None

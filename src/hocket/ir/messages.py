@@ -1,4 +1,4 @@
-"""How the messages of a schedule lie in shared memory: which connections share their slots, and what takes one round."""
+"""How messages lie in shared memory: which connections share their slots, and which schedules take one round."""
 
 from __future__ import annotations
 
@@ -50,6 +50,11 @@ def multicasts(schedule: Schedule) -> list[Multicast]:
                 if 1 < len(peers) <= MOST_READERS:
                     found.setdefault((source, channel), Multicast(source, channel, tuple(sorted(peers)), len(when)))
     return list(found.values())
+
+
+def stored_once(schedule: Schedule) -> set[tuple[int, Send]]:
+    """The ends, each with its rank, that cost a step no store: another reader of a multicast has the same slot."""
+    return {(m.source, Send(reader, m.channel)) for m in multicasts(schedule) for reader in m.readers[1:]}
 
 
 @dataclass(frozen=True, slots=True)

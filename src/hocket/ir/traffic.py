@@ -10,7 +10,7 @@ from hocket.collectives import AllToAll
 from hocket.ir.chunk_dag import Span
 from hocket.ir.geometry import bounds, chunk_length, output_units
 from hocket.ir.memory import apart as lying_apart
-from hocket.ir.messages import EAGER_BYTES, multicasts, one_round
+from hocket.ir.messages import EAGER_BYTES, one_round, stored_once
 from hocket.ir.schedule import Destination, Schedule, Send, Step
 
 
@@ -56,9 +56,9 @@ def traffic(
     if not itemsize or 64 % itemsize:
         n, itemsize = n * itemsize, 1
         units = None if units is None else [[length * itemsize for length in rank] for rank in units]
-    outputs = None if units is None else output_units(collective, units)
+    lengths = {"in": units, "out": None if units is None else output_units(collective, units)}
     chunk = chunk_length(collective.chunks, n, itemsize)
-    further = {(m.source, m.channel, reader) for m in multicasts(schedule) for reader in m.readers[1:]}
+    free = stored_once(schedule)
     pairwise = units is not None and isinstance(collective, AllToAll)
     once = None if pairwise else one_round(schedule)
     if once is not None:
@@ -76,10 +76,9 @@ def traffic(
             for span in spans:
                 if span.buffer == "sc":
                     continue
-                lengths = None
-                if units is not None and outputs is not None:
-                    lengths = units[rank] if span.buffer == "in" else outputs[rank]
-                place = bounds(collective, n, itemsize, span.index + j * span.stride, lengths)
+                given = lengths[span.buffer]
+                own = None if given is None else given[rank]
+                place = bounds(collective, n, itemsize, span.index + j * span.stride, own)
                 least = min(least, place.stop - place.start)
             total += least
         return total * itemsize
@@ -92,7 +91,7 @@ def traffic(
         sent = set()
         for block in part.thread_blocks:
             for step in block.steps:
-                targets = [d for d in step.dsts if type(d) is Span or (rank, d.channel, d.peer) not in further]
+                targets = [target for target in step.dsts if type(target) is Span or (rank, target) not in free]
                 if once is None:
                     groups = [targets]
                 else:

@@ -115,6 +115,7 @@ class Endpoint:
         self.size = meeting.size
         spins, yields = _PATIENCE[meeting.cores == 0]
         self.threads = threads or max(1, meeting.cores)
+        self.sockets = meeting.sockets
         self._own_lifeline: socket | None = meeting.own_lifeline
         try:
             self._member: _native.Member | None = _native.Member(
