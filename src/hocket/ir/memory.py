@@ -129,7 +129,7 @@ class _Move:
         if not chunks <= left:
             return step
         left -= chunks
-        return replace(step, dsts=(*step.dsts, self._in_output(source)))
+        return structs.replace(step, dsts=(*step.dsts, self._in_output(source)))
 
     def copies(self, left: set[int]) -> tuple[Step, ...]:
         """Steps that take chunks of the memory from the input to the output."""
@@ -142,7 +142,7 @@ class _Move:
 
     def _in_output(self, span: Span) -> Span:
         """Where what a span of the input has lies in the output."""
-        return replace(span, buffer="out", index=span.index + self._start["in"] - self._start["out"])
+        return structs.replace(span, buffer="out", index=span.index + self._start["in"] - self._start["out"])
 
     def _holder(self, source: Span, here: tuple[int, int], clock: Clock) -> BufferName | None:
         """The buffer that holds what is read. None: partly one, partly the other, or not known."""
