@@ -9,7 +9,8 @@ have a connection for every two ranks, so from 17 ranks on the rings are taken, 
 would add up large buffers of all others alone. Where ranks fill several sockets, sums stay within them first.
 
 Measured with ``benchmarks/crossover.py``, float32, on two cores that other work kept busy, so roughly: times of a call
-in units of those of another program, on 4 and 8 ranks. All are the same on 2.
+in units of those of another program, on 4 and 8 ranks; on 2 all do the same. The rows up to 256 KB, ReduceScatter and
+AllGather are from before multicast slots became larger, which only they can have gained from.
 
 | bytes | AllReduce, two-shot / one-shot | ring / two-shot | ReduceScatter, ring / direct | AllGather, ring / direct |
 |---|---|---|---|---|
