@@ -48,6 +48,10 @@ char* Arena::allocate(u64 bytes) {
 
 void Arena::release(char* at, u64 bytes) {
     u64 first = place(at), end = first + whole_pages(std::max(bytes, u64(1)));
+    {
+        const std::lock_guard<std::mutex> held(keeping_);
+        if (std::any_of(kept_.begin(), kept_.end(), [&](u64 kept) { return kept - first < end - first; })) return;
+    }
     const Extent& extent = extent_of(first);
     auto next = free_.lower_bound(first);
     if (next != free_.end() && next->first == end && end < extent.place + extent.bytes) {
@@ -71,6 +75,11 @@ u64 Arena::place(const char* at) const {
         if (skip < extents_[e].bytes) return extents_[e].place + skip;
     }
     return kNowhere;
+}
+
+void Arena::keep(u64 place) {
+    const std::lock_guard<std::mutex> held(keeping_);
+    kept_.push_back(place);
 }
 
 void Arena::forked() {

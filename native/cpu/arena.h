@@ -4,10 +4,11 @@
 // before it together, so there are few. What is free lies in a list in order of place, of which the first that is long
 // enough is taken: so the file stays short, and so does what others map of it. Memory that was used stays the arena's.
 //
-// Used under the GIL only, but for `place`.
+// Used under the GIL only, but for what says otherwise.
 #pragma once
 
 #include <map>
+#include <mutex>
 #include <vector>
 
 #include "memory.h"
@@ -31,6 +32,9 @@ class Arena {
     // Where in the file an address lies; kNowhere for any other. Any thread may ask for memory that it holds.
     u64 place(const char* at) const;
 
+    // Never gives away again what was allocated around that place: a rank that is late may still access it. Any thread.
+    void keep(u64 place);
+
     // In a child after fork: what was allocated is the child's own from here on, and nothing more can be.
     void forked();
 
@@ -51,6 +55,8 @@ class Arena {
     Extent extents_[kMostExtents]{};
     u64 extended_ = 0;           // how many there are: stored after the extent
     std::map<u64, u64> free_;    // place and bytes; not joined across extents
+    std::mutex keeping_;
+    std::vector<u64> kept_;
 };
 
 // An array's memory in an arena.

@@ -201,6 +201,9 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
     }
     if (found.fault == Fault::kNone && way != kThroughSlots) found = await_readers(running);
     found.way = way;
+    if (found.fault != Fault::kNone && way != kThroughSlots)
+        for (const u64 place : {lies.input, lies.output})
+            if (place != kNowhere) memory_.keep(place);
     return found;
 }
 

@@ -100,7 +100,7 @@ struct Outcome {
     bool stalled = false;  // `stall` says where the execution stood
     Stall stall{};
     double waited = 0;
-    std::vector<CallHeader> said;  // with kMismatch, by every rank
+    std::vector<CallHeader> said{};  // with kMismatch, by every rank
     Way way = kThroughSlots;       // how the call went
 };
 

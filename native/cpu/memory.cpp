@@ -35,7 +35,7 @@ int reserve(int descriptor, u64 place, u64 bytes) {
 
 int reserve_control(int descriptor, u32 ranks) { return reserve(descriptor, 0, control_bytes(ranks)); }
 
-SharedMemory::SharedMemory(int descriptor, u32 ranks, std::vector<int> arenas, const Arena& own)
+SharedMemory::SharedMemory(int descriptor, u32 ranks, std::vector<int> arenas, Arena& own)
     : descriptor_(descriptor), ranks_(ranks), control_bytes_(control_bytes(ranks)), own_(own) {
     for (const int arena : arenas) neighbours_.push_back({arena, nullptr, 0});
     void* at = map(descriptor_, 0, control_bytes_);
@@ -86,6 +86,8 @@ int SharedMemory::reserve(Window* window, u64 bytes) {
 }
 
 u64 SharedMemory::place(const char* at) const { return own_.place(at); }
+
+void SharedMemory::keep(u64 place) { own_.keep(place); }
 
 // Maps more than is asked for, so that one that grows is mapped again a few times only: what has no memory takes none.
 char* SharedMemory::arena(u32 rank, u64 bytes) {

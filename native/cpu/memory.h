@@ -103,6 +103,8 @@ class Memory {
     virtual int reserve(Window* window, u64 bytes) = 0;
     // Where in this rank's arena an address lies, or kNowhere.
     virtual u64 place(const char* at) const = 0;
+    // After a call that failed: others may still access what lies at this place of this rank's arena.
+    virtual void keep(u64 place) = 0;
     // The arena of another rank, of which the first `bytes` can be used until this is called again. Null, with errno,
     // where it cannot be mapped.
     virtual char* arena(u32 rank, u64 bytes) = 0;
@@ -124,7 +126,7 @@ class SharedMemory final : public Memory {
   public:
     // Takes the descriptors over, also where it throws std::system_error. `arenas`: those of all ranks, -1 for the own,
     // which is `own`; none where there is one rank.
-    SharedMemory(int descriptor, u32 ranks, std::vector<int> arenas, const Arena& own);
+    SharedMemory(int descriptor, u32 ranks, std::vector<int> arenas, Arena& own);
     ~SharedMemory() override;
     SharedMemory(const SharedMemory&) = delete;
     SharedMemory& operator=(const SharedMemory&) = delete;
@@ -133,6 +135,7 @@ class SharedMemory final : public Memory {
     Window* window(u32 source, u32 destination, u32 channel) override;
     int reserve(Window* window, u64 bytes) override;
     u64 place(const char* at) const override;
+    void keep(u64 place) override;
     char* arena(u32 rank, u64 bytes) override;
 
   private:
@@ -153,7 +156,7 @@ class SharedMemory final : public Memory {
     RankBlock* control_;
     std::map<u64, std::unique_ptr<Mapping>> mappings_;
     std::vector<Neighbour> neighbours_;  // by rank
-    const Arena& own_;
+    Arena& own_;
 };
 
 }  // namespace hocket
