@@ -59,6 +59,12 @@ _REPRODUCIBLE: dict[Contract | None, Callable[[int], Program]] = {
 """An AllReduce for each contract on bits that not all defaults keep, whatever the size."""
 
 
+_LENDING: dict[str, Callable[[int, int, bool], Program]] = {
+    "all_reduce": lambda p, _, inplace: all_pairs.all_reduce(p),
+}
+"""Where ranks reach each other's arrays, by whether they are in place: what moves least is direct."""
+
+
 def is_small(name: str, ranks: int, size: int) -> bool:
     """Whether a call takes the program for small buffers. ``size``: bytes of the larger buffer of a rank with most."""
     busiest = size * (ranks - 1)
@@ -74,3 +80,13 @@ def default_program(
         return chosen(ranks)
     programs = _PROGRAMS[name]
     return (programs.small if small else programs.large)(ranks, root)
+
+
+def lending_program(
+    name: str, ranks: int, root: int = 0, reproducible: Contract | None = None, *, inplace: bool
+) -> Program | None:
+    """What a communicator runs instead where the arrays of all ranks are memory that all can reach. None: nothing."""
+    chosen = _LENDING.get(name)
+    if chosen is None or reproducible in _REPRODUCIBLE:
+        return None
+    return chosen(ranks, root, inplace)

@@ -56,7 +56,6 @@ def lower_apart(schedule: Schedule, rank: int) -> Plan | None:
 
 
 def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
-    assert not schedule.in_place(), "a plan knows messages in slots only"
     collective = schedule.collective
     widths, storage = _connections(schedule)
     places, eager = _one_round(schedule)
@@ -135,7 +134,7 @@ def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
         "scratch": part.scratch,
         "slots": schedule.slots,
         "widest": max(widths.values(), default=0 if storage else 1),
-        "fan": max(1, *fan.values()),
+        "fan": max(fan.values(), default=1),
         "work": work,
         "depth": depth,
         "eager": eager,
