@@ -12,7 +12,6 @@ from typing import Literal, Self, TypeVar, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket import _native
 from hocket.collectives import whole
 from hocket.errors import InvalidArgument, caller
 from hocket.ir.schedule import Schedule
@@ -20,7 +19,7 @@ from hocket.program import Contract
 from hocket.runtime import launch
 from hocket.runtime.bootstrap import meet
 from hocket.runtime.counts import Counts
-from hocket.runtime.execution import Endpoint, Lending
+from hocket.runtime.execution import EAGER, Endpoint, Lending
 from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.stores import Store
 from hocket.tuning import default_program, is_small, lending_program
@@ -525,7 +524,7 @@ class Communicator:
         except Exception as error:
             self._endpoint.refuse(error, async_)
         lending: Lending | None = None
-        if count is not None and count > _native.EAGER and counts is None and self.size > 1:
+        if count is not None and count > EAGER and counts is None and self.size > 1:
             lending = partial(self._lending, choice)
         if async_:
             return self._endpoint.start(schedule, x, out, op, None, rows, lending)

@@ -14,7 +14,7 @@ from hocket.ir.chunk_dag import Span
 from hocket.ir.geometry import check_size, chunk_length
 from hocket.ir.schedule import Narrowing, Rank, Receive, Schedule, Send, Step, ThreadBlock
 from hocket.ir.text import parse_schedule
-from hocket.runtime import segments
+from hocket.runtime import arena, segments
 from hocket.runtime.plan import lower, pace
 from hocket.tuning import NAMED, default_program
 
@@ -112,12 +112,12 @@ def test_native_code_accepts_every_plan(schedule: Schedule) -> None:
     size = schedule.collective.size
     for rank in range(size):
         plan = lower(schedule, rank)
-        member = _native.Member(rank, size, segments.create(size, ""), [-1] * size, 0, 0, 1.0)
+        member = _native.Member(rank, size, segments.create(size, ""), [-1] * size, [-1] * size, arena.own(), 0, 0, 1.0)
         member.plan(plan.words, plan.digest, plan.name)
         assert lower(schedule, rank) == plan
         with pytest.raises(ValueError, match="tables do not fill it"):
             member.plan(plan.words[:-4], plan.digest, plan.name)
-        other = _native.Member((rank + 1) % size, size, segments.create(size, ""), [-1] * size, 0, 0, 1.0)
+        other = _native.Member((rank + 1) % size, size, segments.create(size, ""), [-1] * size, [-1] * size, arena.own(), 0, 0, 1.0)
         with pytest.raises(ValueError, match="another rank"):
             other.plan(plan.words, plan.digest, plan.name)
 

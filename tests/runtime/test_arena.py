@@ -1,0 +1,397 @@
+"""Arrays that ranks lend each other: where they lie, and collectives on them, against the reference and against NumPy."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import itertools
+import os
+import random
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import hocket
+from hocket import Communicator, Handle, _native
+from hocket.algorithms import direct
+from hocket.errors import CallMismatch, CommunicatorDead, InvalidArgument, PeerRefused, WrongType
+from hocket.runtime import arena, segments
+from hocket.runtime.execution import EAGER, Endpoint
+from hocket.tuning import NAMED, lending_program
+from tests.property.programs import random_case
+from tests.runtime.cases import PAIRS, Run, check
+from tests.runtime.test_segments import refuse_memfd
+
+Array = NDArray[np.generic]
+
+PAGE = 4096
+
+
+def address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def test_an_array_is_plain_memory() -> None:
+    with hocket.init() as comm:
+        for shape, dtype in itertools.product((0, 7, (3, 5), (2, 0, 4), np.int64(9)), ("int8", "complex128", "S3", "i1,f8")):
+            array = comm.empty(shape, dtype)
+            like = np.empty(shape, dtype)
+            assert (array.shape, array.dtype) == (like.shape, like.dtype)
+            assert array.flags.c_contiguous
+            assert array.flags.writeable
+            assert address(array) % PAGE == 0
+            assert array.size == 0 or arena.own().holds(array)
+        assert comm.empty(3).dtype == np.float64
+
+
+def test_memory_is_used_again_once_the_last_view_is_gone() -> None:
+    with hocket.init() as comm:
+        first = comm.empty(10_000, np.uint8)
+        where, view = address(first), first[5_000:]
+        del first
+        other = comm.empty(10_000, np.uint8)
+        assert address(other) != where
+        del view
+        assert address(comm.empty(10_000, np.uint8)) == where
+
+
+def test_arrays_never_share_memory() -> None:
+    """Whatever is allocated and given back, in whatever order."""
+    rng = random.Random(1)
+    with hocket.init() as comm:
+        arrays: dict[int, tuple[NDArray[np.uint8], int]] = {}
+        for turn in range(3000):
+            if arrays and rng.random() < 0.48:
+                array, value = arrays.pop(rng.choice(list(arrays)))
+                assert (array == value).all()
+            else:
+                array = comm.empty(rng.choice((1, 4096, 5000, 40_000, 300_000)), np.uint8)
+                array[:] = turn % 251
+                arrays[turn] = array, turn % 251
+        assert all((array == value).all() for array, value in arrays.values())
+
+
+def test_an_array_outlives_its_communicator() -> None:
+    comm = hocket.init()
+    array = comm.empty(5)
+    comm.close()
+    array[:] = 3
+    assert array.sum() == 15
+    with pytest.raises(CommunicatorDead, match="it was closed"):
+        comm.empty(5)
+
+
+def test_what_cannot_be_allocated() -> None:
+    with hocket.init() as comm:
+        for shape in ("3", 2.5, (2, None), True):
+            with pytest.raises(WrongType, match="shape must be an integer or a sequence of them"):
+                comm.empty(shape)  # type: ignore[call-overload]
+        with pytest.raises(InvalidArgument, match="shape must not be negative"):
+            comm.empty((2, -1))
+        with pytest.raises(WrongType, match="references mean nothing in another process"):
+            comm.empty(3, object)
+        with pytest.raises(WrongType, match="dtype must be a NumPy type, not 'float33'"):
+            comm.empty(3, "float33")
+        for shape in (1 << 50, 1 << 70):
+            with pytest.raises(MemoryError):
+                comm.empty(shape)
+
+
+def full(comm: Communicator) -> None:
+    """A file that may not grow is what full memory is: an error, and what is there goes on working."""
+    refuse_memfd(setattr)
+    arena._own = None
+    with hocket.init() as other:
+        x = other.empty(100_000, np.uint8)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+        with pytest.raises(MemoryError):
+            other.empty(2 << 20, np.uint8)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        x[:] = comm.rank
+        other.all_reduce(x)
+        assert (x == comm.size * (comm.size - 1) / 2).all()
+
+
+def test_full_memory_is_an_error() -> None:
+    hocket.spawn(full, 2)
+
+
+def test_a_child_has_arrays_of_its_own() -> None:
+    with hocket.init() as comm:
+        array = comm.empty(5_000, np.uint8)
+        array[:] = 1
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                ours = bool((array == 1).all())
+                array[:] = 2
+                with hocket.init() as own:
+                    more = own.empty(1 << 20, np.uint8)
+                    more[:] = 3
+                    del array
+                    gc.collect()
+                code = 0 if ours and not arena.own() is comm and (more == 3).all() else 1
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert (array == 1).all()
+        assert arena.own().holds(comm.empty(3))
+
+
+def test_there_is_no_memory_for_an_arena(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(segments, "_memfd", none)
+    monkeypatch.setattr(arena, "_own", None)
+    with pytest.raises(hocket.errors.BootstrapFailed, match="there is no shared memory"):
+        arena.own()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Calls
+
+
+@contextmanager
+def ways() -> Iterator[list[int]]:
+    """The ways of the calls that took the long way and moved messages in arrays: 1 in place, 2 apart."""
+    found: list[int] = []
+    end = Endpoint._end
+
+    def spy(self: Endpoint, outcome: _native.Outcome | None, *arguments: object) -> object:
+        if outcome is not None:
+            found.append(outcome.way)
+        return end(self, outcome, *arguments)  # type: ignore[arg-type]
+
+    with mock.patch.object(Endpoint, "_end", spy):
+        yield found
+
+
+def private(size: int, dtype: str) -> NDArray[np.generic]:
+    return np.empty(size, dtype)
+
+
+def call(comm: Communicator, name: str, n: int, root: int, forms: str, allocate: list[Callable[..., Array]]) -> None:
+    """A collective on blocks of n numbers, whose form on rank r is ``forms[r % len(forms)]``: "i" in place, "a" apart."""
+    p, r = comm.size, comm.rank
+    own = forms[r % len(forms)] == "i"
+    cuts, joins = name in ("reduce_scatter", "all_to_all", "scatter"), name in ("all_gather", "all_to_all", "gather")
+    reads, writes = name not in ("broadcast", "scatter") or r == root, name not in ("reduce", "gather") or r == root
+    inputs = [(np.arange(n * (p if cuts else 1)) * 7 + 11 * q) % 23 for q in range(p)]
+    pairs = list(zip(range(p), inputs, strict=True))
+    if name in ("all_reduce", "reduce"):
+        result = sum(inputs)
+    elif name in ("all_gather", "gather"):
+        result = np.concatenate(inputs)
+    elif name == "reduce_scatter":
+        result = sum(inputs)[r * n : (r + 1) * n]
+    elif name == "all_to_all":
+        result = np.concatenate([x[r * n : (r + 1) * n] for _, x in pairs])
+    else:
+        result = inputs[root][r * n : (r + 1) * n] if cuts else inputs[root]
+    new = allocate[r % len(allocate)]
+    x = new(len(inputs[r]), "float32") if reads else None
+    out = new(len(result), "float32") if writes else None
+    if own and reads and writes:
+        whole = new(max(len(inputs[r]), len(result)), "float32")
+        block = whole[r * n : (r + 1) * n]
+        x = block if len(inputs[r]) < len(whole) else whole
+        out = block if len(result) < len(whole) else whole
+    options = {"root": root} if name in ("broadcast", "reduce", "gather", "scatter") else {}
+    for _ in range(3):  # the long way, then the short one
+        if x is not None:
+            x[:] = inputs[r]
+        found = getattr(comm, name)(x, out, **options)
+        assert (found is None) == (not writes)
+        assert found is None or (found == result).all(), (name, n, r, p, forms)
+        assert x is None or (own and writes) or (x == inputs[r]).all(), ("x was written", name, n, r)
+    again = getattr(comm, name)(x, out, async_=True, **options)
+    assert isinstance(again, Handle)
+    again.wait()
+
+
+def every_collective(comm: Communicator, sizes: list[int], file: bool) -> None:
+    if file:
+        refuse_memfd(setattr)
+        arena._own = None
+        comm = hocket.init()
+    p = comm.size
+    lent, mixed = [comm.empty], [comm.empty, private]
+    for number, (name, n) in enumerate(itertools.product(NAMED, sizes)):
+        root = number % p
+        for forms in ("i", "a", "ia"):
+            with ways() as found:
+                call(comm, name, n, root, forms, lent)  # type: ignore[arg-type]
+            alone = name in ("broadcast", "reduce", "gather", "scatter")  # only the root has both arrays
+            blocks = 1 if name in ("all_reduce", "broadcast", "reduce") else p
+            large = 4 * n * blocks > EAGER and p > 1
+            way = 2 if forms == "a" or (alone and forms[root % len(forms)] == "a") else 1
+            some = forms == "ia" and not alone and p > 1
+            here = 0 if not large or some or (name == "all_to_all" and way == 1) else way
+            assert found in ([here, here], [] if here == 0 else [here, here, here]), (name, n, forms, found)
+        for forms in ("i", "a"):
+            with ways() as found:
+                call(comm, name, n, root, forms, mixed)  # type: ignore[arg-type]
+            assert p == 1 or not any(found), (name, n, forms, found)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
+def test_every_collective_in_every_form(ranks: int) -> None:
+    hocket.spawn(every_collective, ranks, ([1, 1031, 20_011] if ranks < 5 else [5_003], False))
+
+
+def test_every_collective_in_files() -> None:
+    hocket.spawn(every_collective, 2, ([20_011], True))
+
+
+def schedules(comm: Communicator, count: int, threads: int) -> None:
+    """Direct programs with every type and size, and random ones: the bits of the reference."""
+    p = comm.size
+    runs: list[Run] = []
+    combining = [
+        program.compile(storage="peer", instances=threads)
+        for inplace in (True, False)
+        for program in (
+            direct.all_reduce(p, inplace=inplace),
+            direct.reduce_scatter(p, inplace=inplace),
+            direct.reduce(p, p - 1, inplace=inplace),
+        )
+    ]
+    sizes = (0, 1, 3, 17, 1501, 40_009)
+    for number, (dtype, op) in enumerate(PAIRS):
+        for which, schedule in enumerate(combining):
+            if (number + which) % 3 == p % 3:
+                tile = (None, 64, 4096)[(number + which) % 3]
+                runs.append(Run(schedule, sizes[(number + 2 * which) % len(sizes)], dtype, op, tile, "lent"))
+    for name in NAMED:
+        for inplace, n in itertools.product((True, False), (0, 5, 1501, 40_009)):
+            program = lending_program(name, p, p // 2, inplace=inplace)
+            if program is not None:
+                runs.append(Run(program.compile(storage="peer", instances=threads), n, "uint16", form="lent"))
+    for seed in range(1 << 30):
+        if count == 0:
+            break
+        rng = random.Random(seed)
+        case = random_case(rng)
+        if case.collective.size != p:
+            continue
+        schedule = case.program().compile(storage="peer", instances=rng.choice((1, 1, 2)), slots=rng.choice((1, 2)))
+        if not schedule.in_place():
+            continue
+        count -= 1
+        runs.append(Run(schedule, rng.choice((1, 5, 64, 1000, 20_011)), "int32", "sum", rng.choice((None, 64)), "lent"))
+    check(comm, runs)
+
+
+@pytest.mark.parametrize(("ranks", "count", "threads"), [(1, 5, 1), (2, 30, 1), (3, 30, 2), (4, 30, 1), (7, 0, 1)])
+def test_schedules_have_the_bits_of_the_reference(ranks: int, count: int, threads: int) -> None:
+    hocket.spawn(schedules, ranks, (count, threads), threads=threads)
+
+
+def refused(comm: Communicator) -> None:
+    """A schedule whose messages lie in arrays takes only such, on every rank, as it is meant; else all know at once."""
+    inplace = direct.all_reduce(comm.size).compile(storage="peer")
+    apart = direct.all_reduce(comm.size, inplace=False).compile(storage="peer")
+    x, out, plain = comm.empty(300), comm.empty(300), np.ones(300)
+    bad: list[tuple[str, Callable[[], object]]] = [
+        ("memory that ranks share", lambda: comm.run(inplace, plain)),
+        ("memory that ranks share", lambda: comm.run(apart, x, plain)),
+        ("it works in place only", lambda: comm.run(inplace, x, out)),
+        ("it works with x and out apart only", lambda: comm.run(apart, x, x)),
+    ]
+    for number, (text, wrong) in enumerate(bad):
+        x[:] = 1
+        with pytest.raises(InvalidArgument if comm.rank == number % comm.size else PeerRefused, match=text):
+            wrong() if comm.rank == number % comm.size else comm.run(inplace, x)
+        assert (x == 1).all()
+        comm.run(inplace, x)
+        assert (x == comm.size).all()
+    with pytest.raises(CallMismatch):
+        comm.run(inplace if comm.rank else apart, x, None if comm.rank else out)
+    with pytest.raises(CallMismatch, match="differ in size"):
+        comm.all_reduce(comm.empty(30_000 + comm.rank))
+
+
+def test_wrong_arrays_are_refused_on_every_rank() -> None:
+    hocket.spawn(refused, 2)
+
+
+def several(comm: Communicator) -> None:
+    """Split, duplicated and second communicators lend the same arrays."""
+    half, twin = comm.split(comm.rank % 2), comm.dup()
+    assert half is not None
+    x, y = comm.empty(30_000, np.int64), half.empty(30_000, np.int64)
+    with ways() as found:
+        for turn in range(3):
+            x[:], y[:] = comm.rank + turn, comm.rank
+            one, other = twin.all_reduce(x, async_=True), half.all_reduce(y, async_=True)
+            one.wait(), other.wait()
+            assert (x == comm.size * turn + comm.size * (comm.size - 1) // 2).all()
+            assert (y == sum(range(comm.rank % 2, comm.size, 2))).all()
+            comm.all_gather(y[:9_000], comm.empty(9_000 * comm.size, np.int64))
+    assert found.count(1) == 6
+    assert found.count(2) == 1
+    twin.close()
+    half.close()
+    with hocket.init() as other_comm:
+        other_comm.all_reduce(x)
+
+
+def test_several_communicators() -> None:
+    hocket.spawn(several, 4)
+
+
+def growing(comm: Communicator) -> None:
+    """Arrays beyond what the others have mapped so far, and back."""
+    for n in (10_000, 6_000_000, 20_000, 30_000_000, 10_000):
+        x = comm.empty(n, np.uint8)
+        x[:] = comm.rank + 1
+        comm.all_reduce(x)
+        assert (x == comm.size * (comm.size + 1) // 2).all()
+
+
+def test_arenas_grow() -> None:
+    hocket.spawn(growing, 3)
+
+
+def past_the_caches(comm: Communicator) -> None:
+    """What is stored to others past the caches is there when they are told so."""
+    x, out = comm.empty(200_003, np.int32), comm.empty(200_003, np.int32)
+    for turn in range(20):
+        x[:] = np.arange(len(x)) + turn * (comm.rank + 1)
+        comm.all_reduce(x, out)
+        assert (out == comm.size * np.arange(len(x)) + turn * comm.size * (comm.size + 1) // 2).all()
+        out[:] = -1
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_stores_past_the_caches(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_CACHE_BYTES", "0")
+    hocket.spawn(past_the_caches, 2, threads=threads)
+
+
+def nothing_mapped(comm: Communicator) -> None:
+    """Nothing of another's arena is mapped before it is needed."""
+
+    def mapped() -> int:
+        return Path("/proc/self/maps").read_text(encoding="utf-8").count("memfd:hocket")
+
+    before = mapped()
+    x = comm.empty(30_000)
+    assert mapped() <= before + 1
+    comm.all_reduce(np.ones(30_000))
+    after = mapped()
+    comm.all_reduce(x)
+    assert mapped() > after
+
+
+def test_arenas_are_mapped_when_needed() -> None:
+    hocket.spawn(nothing_mapped, 3)
