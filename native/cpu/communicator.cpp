@@ -258,6 +258,7 @@ int Communicator::borrow(const Plan& plan) {
         const ConnectionRecord& record = plan.view_.connections[c];
         if (record.storage != (record.sends ? kPushed : kPulled)) continue;
         const Places& lies = said(record.peer).places;
+        if (lies.end == 0) continue;  // it has nothing
         char* base = memory_.arena(record.peer, lies.end);
         if (base == nullptr) return errno;
         theirs_[record.peer][0] = base + lies.input;

@@ -88,16 +88,13 @@ def lent(comm: Communicator, run: Run, x: Array | None) -> tuple[Array | None, A
     collective, rank = run.schedule.collective, comm.rank
     alias = collective.alias(rank)
     lengths = {"in": collective.input_blocks(rank) * run.n, "out": collective.output_blocks(rank) * run.n}
-    buffers = {name: comm.empty(length, run.dtype) if length or x is None else None for name, length in lengths.items()}
-    if alias is not None and run.n:
-        whole = buffers[alias.target]
-        assert whole is not None
+    buffers = {name: comm.empty(length, run.dtype) for name, length in lengths.items()}
+    if alias is not None:
         start = alias.offset // collective.chunks * run.n
-        buffers[alias.buffer] = whole[start : start + lengths[alias.buffer]]
-    for name in ("out", "in"):
-        array = buffers[name]
-        if array is not None:
-            array[:] = 0 if name == "out" or x is None else x
+        buffers[alias.buffer] = buffers[alias.target][start : start + lengths[alias.buffer]]
+    buffers["out"][:] = 0
+    if x is not None:
+        buffers["in"][:] = x
     source = buffers["in"] if collective.input_blocks(rank) else None
     return source, buffers["out"] if collective.output_blocks(rank) else None
 

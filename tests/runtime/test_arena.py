@@ -236,7 +236,7 @@ def every_collective(comm: Communicator, sizes: list[int], file: bool) -> None:
             way = 2 if forms == "a" or (alone and forms[root % len(forms)] == "a") else 1
             some = forms == "ia" and not alone and p > 1
             here = 0 if not large or some or (name == "all_to_all" and way == 1) else way
-            assert found in ([here, here], [] if here == 0 else [here, here, here]), (name, n, forms, found)
+            assert set(found) == ({here} if here else set()), (name, n, forms, found)
         for forms in ("i", "a"):
             with ways() as found:
                 call(comm, name, n, root, forms, mixed)  # type: ignore[arg-type]
@@ -245,7 +245,7 @@ def every_collective(comm: Communicator, sizes: list[int], file: bool) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
 def test_every_collective_in_every_form(ranks: int) -> None:
-    hocket.spawn(every_collective, ranks, ([1, 1031, 20_011] if ranks < 5 else [5_003], False))
+    hocket.spawn(every_collective, ranks, ([1, 501, 20_011] if ranks < 5 else [5_003], False))
 
 
 def test_every_collective_in_files() -> None:
@@ -280,18 +280,19 @@ def schedules(comm: Communicator, count: int, threads: int) -> None:
         if count == 0:
             break
         rng = random.Random(seed)
-        case = random_case(rng)
-        if case.collective.size != p:
+        program = random_case(rng).program()
+        if program.collective.size != p:
             continue
-        schedule = case.program().compile(storage="peer", instances=rng.choice((1, 1, 2)), slots=rng.choice((1, 2)))
-        if not schedule.in_place():
+        schedule = program.compile(storage="peer", instances=rng.choice((1, 1, 2)), slots=rng.choice((1, 2)))
+        stores = {span.buffer for _, _, _, step in schedule.steps() for span in step.writes()}
+        if not schedule.in_place() or (not program.collective.inplace and "in" in stores):
             continue
         count -= 1
         runs.append(Run(schedule, rng.choice((1, 5, 64, 1000, 20_011)), "int32", "sum", rng.choice((None, 64)), "lent"))
     check(comm, runs)
 
 
-@pytest.mark.parametrize(("ranks", "count", "threads"), [(1, 5, 1), (2, 30, 1), (3, 30, 2), (4, 30, 1), (7, 0, 1)])
+@pytest.mark.parametrize(("ranks", "count", "threads"), [(1, 0, 1), (2, 15, 1), (3, 15, 2), (4, 15, 1), (7, 0, 1)])
 def test_schedules_have_the_bits_of_the_reference(ranks: int, count: int, threads: int) -> None:
     hocket.spawn(schedules, ranks, (count, threads), threads=threads)
 
@@ -316,7 +317,7 @@ def refused(comm: Communicator) -> None:
         assert (x == comm.size).all()
     with pytest.raises(CallMismatch):
         comm.run(inplace if comm.rank else apart, x, None if comm.rank else out)
-    with pytest.raises(CallMismatch, match="differ in size"):
+    with pytest.raises(CallMismatch, match="differs in size"):
         comm.all_reduce(comm.empty(30_000 + comm.rank))
 
 

@@ -252,16 +252,16 @@ class Endpoint:
     ) -> tuple[_Schedules, _native.Offer | None]:
         """What else a call can run, and on what, where its arrays lie in the arena; nothing where they do not."""
         if prepared.lends:
+            if bound.n and (bound.initial is not None or bound.taken is not None or bound.apart):
+                how = "in place" if schedule.collective.inplace else "with x and out apart"
+                raise InvalidArgument(f"the messages of {schedule.name} lie in its arrays: it works {how} only", caller())
             arrays = [array for array in (bound.input, bound.output) if array is not None]
-            if bound.units is not None or not all(map(arena.own().holds, arrays)):
+            if bound.n and not all(map(arena.own().holds, arrays)):
                 raise InvalidArgument(
                     f"the messages of {schedule.name} lie in its arrays, which must be memory that ranks share",
                     caller(),
                     "comm.empty(shape, dtype) makes such arrays",
                 )
-            if bound.initial is not None or bound.taken is not None or bound.apart:
-                how = "in place" if schedule.collective.inplace else "with x and out apart"
-                raise InvalidArgument(f"the messages of {schedule.name} lie in its arrays: it works {how} only", caller())
             return (None, schedule, None), (prepared.plan, None, bound.input, bound.output)
         given = [array for array in (x, bound.result) if array is not None]
         schedules: list[Schedule | None] = [schedule, None, None]
