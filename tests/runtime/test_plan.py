@@ -110,14 +110,19 @@ def test_pace_of_a_deadlock() -> None:
 )
 def test_native_code_accepts_every_plan(schedule: Schedule) -> None:
     size = schedule.collective.size
+
+    def member_of(rank: int) -> _native.Member:
+        nobody = [-1] * size
+        return _native.Member(rank, size, segments.create(size, ""), nobody, nobody, arena.own(), 0, 0, 1.0)
+
     for rank in range(size):
         plan = lower(schedule, rank)
-        member = _native.Member(rank, size, segments.create(size, ""), [-1] * size, [-1] * size, arena.own(), 0, 0, 1.0)
+        member = member_of(rank)
         member.plan(plan.words, plan.digest, plan.name)
         assert lower(schedule, rank) == plan
         with pytest.raises(ValueError, match="tables do not fill it"):
             member.plan(plan.words[:-4], plan.digest, plan.name)
-        other = _native.Member((rank + 1) % size, size, segments.create(size, ""), [-1] * size, [-1] * size, arena.own(), 0, 0, 1.0)
+        other = member_of((rank + 1) % size)
         with pytest.raises(ValueError, match="another rank"):
             other.plan(plan.words, plan.digest, plan.name)
 

@@ -62,9 +62,7 @@ def last_pushes(ranks: Sequence[Rank], rank: int) -> frozenset[tuple[int, int, i
                 for span in (*step.reads(), *step.writes()):
                     touched.update((span.rank, span.buffer, index) for index in span.indices())
     return frozenset(
-        (b, s, d)
-        for b, s, d, at in ours
-        if all(touched[at.rank, at.buffer, index] == 1 for index in at.indices())
+        (b, s, d) for b, s, d, at in ours if all(touched[at.rank, at.buffer, index] == 1 for index in at.indices())
     )
 
 

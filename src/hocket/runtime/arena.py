@@ -32,8 +32,7 @@ def empty(shape: object, dtype: object) -> Array:
     if kind.hasobject:
         raise WrongType(f"dtype is {kind}: references mean nothing in another process", caller())
     lengths = _lengths(shape)
-    memory = own().allocate(_bytes(lengths, kind.itemsize))
-    return np.ndarray(lengths, kind, memory)
+    return np.ndarray(lengths, kind, memoryview(own().allocate(_bytes(lengths, kind.itemsize))))
 
 
 def _lengths(shape: object) -> tuple[int, ...]:

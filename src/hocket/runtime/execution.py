@@ -71,7 +71,7 @@ EAGER: int = _native.EAGER
 """Bytes of a rank's messages up to which a call can take one round, which nothing is faster than."""
 
 Lending = Callable[[bool], Schedule | None]
-"""The schedule of a call whose arrays lie in the arenas of all ranks: in place (True), or apart. None: there is none."""
+"""The schedule, if any, of a call whose arrays lie in the arenas of all ranks: in place (True), or apart."""
 
 _Schedules = tuple[Schedule | None, Schedule | None, Schedule | None]
 """By the way that a call goes: through slots, in place, apart."""
@@ -254,7 +254,9 @@ class Endpoint:
         if prepared.lends:
             if bound.n and (bound.initial is not None or bound.taken is not None or bound.apart):
                 how = "in place" if schedule.collective.inplace else "with x and out apart"
-                raise InvalidArgument(f"the messages of {schedule.name} lie in its arrays: it works {how} only", caller())
+                raise InvalidArgument(
+                    f"the messages of {schedule.name} lie in its arrays: it works {how} only", caller()
+                )
             arrays = [array for array in (bound.input, bound.output) if array is not None]
             if bound.n and not all(map(arena.own().holds, arrays)):
                 raise InvalidArgument(
@@ -269,7 +271,7 @@ class Endpoint:
         buffers: tuple[Array | None, Array | None] | None = None
         if lending is not None and given and all(map(arena.own().holds, given)):
             for way, inplace in enumerate((True, False)):
-                if len(given) == 2 and np.may_share_memory(*given) is not inplace:
+                if len(given) == 2 and np.may_share_memory(given[0], given[1]) is not inplace:
                     continue
                 other = lending(inplace)
                 if other is None:
