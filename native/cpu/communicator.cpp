@@ -199,7 +199,7 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
                 cause = &outcomes_[t];
         found = std::move(*cause);
     }
-    if (found.fault == Fault::kNone && way != kThroughSlots) found = await_readers(running);
+    if (found.fault == Fault::kNone && way != kThroughSlots && !HOCKET_RELAX_READERS) found = await_readers(running);
     found.way = way;
     if (found.fault != Fault::kNone && way != kThroughSlots)
         for (const u64 place : {lies.input, lies.output})
