@@ -134,11 +134,10 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
                 .send(cpu, plan.pointers_.data());
         }
     }
-    const Places lies = places(candidates);
-    const Places* said_places = first.one_round ? nullptr : &lies;
-    Outcome entered = call.units ? enter(mine, counted, kNobody, said_places)
-                                 : enter(mine, plan.name_, plan.author_, said_places);
-    if (entered.fault != Fault::kNone) return entered;
+    const Places lies = first.one_round ? Places{} : places(candidates);
+    const Places* told = first.one_round ? nullptr : &lies;
+    Outcome entered = call.units ? enter(mine, counted, kNobody, told) : enter(mine, plan.name_, plan.author_, told);
+    if (entered.fault != Fault::kNone) return withdrawn(std::move(entered), lies);
     if (!sure) {
         u64 n = 0;
         u32 type = 0;
@@ -151,13 +150,13 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
             if (terms.n > n) n = terms.n;
         }
         if (!known) return {};  // nobody has data
-        if (const int failed = prepare_all(n, type)) return no_memory("slots and scratch", failed);
+        if (const int failed = prepare_all(n, type)) return withdrawn(no_memory("slots and scratch", failed), lies);
         if (first.one_round) open_round(plan, first.geometry, calls_);  // without an input there is nothing to send
     }
     const Way way = first.one_round ? kThroughSlots : choose(lies.ways);
     const Candidate& chosen = candidates[way];
     if (way != kThroughSlots)
-        if (const int failed = borrow(*chosen.plan)) return no_memory("the arrays of others", failed);
+        if (const int failed = borrow(*chosen.plan)) return withdrawn(no_memory("the arrays of others", failed), lies);
     if (!chosen.one_round) open(*chosen.plan, chosen.geometry);
     if (call.initial_bytes != 0 && way == kThroughSlots) std::memcpy(call.initial_to, call.initial, call.initial_bytes);
     Execution<Cpu> running = execution(chosen, chosen.input, chosen.output);
@@ -201,10 +200,7 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
     }
     if (found.fault == Fault::kNone && way != kThroughSlots && !HOCKET_RELAX_READERS) found = await_readers(running);
     found.way = way;
-    if (found.fault != Fault::kNone && way != kThroughSlots)
-        for (const u64 place : {lies.input, lies.output})
-            if (place != kNowhere) memory_.keep(place);
-    return found;
+    return withdrawn(std::move(found), lies);
 }
 
 u64 Communicator::slots(const PlanHeader& h) const {
@@ -276,6 +272,16 @@ Outcome Communicator::await_readers(Execution<Cpu>& running) {
                      if (reader != nullptr) outcome.rank = *reader;
                      return reader != nullptr;
                  });
+}
+
+// How a call ends that this rank has told others `lies` in. After a fault that they may not know of, they may go on with
+// the call, and access what lies there.
+Outcome Communicator::withdrawn(Outcome outcome, const Places& lies) {
+    const bool all_know = outcome.fault == Fault::kNone || outcome.fault == Fault::kMismatch || outcome.fault == Fault::kRefused;
+    if (all_know || lies.ways == 0) return outcome;
+    for (const u64 place : {lies.input, lies.output})
+        if (place != kNowhere) memory_.keep(place);
+    return outcome;
 }
 
 Outcome Communicator::no_memory(const char* what, int error) {

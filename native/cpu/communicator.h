@@ -175,6 +175,7 @@ class Communicator {
     int borrow(const Plan& plan);
     u64 slots(const PlanHeader& h) const;
     Outcome await_readers(Execution<Cpu>& running);
+    Outcome withdrawn(Outcome outcome, const Places& lies);
     Outcome no_memory(const char* what, int error);
     Outcome agree() const;
     template <class Step, class Blame> Outcome drive(Step step, Blame waits_for);

@@ -209,6 +209,8 @@ class Communicator:
         | float16, bfloat16, float32, float64 | sum, prod, min, max, avg |
         | complex64, complex128 | sum, prod, avg |
 
+        A schedule compiled with ``storage="peer"`` takes arrays of ``empty`` only, in place if its collective is.
+
         Integers wrap; of bool, sum is "or" and prod is "and"; min and max give NaN if any element is NaN. float16 and
         bfloat16 (of ml_dtypes) are combined in float32, and rounded to nearest even whenever a rank stores or sends
         the result of a step. avg is for collectives that sum over all ranks (AllReduce, ReduceScatter, Reduce): their

@@ -8,6 +8,7 @@ import itertools
 import os
 import random
 import resource
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,12 +21,22 @@ from numpy.typing import NDArray
 import hocket
 from hocket import Communicator, Handle, _native
 from hocket.algorithms import direct
-from hocket.errors import CallMismatch, CommunicatorDead, InvalidArgument, PeerRefused, WrongType
+from hocket.errors import (
+    CallMismatch,
+    CommunicatorDead,
+    InvalidArgument,
+    PeerFailed,
+    PeerRefused,
+    RankFailed,
+    WrongType,
+)
 from hocket.runtime import arena, segments
 from hocket.runtime.execution import EAGER, Endpoint
+from hocket.runtime.plan import lower
 from hocket.tuning import NAMED, lending_program
 from tests.property.programs import random_case
 from tests.runtime.cases import PAIRS, Run, check
+from tests.runtime.test_known import long_way
 from tests.runtime.test_segments import refuse_memfd
 
 Array = NDArray[np.generic]
@@ -327,6 +338,23 @@ def test_wrong_arrays_are_refused_on_every_rank() -> None:
     hocket.spawn(refused, 2)
 
 
+def remembered(comm: Communicator) -> None:
+    """A call takes the short way from the second time on; where its arrays lie makes it another."""
+    lent, other, plain = comm.empty(30_000), comm.empty(30_000), np.empty(30_000)
+    seen = []
+    for x in (lent, plain, other, plain, lent):
+        x[:] = comm.rank + 1
+        with long_way() as run:
+            comm.all_reduce(x, op="avg")
+        seen.append(run.call_count)
+        assert (x == (comm.size + 1) / 2).all()
+    assert seen == [1, 1, 0, 0, 0]
+
+
+def test_calls_are_remembered() -> None:
+    hocket.spawn(remembered, 2)
+
+
 def several(comm: Communicator) -> None:
     """Split, duplicated and second communicators lend the same arrays."""
     half, twin = comm.split(comm.rank % 2), comm.dup()
@@ -367,7 +395,7 @@ def test_arenas_grow() -> None:
 
 def past_the_caches(comm: Communicator) -> None:
     """What is stored to others past the caches is there when they are told so."""
-    x, out = comm.empty(200_003, np.int32), comm.empty(200_003, np.int32)
+    x, out = comm.empty(300_007, np.int32), comm.empty(300_007, np.int32)
     for turn in range(20):
         x[:] = np.arange(len(x)) + turn * (comm.rank + 1)
         comm.all_reduce(x, out)
@@ -398,3 +426,69 @@ def nothing_mapped(comm: Communicator) -> None:
 
 def test_arenas_are_mapped_when_needed() -> None:
     hocket.spawn(nothing_mapped, 3)
+
+
+def killed_inside(comm: Communicator, done: Path) -> None:
+    """Rank 1 agrees on a call, does nothing of it, and is killed: rank 0 waits for it in a step."""
+    schedule = direct.all_reduce(comm.size).compile(storage="peer")
+    x = comm.empty(30_000, np.float32)
+    x[:] = 1
+    comm.run(schedule, x)
+    if comm.rank == 1:
+        empty = hocket.Custom(comm.size, inputs=1, outputs=1, post=lambda rank, index: None, inplace=True)
+        with hocket.Program(empty, name="idle") as program:
+            pass
+        member, real = comm._endpoint._alive(), lower(schedule, comm.rank)
+        plan = member.plan(lower(program.compile(), comm.rank).words, real.digest, real.name)
+        kind, op = _native.TYPES.index("float32"), _native.OPERATORS.index("sum")
+        outcome = member.run(plan, x, None, len(x), kind, op, 0, offer=(plan, None, x, None))
+        assert outcome is not None
+        assert (outcome.fault, outcome.way) == (_native.Fault.NONE, 1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    where = address(x)
+    with pytest.raises(PeerFailed, match="rank 1 has ended") as error:
+        comm.run(schedule, x)
+    assert error.value.step is not None
+    del x, error
+    gc.collect()
+    assert address(arena.empty(30_000, np.float32)) != where, "rank 1 may still have been writing there"
+    done.touch()
+
+
+def test_a_rank_that_dies_inside_a_call(tmp_path: Path) -> None:
+    with pytest.raises(RankFailed, match="rank 1 was ended by SIGKILL"):
+        hocket.spawn(killed_inside, 2, (tmp_path / "done",))
+    assert (tmp_path / "done").exists()
+
+
+def given_up(comm: Communicator) -> str:
+    """Rank 0 calls, and rank 1 gives up instead."""
+    x = comm.empty(30_000)
+    x[:] = 1
+    comm.all_reduce(x)
+    if comm.rank == 1:
+        comm.abort("had enough")
+        return ""
+    with pytest.raises(PeerFailed) as error:
+        comm.all_reduce(x)
+    return error.value.reason
+
+
+def test_abort() -> None:
+    assert hocket.spawn(given_up, 2) == ["had enough", ""]
+
+
+def late(comm: Communicator) -> None:
+    """Rank 1 never comes: rank 0 gives up after the timeout."""
+    with hocket.init(timeout=0.3) as other:
+        x = other.empty(30_000)
+        x[:] = 1
+        other.all_reduce(x)
+        if comm.rank == 0:
+            with pytest.raises(hocket.errors.CallTimeout):
+                other.all_reduce(x)
+        comm.barrier()
+
+
+def test_a_rank_that_never_comes() -> None:
+    hocket.spawn(late, 2)

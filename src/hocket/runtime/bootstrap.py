@@ -133,6 +133,7 @@ def gather(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Me
     can leave a meeting before all have come, so if one ends while this rank waits for any, they never will meet.
     """
     if here.size == 1:
+        arena.own()
         return Meeting(0, 1, segments.create(1, here.token), [-1], [-1], None, _cores(os.sched_getaffinity(0)))
     try:
         near, far = socket.socketpair()
@@ -218,10 +219,10 @@ class _Host:
 
     def hand_out(self, memory: int, cores: int) -> None:
         """Give every guest all lifelines, all arenas and the memory."""
+        descriptors = [*self.lifelines, *self.arenas]
         for guest in self._guests.values():
             with suppress(ConnectionError):  # it is gone: await_answers will see
                 _send(guest, {"cores": cores}, [], self._deadline)
-                descriptors = [*self.lifelines, *self.arenas]
                 for sent in range(0, len(descriptors), _BATCH):
                     _send(guest, {}, descriptors[sent : sent + _BATCH], self._deadline)
                 _send(guest, {}, [memory], self._deadline)
