@@ -2,9 +2,9 @@
 
 They have no name, so nothing can be left behind, and only their user's processes can open them. A memfd, sealed so that
 nobody can shrink it under our feet. Where there is none or a sandbox forbids it, a file in /dev/shm, else in the
-temporary directory: without a name from the start (O_TMPFILE) or, where the file system cannot do that, unlinked as soon
-as it is open. Its descriptor is what travels (bootstrap.py). A memfd has its full size at once, and only what is used
-takes memory; a file grows as it is used, since no file system on a disk allows one of that size.
+temporary directory: without a name from the start (O_TMPFILE) or, where the file system cannot do that, unlinked as
+soon as it is open. Its descriptor is what travels (bootstrap.py). A memfd has its full size at once, and only what is
+used takes memory; a file grows as it is used, since no file system on a disk allows one of that size.
 """
 
 from __future__ import annotations
