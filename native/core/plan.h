@@ -37,9 +37,9 @@ static_assert(sizeof(u32) == 4 && sizeof(u64) == 8);
 #define HOCKET_PLAN_WAIT(X) X(block) X(step)
 
 // A connection this rank is one end of (`sends` 1: the sending end), where its messages lie (a Storage), the most chunks
-// one of its slots holds, and where in the sender's eager area its message begins. Where it is part of a multicast, `multicast` is one more than the number of
-// that, and `reader` the number of the peer or, receiving, of this rank among the readers. A sending end is followed by
-// those of `more` further readers, of no width: operands name the first.
+// one of its slots holds, and where in the sender's eager area its message begins. Where it is part of a multicast,
+// `multicast` is one more than the number of that, and `reader` the number of the peer or, receiving, of this rank among
+// the readers. A sending end is followed by those of `more` further readers, of no width: operands name the first.
 #define HOCKET_PLAN_CONNECTION(X) X(peer) X(channel) X(sends) X(storage) X(width) X(place) X(multicast) X(reader) X(more)
 
 // A multicast of any rank: messages that `source` sends a tile on `channel`, each to all readers at once.
@@ -92,7 +92,7 @@ struct PlanView {
 };
 
 // Lays a view over `words`. Returns null, or what is wrong with them: afterwards no number in the plan leads outside
-// its table or its buffer, so the interpreter checks nothing.
+// its table or this rank's buffers, so the interpreter checks nothing. How long a peer's are, its own plan knows.
 inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
     constexpr u64 kWord = sizeof(u32);
     if (length < sizeof(PlanHeader) / kWord) return "it is too short";

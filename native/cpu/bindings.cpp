@@ -99,6 +99,7 @@ struct Request {
         }
         call = {in.data(), out.data(), from.data(), to,            from.bytes(),              n.value_or(0),
                 tile,      type,       op,          n.has_value(), units ? &*units : nullptr};
+        if (!offered && plan.lends()) throw std::invalid_argument("a plan that lends is offered");
         if (!offered) return;
         held.emplace(std::move(*offered), unit);
         call.offer = &held->offer;

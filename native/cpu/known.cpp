@@ -80,7 +80,7 @@ enum Which : u32 { kNone, kFirst, kSecond, kFresh, kCopy };
 struct Entry {
     Key key{};
     std::vector<nb::object> owned;  // what the key points to
-    nb::object plan, schedules;
+    nb::object plan, schedules, lending[kWays];
     bool offers = false;
     Offer offer;  // but for its arrays, which are
     Which offered[2] = {kNone, kNone};
@@ -151,9 +151,8 @@ class Known {
         if (!offer.is_none()) {  // two plans or None, two arrays or None (bindings.cpp)
             entry->offers = true;
             for (const Way way : {kInPlace, kApart}) {
-                const nb::object lends = offer[way - kInPlace];
-                if (!lends.is_none()) entry->offer.plans[way] = nb::cast<Plan*>(lends);
-                entry->owned.push_back(lends);
+                entry->lending[way] = offer[way - kInPlace];
+                if (!entry->lending[way].is_none()) entry->offer.plans[way] = nb::cast<Plan*>(entry->lending[way]);
             }
             entry->offered[0] = which(offer[2]);
             entry->offered[1] = which(offer[3]);
@@ -189,7 +188,9 @@ class Known {
 
     // Null without an error where the call must wait for another one, which is not for here.
     PyObject* make(const Entry& entry, PyObject* const* arguments, const Facts& facts) {
-        const nb::object plan = entry.plan, schedules = entry.schedules;  // the entry may be gone after the call
+        // The entry may be gone after the call.
+        const nb::object plan = entry.plan, schedules = entry.schedules;
+        const nb::object lending[] = {entry.lending[kInPlace], entry.lending[kApart]};
         nb::object fresh;
         if (entry.fresh_type) {
             auto* type = reinterpret_cast<PyArray_Descr*>(entry.fresh_type.inc_ref().ptr());

@@ -548,10 +548,11 @@ class Communicator:
 
     def _lending(self, choice: _Choice, inplace: bool) -> Schedule | None:
         """What a default schedule can be replaced by where the arrays of all ranks lie in their arenas."""
+        name, root, reproducible, size = choice
+        choice = name, root, reproducible, "spread" if size == "spread" else "large"
         known = self._lent.get((choice, inplace))
         if known is not None:
             return known
-        name, root, reproducible, size = choice
         program = lending_program(name, self.size, root, reproducible, inplace=inplace)
         if program is None:
             return None
