@@ -103,6 +103,8 @@ def test_pace_of_a_deadlock() -> None:
         all_pairs.all_reduce(4).compile(),
         all_pairs.one_shot_all_reduce(3).compile(),
         direct.all_to_all(3).compile(),
+        direct.all_reduce(3).compile(storage="peer"),
+        direct.broadcast(4, 1).compile(storage="peer"),
         hierarchical.all_reduce(2, 3, parallel=2).compile(),
         two_step.all_to_all(2, 2).compile(),
     ],
