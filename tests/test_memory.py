@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from hocket import AllGather, AllReduce, Broadcast, Collective, ReduceScatter, Schedule
-from hocket.algorithms import all_pairs, ring, tree
+from hocket.algorithms import all_pairs, direct, ring, tree
 from hocket.ir.chunk_dag import Span
-from hocket.ir.memory import apart, last_stores
+from hocket.ir.memory import apart, last_pushes, last_stores
 from hocket.ir.schedule import Rank, Receive, Send, Step, ThreadBlock, Wait
 from hocket.ir.text import print_schedule
 
@@ -216,3 +216,17 @@ def test_what_is_read_as_well_is_no_last_store() -> None:
 def test_what_is_written_twice_is_no_last_store() -> None:
     steps = Step((X[0],), (X[1],)), Step((RECEIVE,), (Span(0, "in", 1, 2),)), Step((RECEIVE,), (X[3],))
     assert last_stores(part(steps)) == {(0, 2, 0)}
+
+
+@pytest.mark.parametrize("inplace", [True, False])
+def test_a_pushed_result_is_the_last_access_to_its_chunks_where_nothing_is_read_there(inplace: bool) -> None:
+    schedule = direct.all_reduce(3, inplace=inplace).compile(storage="peer")
+    for rank in range(3):
+        pushes = {
+            (b, s, d)
+            for r, b, s, step in schedule.steps()
+            for d, target in enumerate(step.dsts)
+            if r == rank and isinstance(target, Send) and target.pushes
+        }
+        assert len(pushes) == 2
+        assert last_pushes(schedule.ranks, rank) == (frozenset() if inplace else pushes)

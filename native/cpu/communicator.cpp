@@ -91,7 +91,6 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
 
 Outcome Communicator::run(Plan& plan, const Call& call) {
     if (dead()) return is_dead();
-    const PlanHeader& h = plan.header();
     Terms mine{plan.digest_, call.n, call.tile, 0, call.type, call.op, call.size_known ? 0u : u32(kSizeUnknown)};
     std::string counted;
     if (call.units != nullptr) {
@@ -99,44 +98,48 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
         mine.flags |= kCounted | (call.units->digest ? 0u : kPairwise);
         counted = plan.name_ + "\n" + call.units->text;
     }
-    const u64 slots = std::bit_ceil(h.slots > settings_.slots ? h.slots : settings_.slots);
-    Geometry geometry{};
-    bool one_round = false;
-    Kernel kernel = nullptr;
-    const auto prepare = [&](u64 n, u32 type) {
-        geometry = cut(n, type_bytes(type), h.chunks, h.widest, kEager, call.tile);
-        one_round = h.eager != 0 && geometry.tiles == 1 && h.eager * geometry.tile <= kEager && !(mine.flags & kPairwise);
-        if (!one_round)
-            geometry = cut(n, type_bytes(type), h.chunks, h.widest, most_of_slot(h, slots), call.tile, h.work, h.depth);
-        kernel = plan.view_.combines ? kernels().reduce[type][call.op] : kernels().move;
-        return reserve(plan, geometry, one_round ? 0 : slots);
+    const Offer offer = call.offer ? *call.offer : Offer{};
+    Candidate candidates[kWays] = {{plan.lends() ? nullptr : &plan, call.input, call.output},
+                                   {offer.plans[kInPlace], offer.input, offer.output},
+                                   {offer.plans[kApart], offer.input, offer.output}};
+    Candidate& first = candidates[kThroughSlots];
+    const auto prepare_all = [&](u64 n, u32 type) {
+        for (Candidate& candidate : candidates) {
+            if (candidate.plan == nullptr || first.one_round) continue;
+            if (const int failed = prepare(candidate, call, n, type)) return failed;
+        }
+        return 0;
     };
-    const auto execution = [&](char* input, char* output) {
+    const auto execution = [&](const Candidate& way, char* input, char* output) {
         const auto bounds = [&](Place place) { return call.units ? call.units->bounds[place].data() : nullptr; };
-        const Buffer buffers[3] = {{input, geometry.unit, h.chunks, bounds(kInput)},
-                                   {output, geometry.unit, h.chunks, bounds(kOutput)},
-                                   {scratch_.get(), h.scratch * geometry.chunk, h.scratch}};
-        return Execution<Cpu>(plan.view_, geometry, buffers, plan.cursors_.data(), plan.ends_.data(), one_round);
+        const PlanHeader& h = way.plan->header();
+        const Buffer buffers[3] = {{input, way.geometry.unit, h.chunks, bounds(kInput)},
+                                   {output, way.geometry.unit, h.chunks, bounds(kOutput)},
+                                   {scratch_.get(), h.scratch * way.geometry.chunk, h.scratch}};
+        return Execution<Cpu>(way.plan->view_, way.geometry, buffers, theirs_.get(), way.plan->cursors_.data(),
+                              way.plan->ends_.data(), way.one_round);
     };
     const bool sure = !(mine.flags & (kSizeUnknown | kPairwise));  // of the size, before the others have said theirs
     if (sure) {
-        if (const int failed = prepare(call.n, call.type)) {
+        if (const int failed = prepare_all(call.n, call.type)) {
             Outcome outcome = refuse(std::string("it has no memory for slots and scratch: ") + std::strerror(failed));
             if (outcome.fault == Fault::kRefused) outcome.fault = Fault::kMemory;
             return outcome;
         }
-        if (one_round) {
-            open_round(plan, geometry, calls_ + 1);
+        if (first.one_round) {
+            open_round(plan, first.geometry, calls_ + 1);
             // What is to be copied into a buffer is still where it comes from.
             const auto shift = call.initial_bytes != 0 ? call.initial - call.initial_to : 0;
-            Cpu cpu{kernel, control_, rank_, false, false};
-            execution(call.input ? call.input + shift : nullptr, call.input ? call.output : call.output + shift)
+            Cpu cpu{first.kernel, control_, rank_, false, false};
+            execution(first, call.input ? call.input + shift : nullptr, call.input ? call.output : call.output + shift)
                 .send(cpu, plan.pointers_.data());
             add(0, cpu.moved);
         }
     }
-    Outcome entered = call.units ? enter(mine, counted, kNobody) : enter(mine, plan.name_, plan.author_);
-    if (entered.fault != Fault::kNone) return entered;
+    const Places lies = first.one_round ? Places{} : places(candidates);
+    const Places* told = first.one_round ? nullptr : &lies;
+    Outcome entered = call.units ? enter(mine, counted, kNobody, told) : enter(mine, plan.name_, plan.author_, told);
+    if (entered.fault != Fault::kNone) return withdrawn(std::move(entered), lies);
     if (!sure) {
         u64 n = 0;
         u32 type = 0;
@@ -149,25 +152,28 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
             if (terms.n > n) n = terms.n;
         }
         if (!known) return {};  // nobody has data
-        if (const int failed = prepare(n, type))
-            return given_up(
-                {Fault::kPeer, rank_, std::string("has no memory for slots and scratch: ") + std::strerror(failed)});
-        if (one_round) open_round(plan, geometry, calls_);  // without an input there is nothing to send
+        if (const int failed = prepare_all(n, type)) return withdrawn(no_memory("slots and scratch", failed), lies);
+        if (first.one_round) open_round(plan, first.geometry, calls_);  // without an input there is nothing to send
     }
-    if (!one_round) open(plan, geometry, slots);
-    if (call.initial_bytes != 0) std::memcpy(call.initial_to, call.initial, call.initial_bytes);
-    Execution<Cpu> running = execution(call.input, call.output);
+    const Way way = first.one_round ? kThroughSlots : choose(lies.ways);
+    const Candidate& chosen = candidates[way];
+    if (way != kThroughSlots)
+        if (const int failed = borrow(*chosen.plan)) return withdrawn(no_memory("the arrays of others", failed), lies);
+    if (!chosen.one_round) open(*chosen.plan, chosen.geometry);
+    if (call.initial_bytes != 0 && way == kThroughSlots) std::memcpy(call.initial_to, call.initial, call.initial_bytes);
+    Execution<Cpu> running = execution(chosen, chosen.input, chosen.output);
+    const PlanHeader& h = chosen.plan->header();
     u32 threads = 1;
-    if (settings_.threads > 1 && h.blocks > 1 && larger_buffer(h, geometry) >= settings_.team_bytes)
+    if (settings_.threads > 1 && h.blocks > 1 && larger_buffer(h, chosen.geometry) >= settings_.team_bytes)
         threads = team_.grow(settings_.threads < h.blocks ? settings_.threads : h.blocks);
-    const bool streams = touched(plan, call, geometry, slots) > settings_.cache_bytes;
+    const bool streams = touched(chosen) > settings_.cache_bytes;
     const auto work = [&](u32 thread) -> Outcome {
-        const u32 first = u32(u64(h.blocks) * thread / threads), end = u32(u64(h.blocks) * (thread + 1) / threads);
-        char** pointers = plan.pointers_.data() + u64(plan.view_.most_operands) * thread;
-        Cpu cpu{kernel, control_, rank_, threads > 1, streams};
-        Outcome found = drive([&] { return running.advance(cpu, pointers, first, end); },
+        const u32 begin = u32(u64(h.blocks) * thread / threads), end = u32(u64(h.blocks) * (thread + 1) / threads);
+        char** pointers = chosen.plan->pointers_.data() + u64(chosen.plan->view_.most_operands) * thread;
+        Cpu cpu{chosen.kernel, control_, rank_, threads > 1, streams};
+        Outcome found = drive([&] { return running.advance(cpu, pointers, begin, end); },
                               [&](const u32* peer, Outcome& outcome) {
-                                  for (u32 b = first; b < end; ++b) {
+                                  for (u32 b = begin; b < end; ++b) {
                                       Stall stall{};
                                       if (!running.stalled(b, stall) || !stall.remote) continue;
                                       if (peer && stall.peer != *peer) continue;
@@ -181,16 +187,108 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
         add(thread, cpu.moved);
         return found;
     };
-    if (threads == 1) return work(0);
-    team_.together([&](u32 thread) {
-        if (thread < threads) outcomes_[thread] = work(thread);
-    });
-    // One that fails ends the communicator, and so the others: the first cause is the one that is not "dead before".
-    Outcome* first = &outcomes_[0];
-    for (u32 t = 1; t < threads; ++t)
-        if (first->fault == Fault::kNone || (first->fault == Fault::kDead && outcomes_[t].fault != Fault::kNone))
-            first = &outcomes_[t];
-    return std::move(*first);
+    Outcome found;
+    if (threads == 1) {
+        found = work(0);
+    } else {
+        team_.together([&](u32 thread) {
+            if (thread < threads) outcomes_[thread] = work(thread);
+        });
+        // One that fails ends the communicator, and so the others: the first cause is the one that is not "dead before".
+        Outcome* cause = &outcomes_[0];
+        for (u32 t = 1; t < threads; ++t)
+            if (cause->fault == Fault::kNone || (cause->fault == Fault::kDead && outcomes_[t].fault != Fault::kNone))
+                cause = &outcomes_[t];
+        found = std::move(*cause);
+    }
+    if (found.fault == Fault::kNone && way != kThroughSlots && !HOCKET_RELAX_READERS) found = await_readers(running);
+    found.way = way;
+    return withdrawn(std::move(found), lies);
+}
+
+u64 Communicator::slots(const PlanHeader& h) const {
+    return std::bit_ceil(h.slots > settings_.slots ? h.slots : settings_.slots);
+}
+
+// Cuts the buffers and sees to memory. Returns 0 or an errno.
+int Communicator::prepare(Candidate& candidate, const Call& call, u64 n, u32 type) {
+    Plan& plan = *candidate.plan;
+    const PlanHeader& h = plan.header();
+    const bool pairwise = call.units != nullptr && !call.units->digest;
+    const u64 widest = std::max(h.widest, 1u);
+    Geometry& geometry = candidate.geometry;
+    geometry = cut(n, type_bytes(type), h.chunks, widest, kEager, call.tile);
+    candidate.one_round = h.eager != 0 && geometry.tiles == 1 && h.eager * geometry.tile <= kEager && !pairwise;
+    if (!candidate.one_round)
+        geometry = cut(n, type_bytes(type), h.chunks, widest, most_of_slot(h), call.tile, h.work, h.depth);
+    candidate.kernel = plan.combines() ? kernels().reduce[type][call.op] : kernels().move;
+    return reserve(plan, geometry, candidate.one_round ? 0 : slots(h));
+}
+
+// What this rank has to say of its buffers: those of all ways are the same.
+Places Communicator::places(const Candidate (&candidates)[kWays]) const {
+    Places found{0, kNowhere, kNowhere, 0};
+    for (const Way way : {kInPlace, kApart}) {
+        const Candidate& candidate = candidates[way];
+        if (candidate.plan == nullptr) continue;
+        found.ways |= u64(1) << way;
+        const PlanHeader& h = candidate.plan->header();
+        const auto lies = [&](const char* at, u64 blocks) {
+            const u64 place = at == nullptr ? kNowhere : memory_.place(at);
+            if (place != kNowhere) found.end = std::max(found.end, place + blocks * candidate.geometry.unit);
+            return place;
+        };
+        found.input = lies(candidate.input, h.input_blocks);
+        found.output = lies(candidate.output, h.output_blocks);
+    }
+    return found;
+}
+
+// The way that all ranks can go; `ways`: those of this one.
+Way Communicator::choose(u64 ways) const {
+    for (u32 r = 0; r < size_ && ways != 0; ++r) ways &= said(r).places.ways;
+    return ways == 0 ? kThroughSlots : Way(std::countr_zero(ways));
+}
+
+// Finds the buffers of others that this rank reads or writes. Returns 0 or an errno.
+int Communicator::borrow(const Plan& plan) {
+    if (theirs_ == nullptr) theirs_.reset(new char*[size_][2]);
+    for (u32 c = 0; c < plan.header().connections; ++c) {
+        const ConnectionRecord& record = plan.view_.connections[c];
+        if (record.storage != (record.sends ? kPushed : kPulled)) continue;
+        const Places& lies = said(record.peer).places;
+        if (lies.end == 0) continue;  // it has nothing
+        char* base = memory_.arena(record.peer, lies.end);
+        if (base == nullptr) return errno;
+        theirs_[record.peer][0] = base + lies.input;
+        theirs_[record.peer][1] = base + lies.output;
+    }
+    return 0;
+}
+
+// Waits until nobody reads this rank's buffers any more.
+Outcome Communicator::await_readers(Execution<Cpu>& running) {
+    return drive([&] { return running.reader() == nullptr ? Progress::kDone : Progress::kStalled; },
+                 [&](const u32* peer, Outcome& outcome) {
+                     if (peer != nullptr) return running.reads(*peer);
+                     const u32* reader = running.reader();
+                     if (reader != nullptr) outcome.rank = *reader;
+                     return reader != nullptr;
+                 });
+}
+
+// How a call ends that this rank has told others `lies` in. After a fault that they may not know of, they may go on with
+// the call, and access what lies there.
+Outcome Communicator::withdrawn(Outcome outcome, const Places& lies) {
+    const bool all_know = outcome.fault == Fault::kNone || outcome.fault == Fault::kMismatch || outcome.fault == Fault::kRefused;
+    if (all_know || lies.ways == 0) return outcome;
+    for (const u64 place : {lies.input, lies.output})
+        if (place != kNowhere) memory_.keep(place);
+    return outcome;
+}
+
+Outcome Communicator::no_memory(const char* what, int error) {
+    return given_up({Fault::kPeer, rank_, std::string("has no memory for ") + what + ": " + std::strerror(error)});
 }
 
 Outcome Communicator::barrier() { return enter({}, "barrier", kBarrier); }
@@ -217,14 +315,14 @@ Traffic Communicator::traffic() const {
 }
 
 // Sets the ends to the slots of connections, which are empty before a call.
-void Communicator::open(Plan& plan, const Geometry& geometry, u64 slots) {
+void Communicator::open(Plan& plan, const Geometry& geometry) {
     const PlanHeader& h = plan.header();
     for (u32 c = 0; c < h.connections; ++c) {
         const ConnectionRecord& record = plan.view_.connections[c];
         const Window& window = *plan.windows_[c];
         Counters& counters = *window.counters;
         plan.ends_[c] = {&counters.filled.count, &counters.freed[record.reader].count, window.slots(),
-                         record.width * geometry.tile, slots, 0, 0, 0, record.peer, record.more};
+                         record.width * geometry.tile, record.storage == kSlots ? slots(h) : kUnbounded, 0, 0, 0, record.peer, record.more};
         if (record.multicast != 0) plan.ends_[c].begin_after(window.passed);
         else plan.ends_[c].begin(record.sends != 0);
     }
@@ -243,19 +341,22 @@ void Communicator::open_round(Plan& plan, const Geometry& geometry, u64 call) {
 }
 
 // The same on all ranks, as the tile follows from it.
-u64 Communicator::most_of_slot(const PlanHeader& h, u64 slots) const {
+u64 Communicator::most_of_slot(const PlanHeader& h) const {
     constexpr u64 kLeast = 64 << 10;
-    return std::min(settings_.slot_bytes, std::max(settings_.rank_bytes * h.widest / (h.fan * slots), kLeast));
+    if (h.widest == 0) return settings_.lent_bytes;
+    return std::min(settings_.slot_bytes, std::max(settings_.rank_bytes * h.widest / (h.fan * slots(h)), kLeast));
 }
 
 // Bytes that a call touches on all ranks (YHCCL, section 4: the working set), if each has as much as this one.
-u64 Communicator::touched(const Plan& plan, const Call& call, const Geometry& geometry, u64 slots) const {
+u64 Communicator::touched(const Candidate& candidate) const {
+    const Plan& plan = *candidate.plan;
+    const Geometry& geometry = candidate.geometry;
     const PlanHeader& h = plan.header();
     u64 chunks = 0;
     for (u32 c = 0; c < h.connections; ++c) chunks += plan.view_.connections[c].width;
-    const u64 blocks = (call.input ? h.input_blocks : 0) + (call.output ? h.output_blocks : 0);
+    const u64 blocks = (candidate.input ? h.input_blocks : 0) + (candidate.output ? h.output_blocks : 0);
     const u64 own = blocks * geometry.unit + h.scratch * geometry.chunk;
-    return size_ * (own + slots * chunks * geometry.tile / 2);  // a connection has two ends
+    return size_ * (own + slots(h) * chunks * geometry.tile / 2);  // a connection has two ends
 }
 
 int Communicator::reserve(Plan& plan, const Geometry& geometry, u64 slots) {
@@ -284,7 +385,7 @@ int Communicator::reserve(Plan& plan, const Geometry& geometry, u64 slots) {
 // reason, but not by a rank that is dead: it may never have seen the lines of call c + 1.
 //
 // What the line holds already is not stored again: the other ranks may have it in their caches.
-Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 author) {
+Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 author, const Places* places) {
     if (dead()) return is_dead();
     const u64 call = ++calls_;
     CallHeader& line = control_[rank_].headers[call % 2];
@@ -296,6 +397,7 @@ Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 auth
         say(line.text, text);
         written_[call % 2] = author;
     }
+    if (places != nullptr) line.places = *places;
     Cpu::publish_header(&line.call, call);  // pairs with observe_header below, on every other rank
     for (u32 r = 0; r < size_; ++r)
         if (r != rank_) ring(control_[r].bell);

@@ -26,6 +26,7 @@ class Plan {
 
     const PlanHeader& header() const { return *view_.header; }
     bool combines() const { return view_.combines; }
+    bool lends() const { return view_.lends; }
 
   private:
     friend class Communicator;
@@ -50,6 +51,18 @@ struct Units {
     std::string text;
 };
 
+// How a call can go: through slots, or with messages in buffers that lie in the arenas of all ranks, where every rank
+// works in place, or has its input and its output apart.
+enum Way : u32 { kThroughSlots = 0, kInPlace = 1, kApart = 2, kWays = 3 };
+
+// What a call can do instead, if all ranks can: the plans for buffers in this rank's arena, by way, null where they do
+// not lie so; and these buffers. A plan that lends is offered for itself.
+struct Offer {
+    Plan* plans[kWays] = {};
+    char* input = nullptr;
+    char* output = nullptr;
+};
+
 // What a call works on. `n` elements a unit; `tile` 0: chosen from the size. A rank with neither input nor output does
 // not know n and the type. `initial_bytes` from `initial` are copied to `initial_to` first, once all ranks agree. With
 // `units`, n is the length of the largest: of all, or of those of this rank where they are pairwise.
@@ -65,6 +78,7 @@ struct Call {
     u32 op;
     bool size_known;
     const Units* units = nullptr;
+    const Offer* offer = nullptr;
 };
 
 enum class Fault : u32 {
@@ -86,7 +100,8 @@ struct Outcome {
     bool stalled = false;  // `stall` says where the execution stood
     Stall stall{};
     double waited = 0;
-    std::vector<CallHeader> said;  // with kMismatch, by every rank
+    std::vector<CallHeader> said{};  // with kMismatch, by every rank
+    Way way = kThroughSlots;       // how the call went
 };
 
 struct Settings {
@@ -95,6 +110,7 @@ struct Settings {
     bool (*interrupted)() = nullptr;  // called now and then while the caller's thread waits: whether to give up
     u64 slots = 4;                   // of a connection, at least: they let neighbours drift apart
     u64 slot_bytes = 256 << 10;      // at most, where the tile is chosen here: hides the cost of a step, stays in cache
+    u64 lent_bytes = 1 << 20;        // the tile at most, where no message takes a slot
     u64 rank_bytes = 2 << 20;        // of all slots of a rank, where that leaves a slot no less than 64 KB
     u32 threads = 1;                 // that share the thread blocks of a call
     u64 team_bytes = 1 << 20;        // of its larger buffer, from which on they do: less is not worth waking them
@@ -149,7 +165,25 @@ class Communicator {
     // Whoever gives the same text in every call is its author; others have the number kNobody.
     static constexpr u64 kNobody = 0, kBarrier = 1, kFirstPlan = 2;
 
-    Outcome enter(const Terms& mine, const std::string& text, u64 author);
+    // A call that can go this way.
+    struct Candidate {
+        Plan* plan;
+        char* input;
+        char* output;
+        Geometry geometry{};
+        Kernel kernel = nullptr;
+        bool one_round = false;
+    };
+
+    Outcome enter(const Terms& mine, const std::string& text, u64 author, const Places* places = nullptr);
+    int prepare(Candidate& candidate, const Call& call, u64 n, u32 type);
+    Places places(const Candidate (&candidates)[kWays]) const;
+    Way choose(u64 ways) const;
+    int borrow(const Plan& plan);
+    u64 slots(const PlanHeader& h) const;
+    Outcome await_readers(Execution<Cpu>& running);
+    Outcome withdrawn(Outcome outcome, const Places& lies);
+    Outcome no_memory(const char* what, int error);
     Outcome agree() const;
     template <class Step, class Blame> Outcome drive(Step step, Blame waits_for);
     Outcome inspect(std::vector<u32>& gone);
@@ -157,12 +191,12 @@ class Communicator {
     Outcome is_dead() const;
     u32 straggler(u32 peer, double now) const;
     bool failed(u32 rank) const;
-    void open(Plan& plan, const Geometry& geometry, u64 slots);
+    void open(Plan& plan, const Geometry& geometry);
     void open_round(Plan& plan, const Geometry& geometry, u64 call);
     void add(u32 thread, const Traffic& moved);
-    u64 most_of_slot(const PlanHeader& h, u64 slots) const;
+    u64 most_of_slot(const PlanHeader& h) const;
     int reserve(Plan& plan, const Geometry& geometry, u64 slots);
-    u64 touched(const Plan& plan, const Call& call, const Geometry& geometry, u64 slots) const;
+    u64 touched(const Candidate& candidate) const;
     void mark(State state, u32 culprit, u64 since, const std::string& why);
 
     u32 rank_;
@@ -176,6 +210,7 @@ class Communicator {
     u64 written_[2] = {kNobody, kNobody};  // the authors of the texts in this rank's lines
     std::unique_ptr<char, decltype(&std::free)> scratch_{nullptr, &std::free};  // aligned to kAlign
     u64 scratch_bytes_ = 0;
+    std::unique_ptr<char*[][2]> theirs_;  // input and output of each rank in whose buffers messages of this call lie
     std::vector<Outcome> outcomes_;  // of the threads of one call
     std::vector<Moved> moved_;       // by each thread in all calls
     std::atomic_flag marked_;

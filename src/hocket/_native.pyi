@@ -12,6 +12,7 @@ ISAS: tuple[str, ...]
 TYPES: tuple[str, ...]
 OPERATORS_OF: dict[str, tuple[str, ...]]
 OPERATORS: tuple[str, ...]
+EAGER: int
 FILE_BYTES: int
 STAMP: int
 MOST_CONNECTIONS: int
@@ -19,6 +20,7 @@ MOST_READERS: int
 PROTOCOL: str
 
 class Fault(enum.Enum):
+    NONE = ...
     MISMATCH = ...
     REFUSED = ...
     MEMORY = ...
@@ -33,6 +35,9 @@ class Outcome:
     def fault(self) -> Fault: ...
     @property
     def rank(self) -> int: ...
+    @property
+    def way(self) -> int:
+        """How the call went: 0 through slots, 1 in place, 2 apart."""
     @property
     def text(self) -> str: ...
     @property
@@ -68,6 +73,23 @@ class CallHeader:
 
 class Plan: ...
 
+Offer = tuple[Plan | None, Plan | None, NDArray[generic] | None, NDArray[generic] | None]
+"""What a call can do instead: the plans for arrays in place and apart in the arenas of all, and the arrays."""
+
+class Arena:
+    def __init__(self, descriptor: int) -> None:
+        """Takes the descriptor over."""
+    @property
+    def descriptor(self) -> int: ...
+    def allocate(self, bytes: int) -> Loan: ...
+    def holds(self, array: NDArray[generic]) -> bool: ...
+    def forked(self) -> None: ...
+
+class Loan:
+    """Memory, given back at its end."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
 class Units:
     def __init__(self, input: list[int], output: list[int], digest: int | None, text: str) -> None:
         """Bounds of units in bytes; ``digest``: of all units of all ranks, None where a rank knows only its own."""
@@ -85,6 +107,8 @@ class Member:
         size: int,
         descriptor: int,
         lifelines: list[int],
+        arenas: list[int],
+        arena: Arena,
         spins: int,
         yields: int,
         timeout: float,
@@ -104,6 +128,7 @@ class Member:
         initial: NDArray[generic] | None = None,
         initial_place: int = 0,
         units: Units | None = None,
+        offer: Offer | None = None,
     ) -> Outcome | None: ...
     def start(
         self,
@@ -117,6 +142,7 @@ class Member:
         initial: NDArray[generic] | None = None,
         initial_place: int = 0,
         units: Units | None = None,
+        offer: Offer | None = None,
     ) -> Flight: ...
     def start_barrier(self) -> Flight: ...
     def start_refusal(self, why: str) -> Flight: ...
@@ -141,7 +167,7 @@ class Known:
         self,
         arguments: tuple[object, ...],
         plan: Plan,
-        schedule: object,
+        schedules: object,
         input: NDArray[generic] | None,
         output: NDArray[generic] | None,
         n: int,
@@ -152,8 +178,9 @@ class Known:
         result: NDArray[generic] | None,
         taken: int | None,
         average: bool,
+        offer: Offer | None,
     ) -> None:
-        """Enter a call that has succeeded: its arguments, and the arrays that it worked on.
+        """Enter a call that has succeeded: its arguments, its schedules by way, and the arrays that it worked on.
 
         ``taken``: the byte of the input from which on the result was copied.
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Literal, Self, TypeVar, cast, overload
 
@@ -19,10 +20,10 @@ from hocket.program import Contract
 from hocket.runtime import launch
 from hocket.runtime.bootstrap import meet
 from hocket.runtime.counts import Counts
-from hocket.runtime.execution import Endpoint
+from hocket.runtime.execution import EAGER, Endpoint, Lending
 from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.stores import Store
-from hocket.tuning import default_program, is_small
+from hocket.tuning import default_program, is_small, lending_program
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Result = TypeVar("Result")
@@ -146,6 +147,7 @@ class Communicator:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._defaults: dict[_Choice, Schedule] = {}
+        self._lent: dict[tuple[_Choice, bool], Schedule] = {}
         self._call = endpoint.known(self._long_way)
 
     @property
@@ -207,6 +209,8 @@ class Communicator:
         | uint8, uint16, uint32, uint64 | sum, prod, min, max |
         | float16, bfloat16, float32, float64 | sum, prod, min, max, avg |
         | complex64, complex128 | sum, prod, avg |
+
+        A schedule compiled with ``storage="peer"`` takes arrays of ``empty`` only, in place if its collective is.
 
         Integers wrap; of bool, sum is "or" and prod is "and"; min and max give NaN if any element is NaN. float16 and
         bfloat16 (of ml_dtypes) are combined in float32, and rounded to nearest even whenever a rank stores or sends
@@ -522,9 +526,12 @@ class Communicator:
             schedule = self._defaults.get(choice) or self._default(choice)
         except Exception as error:
             self._endpoint.refuse(error, async_)
+        lending: Lending | None = None
+        if count is not None and count > EAGER and counts is None and self.size > 1:
+            lending = partial(self._lending, choice)
         if async_:
-            return self._endpoint.start(schedule, x, out, op, None, rows)
-        return self._endpoint.run(schedule, x, out, op, None, rows, key)
+            return self._endpoint.start(schedule, x, out, op, None, rows, lending)
+        return self._endpoint.run(schedule, x, out, op, None, rows, lending, key)
 
     def _roles(self, name: str, root: object) -> _Roles:
         rank = whole(root)
@@ -540,6 +547,38 @@ class Communicator:
         instances = self._endpoint.threads if size == "spread" else 1
         schedule = self._defaults[choice] = program.compile(instances=instances, reproducible=reproducible)
         return schedule
+
+    def _lending(self, choice: _Choice, inplace: bool) -> Schedule | None:
+        """What a default schedule can be replaced by where the arrays of all ranks lie in their arenas."""
+        name, root, reproducible, size = choice
+        choice = name, root, reproducible, "spread" if size == "spread" else "large"
+        known = self._lent.get((choice, inplace))
+        if known is not None:
+            return known
+        program = lending_program(name, self.size, root, reproducible, inplace=inplace)
+        if program is None:
+            return None
+        instances = self._endpoint.threads if size == "spread" else 1
+        schedule = program.compile(instances=instances, reproducible=reproducible, storage="peer")
+        self._lent[choice, inplace] = schedule
+        return schedule
+
+    @overload
+    def empty(self, shape: int | Sequence[int], dtype: type[Scalar] | np.dtype[Scalar]) -> NDArray[Scalar]: ...
+    @overload
+    def empty(self, shape: int | Sequence[int], dtype: str | type = ...) -> NDArray[np.generic]: ...
+    def empty(self, shape: int | Sequence[int], dtype: object = np.float64) -> NDArray[np.generic]:
+        """A new array, not initialised, in memory that the other ranks can reach; C-contiguous, aligned to pages.
+
+        Where the arrays of a collective are such, or views on such, on every rank, and are in place on every rank or
+        apart on every rank, messages are read and written in them and copied nowhere in between. Only this rank
+        allocates. The memory is used again once the last array on it is gone, and may be used after ``close``; in a
+        child after fork, arrays of the parent are the child's own. After an error in the middle of a call another rank
+        may, for a moment, still write to its arrays.
+
+        Raises WrongType, InvalidArgument, MemoryError, CommunicatorDead.
+        """
+        return self._endpoint.empty(shape, dtype)
 
     @overload
     def barrier(self, *, async_: Literal[False] = False) -> None: ...

@@ -98,6 +98,19 @@ _REPRODUCIBLE: dict[Contract | None, Callable[[int], Program]] = {
 """An AllReduce for each contract on bits that not all defaults keep, whatever the size."""
 
 
+_LENDING: dict[str, Callable[[int, int, bool], Program | None]] = {
+    "all_reduce": lambda p, _, inplace: direct.all_reduce(p, inplace=inplace),
+    "all_gather": lambda p, _, inplace: direct.all_gather(p, inplace=inplace),
+    "reduce_scatter": lambda p, _, inplace: direct.reduce_scatter(p, inplace=inplace),
+    "all_to_all": lambda p, _, inplace: None if inplace else direct.all_to_all(p),
+    "broadcast": lambda p, root, inplace: direct.broadcast(p, root, inplace=inplace),
+    "reduce": lambda p, root, inplace: direct.reduce(p, root, inplace=inplace),
+    "gather": lambda p, root, inplace: direct.gather(p, root, inplace=inplace),
+    "scatter": lambda p, root, inplace: direct.scatter(p, root, inplace=inplace),
+}
+"""Where ranks reach each other's arrays, by whether they are in place: what moves least is direct."""
+
+
 def is_small(name: str, ranks: int, size: int) -> bool:
     """Whether a call takes the program for small buffers. ``size``: bytes of the larger buffer of a rank with most."""
     busiest = size * (ranks - 1)
@@ -125,3 +138,13 @@ def default_program(
     if sockets > 1 and not small and programs.by_socket is not None:
         return programs.by_socket(ranks, sockets, root)
     return (programs.small if small else programs.large)(ranks, root)
+
+
+def lending_program(
+    name: str, ranks: int, root: int = 0, reproducible: Contract | None = None, *, inplace: bool
+) -> Program | None:
+    """What a communicator runs instead where the arrays of all ranks are memory that all can reach. None: nothing.
+
+    An AllReduce adds up in the order of ranks.
+    """
+    return None if reproducible == "across-sizes" else _LENDING[name](ranks, root, inplace)

@@ -41,7 +41,7 @@ def multicasts(schedule: Schedule) -> list[Multicast]:
             used: dict[Send, list[int]] = {}
             for s, step in enumerate(block.steps):
                 for target in step.dsts:
-                    if isinstance(target, Send):
+                    if isinstance(target, Send) and target.at is None:
                         used.setdefault(target, []).append(s)
             together: dict[tuple[int, tuple[int, ...]], list[int]] = {}
             for send, steps in used.items():
@@ -75,6 +75,8 @@ def one_round(schedule: Schedule) -> Round | None:
     waits or receives, nor after one that writes what it reads. Then nothing orders it after anything but those, and as
     there are no races, it reads what the rank began with. Equal messages of a rank are one.
     """
+    if schedule.in_place():
+        return None
     places: dict[Connection, int] = {}
     most = 0
     for source, rank in enumerate(schedule.ranks):

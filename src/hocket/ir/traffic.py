@@ -86,11 +86,13 @@ def traffic(
     def of_rank(rank: int) -> Traffic:
         part = schedule.ranks[rank]
         loaded = stored = 0
-        if apart and collective.alias(rank) is not None:
+        if apart and collective.alias(rank) is not None and not schedule.in_place():
             part = lying_apart(collective, rank, part) or part
         sent = set()
         for block in part.thread_blocks:
             for step in block.steps:
+                if not step.moves:
+                    continue
                 targets = [target for target in step.dsts if type(target) is Span or (rank, target) not in free]
                 if once is None:
                     groups = [targets]

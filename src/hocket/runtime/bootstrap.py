@@ -2,8 +2,9 @@
 
 Rank 0 listens on an abstract socket, whose name holds a token nobody can guess; nothing lies in a file system. Every
 rank sends it one end of its *lifeline*, a socket pair whose other end only that rank holds, so that the kernel tells
-all who hold the first end when the rank is gone. Rank 0 hands out all lifelines and the shared memory, every rank says
-whether it could take them, and only then any goes on: what fails on one fails on all, for the same reason.
+all who hold the first end when the rank is gone; and its arena, the memory of arrays that it lends. Rank 0 hands out
+all of them and the shared memory, every rank says whether it could take them, and only then any goes on: what fails on
+one fails on all, for the same reason.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from typing import Any
 
 from hocket import _native
 from hocket.errors import BootstrapFailed, HocketError, PeerFailed
-from hocket.runtime import segments, stores
+from hocket.runtime import arena, segments, stores
 from hocket.runtime.launchers import RANK, SIZE, TOKEN, Place, place
 from hocket.runtime.sockets import filled
 
 _LAUNCHER = "HOCKET_LAUNCHER"  # "descriptor:inode" of a socket on which the launcher says that a rank has ended
 _BATCH = 128  # descriptors in one message; the kernel takes 253
 _MESSAGE = 1 << 16
-_PROTOCOL = f"{_native.PROTOCOL}.2"  # what all of a meeting must have in common
+_PROTOCOL = f"{_native.PROTOCOL}.3"  # what all of a meeting must have in common
 _PATIENCE = 1.0  # seconds beyond the timeout in which rank 0 may say who was missing
 _FILES = "a limit on open files (ulimit -n) must be raised"
 _meetings = count()  # a program may call init() several times; each rank counts its own calls, in the same order
@@ -43,20 +44,22 @@ _meetings = count()  # a program may call init() several times; each rank counts
 class Meeting:
     """What a rank has once all have met. Descriptors belong to it until they are taken.
 
-    ``lifelines[r]`` is readable once rank r is gone; -1 for the own rank. ``cores``: those of each rank, of all that
-    they may use together; 0 where there are more ranks than cores. ``sockets``: those that the ranks fill.
+    ``lifelines[r]`` is readable once rank r is gone; -1 for the own rank. ``arenas`` are the memory that ranks lend, -1
+    for the own rank. ``cores``: those of each rank, of all that they may use together; 0 where there are more ranks
+    than cores. ``sockets``: those that the ranks fill.
     """
 
     rank: int
     size: int
     memory: int
     lifelines: list[int]
+    arenas: list[int]
     own_lifeline: socket.socket | None
     cores: int
     sockets: int = 1
 
     def leave(self) -> None:
-        """Close all but the memory."""
+        """Close all but the memory and the arenas."""
         for lifeline in self.lifelines:
             if lifeline >= 0:
                 os.close(lifeline)
@@ -132,7 +135,8 @@ def gather(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Me
     can leave a meeting before all have come, so if one ends while this rank waits for any, they never will meet.
     """
     if here.size == 1:
-        return Meeting(0, 1, segments.create(1, here.token), [-1], None, _cores(os.sched_getaffinity(0)))
+        arena.own()
+        return Meeting(0, 1, segments.create(1, here.token), [-1], [-1], None, _cores(os.sched_getaffinity(0)))
     try:
         near, far = socket.socketpair()
         try:
@@ -144,8 +148,9 @@ def gather(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Me
     except (OSError, ValueError) as error:
         raise _impossible(here, timeout, error) from error
     met.own_lifeline = near
-    os.close(met.lifelines[here.rank])
-    met.lifelines[here.rank] = -1
+    for descriptors in (met.lifelines, met.arenas):
+        os.close(descriptors[here.rank])
+        descriptors[here.rank] = -1
     return met
 
 
@@ -156,6 +161,7 @@ def _host(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
         listener.setblocking(False)
         try:
             host.lifelines[0] = os.dup(own.fileno())
+            host.arenas[0] = os.dup(arena.own().descriptor)
             listener.bind(_address(here))
             listener.listen(here.size)
             host.await_hellos(listener)
@@ -168,7 +174,7 @@ def _host(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
             host.await_answers()
             host.dismiss({})
         except BaseException as error:
-            for descriptor in (*host.lifelines, -1 if memory is None else memory):
+            for descriptor in (*host.lifelines, *host.arenas, -1 if memory is None else memory):
                 if descriptor >= 0:
                     os.close(descriptor)
             expected = isinstance(error, OSError | ValueError)
@@ -177,7 +183,7 @@ def _host(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
             if failed is error:
                 raise
             raise failed from error
-    return Meeting(0, here.size, memory, host.lifelines, None, cores, sockets)
+    return Meeting(0, here.size, memory, host.lifelines, host.arenas, None, cores, sockets)
 
 
 class _Host:
@@ -185,6 +191,7 @@ class _Host:
 
     def __init__(self, here: Place, timeout: float, watched: Mapping[int, int | None]) -> None:
         self.lifelines = [-1] * here.size
+        self.arenas = [-1] * here.size
         self.cores = [os.sched_getaffinity(0)] * here.size  # of each rank, once it has come
         self._here = here
         self._timeout = timeout
@@ -195,7 +202,7 @@ class _Host:
         self._foreign: set[int] = set()  # other users who knocked
 
     def await_hellos(self, listener: socket.socket) -> None:
-        """Fill ``lifelines`` and ``cores``."""
+        """Fill ``lifelines``, ``arenas`` and ``cores``."""
         with selectors.DefaultSelector() as waiting:
             for descriptor in (listener.fileno(), *self._watched):
                 waiting.register(descriptor, selectors.EVENT_READ)
@@ -213,12 +220,13 @@ class _Host:
                         waiting.register(guest, selectors.EVENT_READ)
 
     def hand_out(self, memory: int, cores: int, sockets: int) -> None:
-        """Give every guest all lifelines and the memory."""
+        """Give every guest all lifelines, all arenas and the memory."""
+        descriptors = [*self.lifelines, *self.arenas]
         for guest in self._guests.values():
             with suppress(ConnectionError):  # it is gone: await_answers will see
                 _send(guest, {"cores": cores, "sockets": sockets}, [], self._deadline)
-                for sent in range(0, self._here.size, _BATCH):
-                    _send(guest, {}, self.lifelines[sent : sent + _BATCH], self._deadline)
+                for sent in range(0, len(descriptors), _BATCH):
+                    _send(guest, {}, descriptors[sent : sent + _BATCH], self._deadline)
                 _send(guest, {}, [memory], self._deadline)
 
     def await_answers(self) -> None:
@@ -269,7 +277,7 @@ class _Host:
         self._strangers.remove(guest)
         data, descriptors = b"", list[int]()
         with suppress(ConnectionError):
-            data, descriptors, _, _ = socket.recv_fds(guest, _MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
+            data, descriptors, _, _ = socket.recv_fds(guest, _MESSAGE, 2, socket.MSG_CMSG_CLOEXEC)
         if not data:
             return False
         try:
@@ -277,7 +285,7 @@ class _Host:
             objection = _objection(self._here, hello, self._guests)
             if objection is not None:
                 raise BootstrapFailed(objection)
-            if not descriptors:
+            if len(descriptors) < 2:
                 raise BootstrapFailed("rank 0 can open no more files", _FILES)
         except BaseException:
             self._strangers.add(guest)  # it is to know as well
@@ -285,7 +293,7 @@ class _Host:
                 os.close(descriptor)
             raise
         self._guests[hello["rank"]] = guest
-        (self.lifelines[hello["rank"]],) = descriptors
+        self.lifelines[hello["rank"]], self.arenas[hello["rank"]] = descriptors
         self.cores[hello["rank"]] = set(hello["cores"])
         return True
 
@@ -337,11 +345,13 @@ def _join(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
                 "cores": sorted(os.sched_getaffinity(0)),
             }
             with suppress(ConnectionError):  # it may have said why it left
-                _send(host, hello, [own.fileno()], deadline)
+                _send(host, hello, [own.fileno(), arena.own().descriptor], deadline)
             told = hear()
             cores, sockets = int(told["cores"]), int(told["sockets"])
-            while len(received) < here.size + 1:
+            while len(received) < 2 * here.size + 1:
                 hear()
+            for descriptor in received[here.size : -1]:
+                segments.check_arena(descriptor)
             segments.check(received[-1], here.token)
             with suppress(ConnectionError):
                 _send(host, {}, [], deadline)
@@ -356,7 +366,8 @@ def _join(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
             if failed is error:
                 raise
             raise failed from error
-    return Meeting(here.rank, here.size, received[-1], received[:-1], None, cores, sockets)
+    lifelines, arenas = received[: here.size], received[here.size : -1]
+    return Meeting(here.rank, here.size, received[-1], lifelines, arenas, None, cores, sockets)
 
 
 def _connect(

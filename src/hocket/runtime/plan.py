@@ -11,12 +11,14 @@ import numpy as np
 
 from hocket import _native
 from hocket.ir.chunk_dag import Span
-from hocket.ir.memory import apart, last_stores
+from hocket.ir.memory import apart, last_pushes, last_stores
 from hocket.ir.messages import Connection, multicasts, one_round
 from hocket.ir.schedule import Rank, Receive, Schedule, Send, Step
 
 _PLACES = {"in": 0, "out": 1, "sc": 2}
-_RECEIVE, _SEND = 3, 4
+_RECEIVE, _SEND, _HERE = 3, 4, 5
+_THEIRS = {"in": 6, "out": 7}
+_SLOTS, _PULLED, _PUSHED = 0, 1, 2
 
 _Event = tuple[int, int, int] | tuple[int, int, int, int]
 """The end of a step (rank, thread block, step), or a message of a connection, by its number."""
@@ -45,21 +47,20 @@ def lower_apart(schedule: Schedule, rank: int) -> Plan | None:
 
     The others need not run theirs: the traffic is the same.
     """
-    if schedule.collective.alias(rank) is None:
+    if schedule.collective.alias(rank) is None or schedule.in_place():
         return None
     part = apart(schedule.collective, rank, schedule.ranks[rank])
     return None if part is None else _lower(schedule, rank, part)
 
 
 def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
-    assert not schedule.in_place(), "a plan knows messages in slots only"
     collective = schedule.collective
-    widths = _widths(schedule)
+    widths, storage = _connections(schedule)
     round_ = one_round(schedule)
     work, depth = pace(schedule)
     shared = multicasts(schedule)
     readers = {(m.source, r, m.channel): (i, n) for i, m in enumerate(shared) for n, r in enumerate(m.readers)}
-    own = sorted((c for c in widths if rank in c[:2]), key=lambda c: (readers.get(c, (-1, 0)), c))
+    own = sorted((c for c in widths | storage if rank in c[:2]), key=lambda c: (readers.get(c, (-1, 0)), c))
     number = {connection: i for i, connection in enumerate(own)}
     fan: Counter[int] = Counter()
     for (source, target, channel), width in widths.items():
@@ -70,19 +71,23 @@ def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
         """Whether a place is for a reader of a multicast beyond the first: what the first reads is there for all."""
         return isinstance(place, Send) and readers.get((rank, place.peer, place.channel), (0, 0))[1] > 0
 
-    def operand(place: Span | Receive | Send) -> tuple[int, int, int, int]:
-        if isinstance(place, Receive):
-            return _RECEIVE, number[place.peer, rank, place.channel], 0, 0
-        if isinstance(place, Send):
-            return _SEND, number[rank, place.peer, place.channel], 0, 0
-        unit, position = (0, place.index) if place.buffer == "sc" else divmod(place.index, collective.chunks)
-        return _PLACES[place.buffer], unit, position, place.stride
+    def operand(place: Span | Receive | Send) -> tuple[int, int, int, int, int]:
+        if isinstance(place, Span):
+            unit, position = (0, place.index) if place.buffer == "sc" else divmod(place.index, collective.chunks)
+            return _PLACES[place.buffer], 0, unit, position, place.stride
+        receives = isinstance(place, Receive)
+        end = number[(place.peer, rank, place.channel) if receives else (rank, place.peer, place.channel)]
+        if place.at is None:
+            return _RECEIVE if receives else _SEND, end, 0, 0, 0
+        if place.at.rank == rank:
+            return _HERE, end, 0, 0, 0
+        return _THEIRS[place.at.buffer], end, *divmod(place.at.index, collective.chunks), place.at.stride
 
     blocks: list[dict[str, int]] = []
     steps: list[dict[str, int]] = []
     operands: list[dict[str, int]] = []
     waits: list[dict[str, int]] = []
-    last = last_stores(part)
+    last = last_stores(part) | last_pushes(schedule.ranks, rank)
     for b, block in enumerate(part.thread_blocks):
         blocks.append({"first_step": len(steps), "steps": len(block.steps)})
         for s, step in enumerate(block.steps):
@@ -99,7 +104,7 @@ def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
                 }
             )
             for place in (*step.srcs, *(step.dsts[d] for d in dsts)):
-                operands.append(dict(zip(("place", "unit", "position", "stride"), operand(place), strict=True)))
+                operands.append(dict(zip(("place", "end", "unit", "position", "stride"), operand(place), strict=True)))
             waits.extend({"block": wait.thread_block, "step": wait.step} for wait in step.waits)
     connections = []
     for src, dst, channel in own:
@@ -110,7 +115,8 @@ def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
                 "peer": dst if sends else src,
                 "channel": channel,
                 "sends": int(sends),
-                "width": 0 if sends and reader else widths[src, dst, channel],
+                "storage": storage.get((src, dst, channel), _SLOTS),
+                "width": 0 if sends and reader else widths.get((src, dst, channel), 0),
                 "place": 0 if round_ is None else round_.places[src, dst, channel],
                 "multicast": multicast + 1,
                 "reader": reader,
@@ -126,7 +132,7 @@ def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
         "output_blocks": collective.output_blocks(rank),
         "scratch": part.scratch,
         "slots": schedule.slots,
-        "widest": max(widths.values(), default=1),
+        "widest": max(widths.values(), default=0 if storage else 1),
         "fan": max(fan.values(), default=1),
         "work": work,
         "depth": depth,
@@ -180,7 +186,7 @@ def pace(schedule: Schedule) -> tuple[int, int]:
             if missing is not None:
                 stuck.setdefault(missing, []).append(block)
                 break
-            cost = _count(step) * (len(step.srcs) + len(step.dsts))
+            cost = _count(step) * (len(step.srcs) + len(step.dsts)) if step.moves else 0
             work[r] += cost
             clock[block] = max(clock[block], *(ends[event] for event in needs), 0) + cost
             leaving = [(r, d.peer, d.channel) for d in step.dsts if isinstance(d, Send)]
@@ -206,15 +212,23 @@ def _pack(kind: str, records: Sequence[dict[str, int]]) -> bytes:
     return np.fromiter(flat, np.uint32, len(records) * len(fields)).tobytes()
 
 
-def _widths(schedule: Schedule) -> dict[Connection, int]:
-    """The most chunks that one slot of each connection of the schedule holds."""
+def _connections(schedule: Schedule) -> tuple[dict[Connection, int], dict[Connection, int]]:
+    """The most chunks that one slot of each connection of the schedule holds; where messages of those without lie."""
     widths: dict[Connection, int] = {}
+    storage: dict[Connection, int] = {}
     for r, _, _, step in schedule.steps():
-        ends = [(e.peer, r, e.channel) for e in step.srcs if isinstance(e, Receive)]
-        ends += [(r, e.peer, e.channel) for e in step.dsts if isinstance(e, Send)]
-        for connection in ends:
-            widths[connection] = max(widths.get(connection, 1), _count(step))
-    return widths
+        for target in step.dsts:
+            if isinstance(target, Send):
+                connection = r, target.peer, target.channel
+                if target.at is not None:
+                    storage[connection] = _PUSHED if target.pushes else _PULLED
+                else:
+                    widths[connection] = max(widths.get(connection, 1), _count(step))
+        for source in step.srcs:
+            if isinstance(source, Receive) and source.at is None:
+                connection = source.peer, r, source.channel
+                widths[connection] = max(widths.get(connection, 1), _count(step))
+    return widths, storage
 
 
 def _count(step: Step) -> int:
