@@ -203,7 +203,7 @@ def test_check_takes_options_of_the_compiler() -> None:
     assert two["protocol"] == "simple"
     pairs = "hocket.algorithms.all_pairs:all_reduce"
     slots, peer = (as_json("check", pairs, "ranks=4", "--storage", name)["cases"][0] for name in ("fifo", "peer"))
-    assert (slots["traffic"], peer["traffic"]) == (20, 8)
+    assert (slots["traffic"], peer["traffic"]) == (18, 8)
     assert (
         "edge 0: 1 -> 0 x1  channel 0  at 1.in[0]"
         in run("show", pairs, "ranks=2", "--storage", "peer", "--diff", "peer").stdout

@@ -840,11 +840,11 @@ std::vector<u32> read_words(const char* file) {
 // Runs plans of float32 sums, one a rank, on units of n elements. Says where buffers and slots lie, which is stored to
 // once before the call and not touched after it, and what the kernels count. Plans have no scratch.
 void traffic(u64 n, u64 tile, char** files, u32 ranks) {
-    Arena arena(ranks);
+    World world(ranks);
     std::vector<std::array<Block, 2>> buffers(ranks);
     std::mutex talking;
     on_threads(ranks, [&](u32 rank) {
-        ThreadMemory memory(arena);
+        ThreadMemory memory(world, rank);
         Settings mine = settings(4);
         mine.patience = {0, 0};
         Communicator communicator(rank, ranks, memory, {}, mine);
@@ -860,8 +860,8 @@ void traffic(u64 n, u64 tile, char** files, u32 ranks) {
         std::printf("counted %u %llu %llu\n", rank, moved.loaded, moved.stored);
         std::printf("memory %p %llu\nmemory %p %llu\n", input.get(), bytes[0], output.get(), bytes[1]);
     });
-    for (const auto& [name, block] : arena.windows)
-        std::printf("memory %p %llu\n", static_cast<void*>(static_cast<char*>(block.get()) + kPage), Arena::kBytes);
+    for (const auto& [name, block] : world.windows)
+        std::printf("memory %p %llu\n", static_cast<void*>(static_cast<char*>(block.get()) + kPage), World::kBytes);
 }
 
 }  // namespace

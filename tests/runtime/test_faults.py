@@ -514,6 +514,26 @@ hocket.init()
     assert "help: a limit on the size of files" in found.stderr
 
 
+def test_a_limit_of_one_rank_on_file_sizes_is_told_to_all(tmp_path: Path) -> None:
+    (tmp_path / "limited.py").write_text("""
+import os, resource, hocket
+if os.environ["HOCKET_RANK"] == "1":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+try:
+    hocket.init()
+except hocket.HocketError as error:
+    print(error.code, error.reason)
+""")
+    words = [sys.executable, "-c", "from hocket.cli import main; main()", "launch", "-n", "3", "limited.py"]
+    found = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    said = dict(line.split(" ", 1) for line in found.stdout.splitlines())
+    why = "bootstrap rank 1: there is no shared memory: File too large"
+    late = "peer-failed exited with code 0 before the ranks had met"  # to be told; the launcher says this
+    assert said.keys() == {"[0]", "[1]", "[2]"}
+    assert said["[1]"] == why
+    assert {said["[0]"], said["[2]"]} <= {why, late}
+
+
 def test_ranks_that_were_told_different_sizes() -> None:
     assert hocket.spawn(mistaken, 2) == ["rank 1 was told of 3 ranks, rank 0 of 2"] * 2
 

@@ -161,7 +161,7 @@ def _host(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
         listener.setblocking(False)
         try:
             host.lifelines[0] = os.dup(own.fileno())
-            host.arenas[0] = os.dup(arena.own().descriptor)
+            host.arenas[0] = os.dup(_lent(here))
             listener.bind(_address(here))
             listener.listen(here.size)
             host.await_hellos(listener)
@@ -282,6 +282,7 @@ class _Host:
             return False
         try:
             hello = json.loads(data)
+            _raise_told(hello)
             objection = _objection(self._here, hello, self._guests)
             if objection is not None:
                 raise BootstrapFailed(objection)
@@ -345,7 +346,7 @@ def _join(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
                 "cores": sorted(os.sched_getaffinity(0)),
             }
             with suppress(ConnectionError):  # it may have said why it left
-                _send(host, hello, [own.fileno(), arena.own().descriptor], deadline)
+                _send(host, hello, [own.fileno(), _lent(here)], deadline)
             told = hear()
             cores, sockets = int(told["cores"]), int(told["sockets"])
             while len(received) < 2 * here.size + 1:
@@ -368,6 +369,14 @@ def _join(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
             raise failed from error
     lifelines, arenas = received[: here.size], received[here.size : -1]
     return Meeting(here.rank, here.size, received[-1], lifelines, arenas, None, cores, sockets)
+
+
+def _lent(here: Place) -> int:
+    """The descriptor of this rank's arena. Raises BootstrapFailed."""
+    try:
+        return arena.own().descriptor
+    except BootstrapFailed as error:
+        raise BootstrapFailed(f"rank {here.name(here.rank)}: {error.reason}", error.help) from error
 
 
 def _connect(
