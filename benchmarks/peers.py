@@ -1,8 +1,8 @@
 """hocket beside other libraries, in one run: ``python benchmarks/peers.py --collective all_reduce --ranks 2``.
 
 Makes a virtual environment for each of Open MPI, MPICH, Intel MPI (with mpi4py) and Gloo (torch), kept in ``--cache``;
-``PIP_EXTRA_INDEX_URL``, set to PyTorch's index of builds for CPUs, spares torch's CUDA. A library that cannot be installed or
-run is counted as missing. peers_worker.py is one rank of one library.
+``PIP_EXTRA_INDEX_URL``, set to PyTorch's index of builds for CPUs, spares torch's CUDA. A library that cannot be
+installed or run is counted as missing. peers_worker.py is one rank of one library.
 
 Sizes are bytes of a rank's larger buffer, of float32; the operator is a sum, the root rank 0. Every rank is pinned to a
 core. Before each iteration all ranks meet in a barrier of our own; each takes the time of its call, from Python, and
