@@ -1,8 +1,8 @@
 """hocket beside other libraries, in one run: ``python benchmarks/peers.py --collective all_reduce --ranks 2``.
 
 Makes a virtual environment for each of Open MPI, MPICH, Intel MPI (with mpi4py) and Gloo (torch), kept in ``--cache``;
-``PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu`` spares torch's CUDA. A library that cannot be installed or
-run is counted as missing. peers_worker.py is one rank of one library.
+``PIP_EXTRA_INDEX_URL``, set to PyTorch's index of builds for CPUs, spares torch's CUDA. A library that cannot be
+installed or run is counted as missing. peers_worker.py is one rank of one library.
 
 Sizes are bytes of a rank's larger buffer, of float32; the operator is a sum, the root rank 0. Every rank is pinned to a
 core. Before each iteration all ranks meet in a barrier of our own; each takes the time of its call, from Python, and
@@ -101,6 +101,7 @@ class Contender:
 
 CONTENDERS = (
     Contender("hocket", "hocket", (), "#D55E00"),
+    Contender("hocket, shared buffers", "hocket-shared", (), "#F0A35E"),
     Contender("openmpi", "mpi", ("openmpi", "mpi4py"), "#0072B2"),
     Contender("mpich", "mpi", ("mpich", "mpi4py"), "#009E73"),
     Contender("impi-rt", "mpi", ("impi-rt", "mpi4py"), "#CC79A7"),
@@ -335,13 +336,13 @@ def show_speedups(found: Sequence[Row]) -> None:
 def show_rows(found: Sequence[Row], names: Sequence[str], ranks: int) -> None:
     """A table of one collective in one regime."""
     print(f"\n{found[0].collective}, {ranks} ranks, {found[0].regime}: median us, p95 us, floor")
-    print(f"{'bytes':>10}" + "".join(f"{name:>25}" for name in names) + "".join(f"{n + ' / MPI':>22}" for n in OURS))
+    print(f"{'bytes':>10}" + "".join(f"{name:>25}" for name in names) + "".join(f"{n + ' / MPI':>29}" for n in OURS))
     for row in found:
         line = f"{row.bytes:10}"
         for name in names:
             share = f"{row.floor / row.median(name):.0%}"
             line += f"{show(row.median(name)):>10}{show(row.p95(name)):>10}{share:>5}"
-        line += "".join(f"{row.ratio(ours, row.fastest_mpi()) or ''!s:>22}" for ours in OURS)
+        line += "".join(f"{row.ratio(ours, row.fastest_mpi()) or ''!s:>29}" for ours in OURS)
         print(line + f"  {row.fastest_mpi() or ''}", flush=True)
         for name, count in row.wrong.items():
             print(f"{name}: {count} WRONG elements")

@@ -201,6 +201,13 @@ def test_check_takes_options_of_the_compiler() -> None:
     two = as_json("check", RING, "ranks=4", "--instances", "2", "--protocol", "simple")["cases"][0]
     assert two["collective"] == "allreduce(ranks=4, chunks=8, inplace)"
     assert two["protocol"] == "simple"
+    pairs = "hocket.algorithms.all_pairs:all_reduce"
+    slots, peer = (as_json("check", pairs, "ranks=4", "--storage", name)["cases"][0] for name in ("fifo", "peer"))
+    assert (slots["traffic"], peer["traffic"]) == (18, 8)
+    assert (
+        "edge 0: 1 -> 0 x1  channel 0  at 1.in[0]"
+        in run("show", pairs, "ranks=2", "--storage", "peer", "--diff", "peer").stdout
+    )
 
 
 @pytest.mark.parametrize("ranks", range(2, 9))
@@ -357,6 +364,7 @@ def test_the_same_stage_gives_the_same_bytes(workplace: Path) -> None:
         (["show", RING, "ranks=3", "-o", "ring.gif"], "ends in .svg, .png or .pdf", ""),
         (["show", RING, "ranks=3", "-o", "no/ring.svg"], "there is no directory no", ""),
         (["check", RING, "ranks=3", "--protocol", "LL9"], "--protocol must be one of auto", ""),
+        (["check", RING, "ranks=3", "--storage", "shared"], "--storage must be one of fifo, peer", ""),
         (["check", RING, "ranks=3", "--slots", "0"], "--slots", ""),
         (["run", RING, "ranks=3", "-n", "4"], "the program is for 3 ranks, -n asks for 4", "the same number"),
         (["run", RING, "ranks=3", "--size", "big"], "'big' is no size", "25MB"),

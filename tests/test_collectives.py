@@ -274,3 +274,10 @@ def test_the_module_lists_every_collective() -> None:
     named = {c for c in vars(collectives).values() if isinstance(c, type) and issubclass(c, Collective)}
     public = {c for c in named if hasattr(c, "name")}
     assert public == {*UNIFORM, Custom}
+
+
+def test_nobody_has_an_input() -> None:
+    with Program(Custom(2, inputs=[0, 0], outputs=[1, 1], post=lambda _rank, _index: None)) as p:
+        pass
+    for units in (None, [[], []]):
+        assert [out.tolist() for out in reference(p.compile(), [np.ones(0)] * 2, units=units)] == [[], []]

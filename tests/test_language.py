@@ -209,6 +209,26 @@ def test_writing_the_same_value_again_makes_a_reference_stale_too() -> None:
             c.copy(1, "sc", 1)
 
 
+def test_storage_is_a_directive() -> None:
+    with Program(AllReduce(2, chunks=2, inplace=True)) as p:
+        chunk(1, "in", 0).reduce(chunk(0, "in", 0), storage="pull").copy(0, "in", 0, storage="fifo")
+        with pytest.raises(InvalidArgument, match="there is no storage 'peer'"):
+            chunk(0, "in", 1).copy(1, "sc", 0, storage="peer")  # type: ignore[arg-type]
+    assert [node.hints.storage for node in p.chunk_dag.nodes[2:]] == ["pull", "fifo"]
+    assert "  storage=pull" in print_chunk_dag(p.chunk_dag)
+
+
+def test_storage_of_a_compilation() -> None:
+    with Program(AllReduce(1, inplace=True)) as p:
+        pass
+    for storage in ("fifo", "peer"):
+        assert not p.compile(storage=storage).in_place()
+    with pytest.raises(InvalidArgument, match="there is no storage 'pull'"):
+        p.compile(storage="pull")
+    with pytest.raises(InvalidArgument, match="exclude each other"):
+        p.compile(storage="peer", opcodes=True)
+
+
 def test_a_refused_operation_leaves_no_trace() -> None:
     with Program(AllReduce(2, chunks=2, inplace=True)) as p:
         c = chunk(0, "in", 0)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from hocket import AllGather, AllReduce, Broadcast, Collective, ReduceScatter, Schedule
-from hocket.algorithms import all_pairs, ring, tree
+from hocket.algorithms import all_pairs, direct, ring, tree
 from hocket.ir.chunk_dag import Span
-from hocket.ir.memory import apart, last_stores
+from hocket.ir.memory import apart, last_pushes, last_stores
 from hocket.ir.schedule import Rank, Receive, Send, Step, ThreadBlock, Wait
 from hocket.ir.text import print_schedule
 
@@ -60,14 +60,12 @@ rank 1 scratch 0
     )
 
 
-def test_what_is_not_written_is_copied() -> None:
+def test_what_is_not_written_is_copied_by_what_reads_it() -> None:
     assert (
         shown(tree.broadcast(2, 0).compile())
         == """ scratch 0
   block 0 >1.0
-    0: send in[0] -> >1.0
-  block 1
-    0: copy in[0] -> out[0]
+    0: r0l1-s1l1 in[0] -> >1.0 out[0]
 rank 1 scratch 0
   block 0 <0.0
     0: recv <0.0 -> out[0]
@@ -157,6 +155,19 @@ def test_waits_order() -> None:
     ]
 
 
+def test_what_is_sent_twice_is_copied_once() -> None:
+    """What is not sent, or only together with what is copied already, is copied by itself."""
+    steps = (Step((X[1],), (SEND,)), Step((BOTH,), (Send(1, 1),)))
+    found = apart(Broadcast(2, chunks=3, inplace=True), 0, part(steps))
+    assert found is not None
+    assert [str(step) for block in found.thread_blocks for step in block.steps] == [
+        "r0l1-s1l1 in[1] -> >1.0 out[1]",
+        "send in[0:+2] -> >1.1",
+        "copy in[0] -> out[0]",
+        "copy in[2] -> out[2]",
+    ]
+
+
 def test_copies_are_runs() -> None:
     found = apart(Broadcast(2, chunks=5, inplace=True), 0, part((Step((RECEIVE,), (X[2],)),)))
     assert found is not None
@@ -205,3 +216,17 @@ def test_what_is_read_as_well_is_no_last_store() -> None:
 def test_what_is_written_twice_is_no_last_store() -> None:
     steps = Step((X[0],), (X[1],)), Step((RECEIVE,), (Span(0, "in", 1, 2),)), Step((RECEIVE,), (X[3],))
     assert last_stores(part(steps)) == {(0, 2, 0)}
+
+
+@pytest.mark.parametrize("inplace", [True, False])
+def test_a_pushed_result_is_the_last_access_to_its_chunks_where_nothing_is_read_there(inplace: bool) -> None:
+    schedule = direct.all_reduce(3, inplace=inplace).compile(storage="peer")
+    for rank in range(3):
+        pushes = {
+            (b, s, d)
+            for r, b, s, step in schedule.steps()
+            for d, target in enumerate(step.dsts)
+            if r == rank and isinstance(target, Send) and target.pushes
+        }
+        assert len(pushes) == 2
+        assert last_pushes(schedule.ranks, rank) == (frozenset() if inplace else pushes)

@@ -7,10 +7,15 @@
 // A call in one round has the messages of all ranks in place before it advances: `send` has executed the steps that send,
 // and nothing that they store is waited for but by the call header. Its ends are always ready and count no messages.
 //
+// A message may lie in a buffer of one of its ranks, which the other reads or writes in place. Its slots are counted as
+// ever, though there are none. What another reads in a rank's buffers it has read once it frees the slot: a rank ends a
+// call when it has no `reader`. What another writes there, a step of the rank receives.
+//
 // The hardware layer H supplies, beside the operations of slots.h,
 //   h.publish_semaphore / H::observe_semaphore    a step's writes -> the steps of the same rank that wait for it
 //   h.reduce(dsts, m, srcs, k, bytes, last)       the kernel; it allows a destination to be one of the sources. `last`:
 //                                                 destinations that this call does not touch again (plan.h)
+//   h.drain()                                     orders what `reduce` has stored with what is published after
 //   h.published(peer)                             after a counter that `peer` may be waiting for has moved
 //   h.begins(), h.executed(block, step, tile)     around the work of a step, before it is published: for who watches
 // An execution of one layer also runs on any that derives from it.
@@ -107,11 +112,13 @@ template <class H> class Execution {
   public:
     // The arrays have one entry for each thread block and each connection; `pointers` has one for each operand of the
     // step that has most. They belong to the caller and outlive the execution. Ends are ready to use.
-    Execution(const PlanView& plan, const Geometry& geometry, const Buffer (&buffers)[3], Cursor* cursors, End* ends,
-              bool one_round = false)
+    // `theirs`: the input and the output of each rank in whose buffers messages of this rank lie.
+    Execution(const PlanView& plan, const Geometry& geometry, const Buffer (&buffers)[3], char* const (*theirs)[2],
+              Cursor* cursors, End* ends, bool one_round = false)
         : plan_(plan),
           geometry_(geometry),
           buffers_{buffers[0], buffers[1], buffers[2]},
+          theirs_(theirs),
           cursors_(cursors),
           ends_(ends),
           one_round_(one_round) {
@@ -129,7 +136,7 @@ template <class H> class Execution {
         for (u32 s = 0; s < plan_.header->steps; ++s) {
             const StepRecord& step = plan_.steps[s];
             if (!sends(step)) continue;
-            const End& end = ends_[plan_.operands[step.first_operand + step.sources].unit];
+            const End& end = ends_[plan_.operands[step.first_operand + step.sources].end];
             if (end.slots <= last) continue;
             last = end.slots;
             execute(hardware, pointers, step, 0, kMessage);
@@ -160,6 +167,20 @@ template <class H> class Execution {
         return done ? Progress::kDone : moved ? Progress::kMoved : Progress::kStalled;
     }
 
+    // The first rank that may still read what this one has lent it; null if there is none. For after the last advance.
+    const u32* reader() {
+        for (u32 c = 0; c < plan_.header->connections; ++c)
+            if (lends(c) && !ends_[c].template all_freed<H>()) return &ends_[c].peer;
+        return nullptr;
+    }
+
+    // Whether that rank may still.
+    bool reads(u32 peer) {
+        for (u32 c = 0; c < plan_.header->connections; ++c)
+            if (lends(c) && ends_[c].peer == peer && !ends_[c].template all_freed<H>()) return true;
+        return false;
+    }
+
     // For errors: whether thread block `b` is stalled, and on what.
     bool stalled(u32 b, Stall& stall) {
         const Cursor& cursor = cursors_[b];
@@ -169,10 +190,10 @@ template <class H> class Execution {
         if (!waits_met(step, cursor)) return true;
         for (u32 o = 0; o < step.sources + step.destinations; ++o) {
             const OperandRecord& operand = plan_.operands[step.first_operand + o];
-            if (end_ready(operand)) continue;
+            if (end_ready(operand, o < step.sources)) continue;
             stall.remote = true;
-            End& end = ends_[operand.unit];
-            const End* reader = operand.place == kSend ? end.template full<H>() : nullptr;
+            End& end = ends_[operand.end];
+            const End* reader = o >= step.sources ? end.template full<H>() : nullptr;
             stall.peer = reader != nullptr ? reader->peer : end.peer;
             return true;
         }
@@ -187,7 +208,7 @@ template <class H> class Execution {
         const StepRecord& step = plan_.steps[block.first_step + cursor.step];
         if (!waits_met(step, cursor)) return false;
         for (u32 o = 0; o < step.sources + step.destinations; ++o)
-            if (!end_ready(plan_.operands[step.first_operand + o])) return false;
+            if (!end_ready(plan_.operands[step.first_operand + o], o < step.sources)) return false;
         return true;
     }
 
@@ -201,40 +222,55 @@ template <class H> class Execution {
         return true;
     }
 
-    bool end_ready(const OperandRecord& operand) {
-        if (operand.place == kReceive) return ends_[operand.unit].template can_receive<H>();
-        if (operand.place == kSend) return ends_[operand.unit].template full<H>() == nullptr;
-        return true;
+    bool end_ready(const OperandRecord& operand, bool source) {
+        if (operand.place < kReceive) return true;
+        End& end = ends_[operand.end];
+        return source ? end.template can_receive<H>() : end.template full<H>() == nullptr;
+    }
+
+    bool lends(u32 c) const {
+        const ConnectionRecord& connection = plan_.connections[c];
+        return connection.storage == kPulled && connection.sends;
+    }
+
+    Buffer buffer_of(const OperandRecord& operand) const {
+        if (operand.place < kReceive) return buffers_[operand.place];
+        char* base = theirs_[ends_[operand.end].peer][operand.place - kTheirInput];
+        return {base, geometry_.unit, plan_.header->chunks};
     }
 
     // What of a step to do: in one round its message first, and what it stores for this rank later.
     enum Part { kAll, kMessage, kLocal };
 
-    // For each of the step's chunks one kernel call, on as many bytes as the shortest local operand has in this tile.
+    // For each of the step's chunks one kernel call, on as many bytes as the shortest span has in this tile. None where
+    // what is read or all that is written is here already.
     template <class Layer> void execute(Layer& hardware, char** pointers, const StepRecord& step, u64 tile, Part part) {
         const OperandRecord* operands = plan_.operands + step.first_operand;
         const u32 used = part == kMessage ? step.sources + 1 : step.sources + step.destinations;
+        bool pushed = false;
         for (u32 j = 0; j < step.count; ++j) {
             u64 bytes = geometry_.tile;
-            u32 filled = 0;
+            u32 filled = 0, sources = 0;
             for (u32 o = 0; o < used; ++o) {
                 const OperandRecord& operand = operands[o];
-                if (part == kLocal && operand.place == kSend) continue;
-                if (operand.place >= kReceive) {
-                    pointers[filled++] = ends_[operand.unit].slot() + j * geometry_.tile;
+                if (operand.place == kHere || (part == kLocal && operand.place == kSend)) continue;
+                sources += o < step.sources;
+                if (operand.place == kReceive || operand.place == kSend) {
+                    pointers[filled++] = ends_[operand.end].slot() + j * geometry_.tile;
                     continue;
                 }
-                const Buffer& buffer = buffers_[operand.place];
+                pushed = pushed || (operand.place > kHere && o >= step.sources);
+                const Buffer buffer = buffer_of(operand);
                 const u64 skip = u64(j) * operand.stride;
                 const Piece piece = piece_of(geometry_, buffer, operand.unit, operand.position, skip, tile);
                 if (piece.bytes < bytes) bytes = piece.bytes;
                 if (bytes == 0) break;
                 pointers[filled++] = buffer.base + piece.offset;
             }
-            if (bytes == 0 || filled == step.sources) continue;
-            hardware.reduce(pointers + step.sources, filled - step.sources, pointers, step.sources, bytes,
-                            part == kAll ? step.last : 0);
+            if (bytes == 0 || sources == 0 || filled == sources) continue;
+            hardware.reduce(pointers + sources, filled - sources, pointers, sources, bytes, part == kAll ? step.last : 0);
         }
+        if (pushed) hardware.drain();
     }
 
     // Exactly one slot operation for each connection end, even for zero bytes.
@@ -242,8 +278,8 @@ template <class H> class Execution {
         for (u32 o = 0; o < step.sources + step.destinations && !one_round_; ++o) {
             const OperandRecord& operand = plan_.operands[step.first_operand + o];
             if (operand.place < kReceive) continue;
-            End& end = ends_[operand.unit];
-            if (operand.place == kReceive) end.template received<H>();
+            End& end = ends_[operand.end];
+            if (o < step.sources) end.template received<H>();
             else end.template sent<H>();
             for (u32 reader = 0; reader <= end.more; ++reader) hardware.published((&end)[reader].peer);
         }
@@ -253,6 +289,7 @@ template <class H> class Execution {
     PlanView plan_;
     Geometry geometry_;
     Buffer buffers_[3];
+    char* const (*theirs_)[2];
     Cursor* cursors_;
     End* ends_;
     bool one_round_;

@@ -12,7 +12,7 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 static_assert(sizeof(u32) == 4 && sizeof(u64) == 8);
 
-// `widest`: the largest number of chunks that a slot of any rank holds; the tile follows from it.
+// `widest`: the largest number of chunks that a slot of any rank holds; the tile follows from it. 0: there are no slots.
 // `fan`: chunks that one slot of each of a rank's connections holds, together, where that is most.
 // `slots`: the least number of slots a connection needs. `scratch`: scratch chunks. `work` and `depth`: operands, each
 // counted for every chunk, that the busiest rank handles in a tile, and that the longest chain of steps does, over all ranks.
@@ -29,18 +29,18 @@ static_assert(sizeof(u32) == 4 && sizeof(u64) == 8);
 // those, bit d for the d-th, that no other operand of this rank shares a chunk with.
 #define HOCKET_PLAN_STEP(X) X(count) X(first_operand) X(sources) X(destinations) X(first_wait) X(waits) X(last)
 
-// An operand. A local span begins at chunk `position` of unit `unit` of its buffer, its chunks `stride` apart. The end
-// of a connection has the number of the connection in `unit`.
-#define HOCKET_PLAN_OPERAND(X) X(place) X(unit) X(position) X(stride)
+// An operand. A span begins at chunk `position` of unit `unit` of its buffer, its chunks `stride` apart. The end of a
+// connection has the number of the connection in `end`, and a span where the message lies in the peer's buffer.
+#define HOCKET_PLAN_OPERAND(X) X(place) X(end) X(unit) X(position) X(stride)
 
 // A wait: the step of a thread block of this rank that must have finished the same tile. `step` counts in its block.
 #define HOCKET_PLAN_WAIT(X) X(block) X(step)
 
-// A connection this rank is one end of (`sends` 1: the sending end), the most chunks one of its slots holds, and where in
-// the sender's eager area its message begins. Where it is part of a multicast, `multicast` is one more than the number of
-// that, and `reader` the number of the peer or, receiving, of this rank among the readers. A sending end is followed by
-// those of `more` further readers, of no width: operands name the first.
-#define HOCKET_PLAN_CONNECTION(X) X(peer) X(channel) X(sends) X(width) X(place) X(multicast) X(reader) X(more)
+// A connection this rank is one end of (`sends` 1: the sending end), where its messages lie (a Storage), the most chunks
+// one of its slots holds, and where in the sender's eager area its message begins. Where it is part of a multicast,
+// `multicast` is one more than the number of that, and `reader` the number of the peer or, receiving, of this rank among
+// the readers. A sending end is followed by those of `more` further readers, of no width: operands name the first.
+#define HOCKET_PLAN_CONNECTION(X) X(peer) X(channel) X(sends) X(storage) X(width) X(place) X(multicast) X(reader) X(more)
 
 // A multicast of any rank: messages that `source` sends a tile on `channel`, each to all readers at once.
 #define HOCKET_PLAN_MULTICAST(X) X(source) X(channel) X(messages)
@@ -56,12 +56,27 @@ struct MulticastRecord { HOCKET_PLAN_MULTICAST(HOCKET_FIELD) };
 #undef HOCKET_FIELD
 
 // Changes whenever the layout or its meaning does.
-constexpr u32 kPlanMagic = 0x686b0003;
+constexpr u32 kPlanMagic = 0x686b0004;
 
 constexpr u32 kMostReaders = 31;  // of a multicast
 
-// Where an operand lies. The first three are also the numbers of a rank's buffers.
-enum Place : u32 { kInput = 0, kOutput = 1, kScratch = 2, kReceive = 3, kSend = 4 };
+// Where an operand lies. The first three are also the numbers of a rank's buffers. From kReceive on they are ends of
+// connections: a slot to receive from or to send into; a message in this rank's own buffer, where others read it or have
+// written it, so that nothing is moved here; a message in the peer's input or output.
+enum Place : u32 {
+    kInput = 0,
+    kOutput = 1,
+    kScratch = 2,
+    kReceive = 3,
+    kSend = 4,
+    kHere = 5,
+    kTheirInput = 6,
+    kTheirOutput = 7,
+};
+
+// Where the messages of a connection lie: in its slots; in the sender's buffers, where the receiver reads them; in the
+// receiver's buffers, where the sender writes them. Those in buffers are never too many.
+enum Storage : u32 { kSlots = 0, kPulled = 1, kPushed = 2 };
 
 struct PlanView {
     const PlanHeader* header;
@@ -73,16 +88,17 @@ struct PlanView {
     const MulticastRecord* multicasts;
     u32 most_operands;  // of one step
     bool combines;      // some step has more than one source
+    bool lends;         // some message lies in a buffer
 };
 
 // Lays a view over `words`. Returns null, or what is wrong with them: afterwards no number in the plan leads outside
-// its table or its buffer, so the interpreter checks nothing.
+// its table or this rank's buffers, so the interpreter checks nothing. How long a peer's are, its own plan knows.
 inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
     constexpr u64 kWord = sizeof(u32);
     if (length < sizeof(PlanHeader) / kWord) return "it is too short";
     const PlanHeader& h = *reinterpret_cast<const PlanHeader*>(words);
     if (h.magic != kPlanMagic) return "it was made for another version";
-    if (h.rank >= h.ranks || h.chunks == 0 || h.slots == 0 || h.widest == 0 || h.fan == 0 || h.work == 0)
+    if (h.rank >= h.ranks || h.chunks == 0 || h.slots == 0 || h.fan == 0 || h.work == 0)
         return "its header makes no sense";
     u64 at = sizeof(PlanHeader) / kWord;
     const u64 blocks = at;
@@ -101,11 +117,17 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
             reinterpret_cast<const ConnectionRecord*>(words + connections),
             reinterpret_cast<const MulticastRecord*>(words + multicasts),
             0,
+            false,
             false};
     for (u32 c = 0; c < h.connections; ++c) {
         const ConnectionRecord& record = view.connections[c];
-        if (record.peer >= h.ranks || record.peer == h.rank || record.sends > 1 || record.width > h.widest)
+        if (record.peer >= h.ranks || record.peer == h.rank || record.sends > 1 || record.width > h.widest ||
+            record.storage > kPushed)
             return "a connection makes no sense";
+        if (record.storage != kSlots) {
+            if (record.width != 0 || record.multicast != 0 || h.eager != 0) return "a message has two places";
+            view.lends = true;
+        }
         if (record.multicast > h.multicasts || record.reader >= kMostReaders || (record.more != 0 && record.sends == 0) ||
             u64(c) + record.more >= h.connections)
             return "a multicast has no such reader";
@@ -133,13 +155,17 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
         bool local = false;
         for (u32 o = 0; o < used; ++o) {
             const OperandRecord& operand = view.operands[step.first_operand + o];
-            if (operand.place > kSend || operand.place == (o < step.sources ? kSend : kReceive))
+            if (operand.place > kTheirOutput || operand.place == (o < step.sources ? kSend : kReceive))
                 return "an operand has no such place";
             if (operand.place >= kReceive) {
-                if (operand.unit >= h.connections) return "an operand has no such connection";
-                const ConnectionRecord& connection = view.connections[operand.unit];
-                if (connection.sends != (operand.place == kSend)) return "an operand is the wrong end";
-                if (step.count > connection.width) return "a step is wider than its slot";
+                if (operand.end >= h.connections) return "an operand has no such connection";
+                const ConnectionRecord& connection = view.connections[operand.end];
+                if (connection.sends != (o >= step.sources)) return "an operand is the wrong end";
+                const bool slot = operand.place < kHere, here = connection.storage == (connection.sends ? kPulled : kPushed);
+                if (slot != (connection.storage == kSlots) || (!slot && here != (operand.place == kHere)))
+                    return "a message lies elsewhere";
+                if (slot && step.count > connection.width) return "a step is wider than its slot";
+                if (operand.place > kHere && operand.position >= h.chunks) return "an operand is outside its unit";
                 continue;
             }
             local = true;

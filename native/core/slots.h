@@ -32,6 +32,8 @@ struct Counters {
 };
 static_assert(sizeof(Counters) == 4096);
 
+constexpr u64 kUnbounded = ~u64(0);
+
 // One rank's end of a connection during a call; of a multicast the sender has an end for each reader, one after the
 // other, of which the first one sends. Private to the thread that runs its thread block.
 struct End {
@@ -39,7 +41,7 @@ struct End {
     u64* freed;
     char* slots;     // of the first slot
     u64 slot_bytes;
-    u64 capacity;    // slots: a power of two
+    u64 capacity;    // slots: a power of two; kUnbounded where messages lie in buffers
     u64 next;        // messages sent, or received, so far
     u64 seen;        // the other end's counter when last looked at
     u64 debt;        // what `freed` lacks: messages of calls in which this reader was none
@@ -76,6 +78,12 @@ struct End {
         if (next != seen) return true;
         seen = H::observe_filled(filled);  // pairs with H::publish_filled in `sent`
         return next != seen;
+    }
+
+    // Whether the reader has done with all that was sent.
+    template <class H> bool all_freed() {
+        if (next != seen) seen = H::observe_freed(freed);  // pairs with H::publish_freed in `received`
+        return next == seen;
     }
 
     template <class H> void sent() { H::publish_filled(filled, ++next); }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 
+#include "arena.h"
 #include "known.h"
 #include "member.h"
 
@@ -51,11 +52,37 @@ Kernel kernel_of(const KernelTable& table, u32 type, u32 op) {
     return table.reduce[type][op];
 }
 
+// The plans for calls in place and apart, or None, then the input and the output.
+using OfferTuple = std::tuple<nb::object, nb::object, nb::object, nb::object>;
+
+// An offer, and the arrays and plans that it is of.
+class HeldOffer {
+  public:
+    // Throws std::invalid_argument where an array is too short for units of so many bytes.
+    HeldOffer(OfferTuple given, u64 unit)
+        : given_(std::move(given)), in_(std::get<2>(given_)), out_(std::get<3>(given_)) {
+        offer.input = in_.data();
+        offer.output = out_.data();
+        for (const auto& [way, plan] : {std::pair(kInPlace, std::get<0>(given_)), std::pair(kApart, std::get<1>(given_))}) {
+            if (plan.is_none()) continue;
+            const PlanHeader& h = (offer.plans[way] = nb::cast<Plan*>(plan))->header();
+            if (offer.input != nullptr) in_.need(unit * h.input_blocks);
+            if (offer.output != nullptr) out_.need(unit * h.output_blocks);
+        }
+    }
+
+    Offer offer;
+
+  private:
+    const OfferTuple given_;
+    Held in_, out_;
+};
+
 // One call on arrays, which it holds.
 struct Request {
     // Throws std::invalid_argument for what could lead outside the arrays.
     Request(Plan& plan, nb::handle input, nb::handle output, std::optional<u64> n, u32 type, u32 op, u64 tile,
-            nb::handle initial, u64 initial_place, const Units* given)
+            nb::handle initial, u64 initial_place, const Units* given, std::optional<OfferTuple> offered)
         : plan(plan), in(input), out(output), from(initial) {
         if (op >= kOperators || (tile & (tile - 1)) || (tile && tile < kAlign))
             throw std::invalid_argument("operator or tile");
@@ -72,12 +99,17 @@ struct Request {
         }
         call = {in.data(), out.data(), from.data(), to,            from.bytes(),              n.value_or(0),
                 tile,      type,       op,          n.has_value(), units ? &*units : nullptr};
+        if (!offered && plan.lends()) throw std::invalid_argument("a plan that lends is offered");
+        if (!offered) return;
+        held.emplace(std::move(*offered), unit);
+        call.offer = &held->offer;
     }
     Request(const Request&) = delete;
     Request& operator=(const Request&) = delete;
 
     Plan& plan;
     Held in, out, from;
+    std::optional<HeldOffer> held;
     std::optional<Units> units;
     Call call{};
 
@@ -127,7 +159,7 @@ class Flight {
             }
             if (PyErr_CheckSignals() != 0) throw nb::python_error();
         }
-        if (outcome_.fault == Fault::kNone) return std::nullopt;
+        if (outcome_.fault == Fault::kNone && outcome_.way == kThroughSlots) return std::nullopt;
         return outcome_;
     }
 
@@ -152,6 +184,13 @@ class Flight {
     Outcome outcome_;
 };
 
+int loan_buffer(PyObject* self, Py_buffer* view, int flags) {
+    const Loan& loan = *nb::inst_ptr<Loan>(self);
+    return PyBuffer_FillInfo(view, self, loan.data(), Py_ssize_t(loan.bytes()), 0, flags);
+}
+
+PyType_Slot loan_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(loan_buffer)}, {0, nullptr}};
+
 // Without the GIL, and not in two threads at once.
 template <class Body> std::optional<Outcome> alone(Member& member, Body body) {
     Outcome outcome;
@@ -161,7 +200,7 @@ template <class Body> std::optional<Outcome> alone(Member& member, Body body) {
         outcome = lock.owns_lock() ? body() : Outcome{Fault::kBusy, 0, {}};
     }
     if (PyErr_Occurred()) throw nb::python_error();
-    if (outcome.fault == Fault::kNone) return std::nullopt;
+    if (outcome.fault == Fault::kNone && outcome.way == kThroughSlots) return std::nullopt;
     return outcome;
 }
 
@@ -223,6 +262,7 @@ NB_MODULE(_native, m) {
     m.attr("TYPES") = names(kTypeNames);
     m.attr("OPERATORS_OF") = operators_of_types();
     m.attr("OPERATORS") = names(kOperatorNames);
+    m.attr("EAGER") = kEager;
     m.attr("FILE_BYTES") = kFileBytes;
     m.attr("STAMP") = kStamp;
     m.def("reserve_control", &reserve_control, "descriptor"_a, "ranks"_a);
@@ -231,6 +271,7 @@ NB_MODULE(_native, m) {
                          std::to_string(offsetof(CallHeader, text));
 
     nb::enum_<Fault>(m, "Fault")
+        .value("NONE", Fault::kNone)
         .value("MISMATCH", Fault::kMismatch)
         .value("REFUSED", Fault::kRefused)
         .value("MEMORY", Fault::kMemory)
@@ -243,6 +284,7 @@ NB_MODULE(_native, m) {
     nb::class_<Outcome>(m, "Outcome")
         .def_ro("fault", &Outcome::fault)
         .def_ro("rank", &Outcome::rank)
+        .def_prop_ro("way", [](const Outcome& outcome) { return u32(outcome.way); })
         .def_ro("text", &Outcome::text)
         .def_ro("waited", &Outcome::waited)
         .def_prop_ro("stall", [](const Outcome& outcome) -> std::optional<std::tuple<u32, u32, u64, u32>> {
@@ -316,12 +358,11 @@ NB_MODULE(_native, m) {
             return std::make_tuple(recorder.calls.dropped(), steps);
         });
 
-    nb::class_<Way>(m, "Way")
-        .def_prop_ro("chunk", [](const Way& way) { return way.geometry.chunk; })
-        .def_prop_ro("tile", [](const Way& way) { return way.geometry.tile; })
-        .def_prop_ro("tiles", [](const Way& way) { return way.geometry.tiles; })
-        .def_ro("slots", &Way::slots)
-        .def_ro("one_round", &Way::one_round);
+    nb::class_<Candidate>(m, "Candidate")
+        .def_prop_ro("tile", [](const Candidate& candidate) { return candidate.geometry.tile; })
+        .def_prop_ro("tiles", [](const Candidate& candidate) { return candidate.geometry.tiles; })
+        .def_ro("slots", &Candidate::slots)
+        .def_ro("one_round", &Candidate::one_round);
 
     nb::class_<Units>(m, "Units")
         .def(
@@ -332,12 +373,27 @@ NB_MODULE(_native, m) {
             },
             "input"_a, "output"_a, "digest"_a.none(), "text"_a);
 
+    nb::class_<Arena>(m, "Arena")
+        .def(nb::init<int>(), "descriptor"_a)
+        .def_prop_ro("descriptor", &Arena::descriptor)
+        .def(
+            "allocate", [](Arena& arena, u64 bytes) { return new Loan(arena, bytes); }, "bytes"_a,
+            nb::keep_alive<0, 1>())
+        .def(
+            "holds",
+            [](const Arena& arena, nb::handle array) { return arena.place(Held(array).data()) != kNowhere; },
+            "array"_a)
+        .def("forked", &Arena::forked);
+
+    nb::class_<Loan>(m, "Loan", nb::type_slots(loan_slots));
+
     nb::class_<Flight>(m, "Flight").def("done", &Flight::done).def("wait", &Flight::wait);
 
     nb::class_<Member>(m, "Member")
-        .def(nb::init<u32, u32, int, std::vector<int>, u32, u32, double, u32, u64, Recorder*>(), "rank"_a, "size"_a,
-             "descriptor"_a, "lifelines"_a, "spins"_a, "yields"_a, "timeout"_a, "threads"_a = 1,
-             "cache_bytes"_a = Settings{}.cache_bytes, "recorder"_a.none() = nb::none(), nb::keep_alive<1, 11>())
+        .def(nb::init<u32, u32, int, std::vector<int>, std::vector<int>, Arena&, u32, u32, double, u32, u64, Recorder*>(),
+             "rank"_a, "size"_a, "descriptor"_a, "lifelines"_a, "arenas"_a, "arena"_a, "spins"_a, "yields"_a,
+             "timeout"_a, "threads"_a = 1, "cache_bytes"_a = Settings{}.cache_bytes,
+             "recorder"_a.none() = nb::none(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 13>())
         .def(
             "plan",
             [](Member& member, const nb::bytes& words, u64 digest, std::string name) {
@@ -347,30 +403,31 @@ NB_MODULE(_native, m) {
         .def(
             "run",
             [](Member& member, Plan& plan, nb::handle input, nb::handle output, std::optional<u64> n, u32 type, u32 op,
-               u64 tile, nb::handle initial, u64 initial_place, const Units* units) {
-                Request request(plan, input, output, n, type, op, tile, initial, initial_place, units);
+               u64 tile, nb::handle initial, u64 initial_place, const Units* units, std::optional<OfferTuple> offer) {
+                Request request(plan, input, output, n, type, op, tile, initial, initial_place, units, std::move(offer));
                 return alone(member, [&] { return member.communicator->run(plan, request.call); });
             },
             "plan"_a, "input"_a.none(), "output"_a.none(), "n"_a.none(), "type"_a, "op"_a, "tile"_a,
-            "initial"_a.none() = nb::none(), "initial_place"_a = 0, "units"_a.none() = nb::none())
+            "initial"_a.none() = nb::none(), "initial_place"_a = 0, "units"_a.none() = nb::none(),
+            "offer"_a.none() = nb::none())
         .def(
-            "way",
-            [](Member& member, const Plan& plan, u64 n, u32 type, u64 tile) {
-                return member.communicator->way(plan, n, type, tile, false);
+            "candidate",
+            [](Member& member, Plan& plan, u64 n, u32 type, u64 tile) {
+                Candidate candidate{&plan};
+                member.communicator->settle(candidate, n, type, tile, false);
+                return candidate;
             },
-            "plan"_a, "n"_a, "type"_a, "tile"_a)
+            "plan"_a, "n"_a, "type"_a, "tile"_a, nb::keep_alive<0, 2>())
         .def(
             "touched",
-            [](Member& member, const Plan& plan, const Way& way, bool input, bool output) {
-                return member.communicator->touched(plan, way, input, output);
+            [](Member& member, const Candidate& candidate, bool input, bool output) {
+                return member.communicator->touched(candidate, input, output);
             },
-            "plan"_a, "way"_a, "input"_a, "output"_a)
+            "candidate"_a, "input"_a, "output"_a)
         .def(
             "threads",
-            [](Member& member, const Plan& plan, const Way& way) {
-                return member.communicator->wanted_threads(plan, way);
-            },
-            "plan"_a, "way"_a)
+            [](Member& member, const Candidate& candidate) { return member.communicator->wanted_threads(candidate); },
+            "candidate"_a)
         .def("barrier", [](Member& member) { return alone(member, [&] { return member.communicator->barrier(); }); })
         .def(
             "exchange",
@@ -395,19 +452,24 @@ NB_MODULE(_native, m) {
         .def(
             "start",
             [](Member& member, Plan& plan, nb::handle input, nb::handle output, std::optional<u64> n, u32 type, u32 op,
-               u64 tile, nb::handle initial, u64 initial_place, const Units* units) {
+               u64 tile, nb::handle initial, u64 initial_place, const Units* units, std::optional<OfferTuple> offer) {
                 return new Flight(member, std::make_unique<Request>(plan, input, output, n, type, op, tile, initial,
-                                                                    initial_place, units));
+                                                                    initial_place, units, std::move(offer)));
             },
             "plan"_a, "input"_a.none(), "output"_a.none(), "n"_a.none(), "type"_a, "op"_a, "tile"_a,
             "initial"_a.none() = nb::none(), "initial_place"_a = 0, "units"_a.none() = nb::none(),
-            nb::keep_alive<0, 1>(), nb::keep_alive<0, 2>())
+            "offer"_a.none() = nb::none(), nb::keep_alive<0, 1>(), nb::keep_alive<0, 2>())
         .def(
             "start_barrier", [](Member& member) { return new Flight(member, std::unique_ptr<Request>()); },
             nb::keep_alive<0, 1>())
         .def(
             "start_refusal", [](Member& member, std::string why) { return new Flight(member, std::move(why)); },
             "why"_a, nb::keep_alive<0, 1>())
+        .def("traffic",
+             [](const Member& member) {
+                 const Traffic moved = member.communicator->traffic();
+                 return std::make_tuple(moved.loaded, moved.stored);
+             })
         .def("leave", [](Member& member) { member.communicator->leave(); })
         .def("forked", &Member::forked)
         .def("fail",

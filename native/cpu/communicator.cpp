@@ -84,20 +84,26 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
       lifelines_(std::move(lifelines)),
       settings_(settings),
       calls_(settings.first),
-      outcomes_(settings.threads) {
+      outcomes_(settings.threads),
+      moved_(settings.threads) {
     for (CallHeader& line : control_[rank_].headers) line.signature = signature(line.terms);
 }
 
 Outcome Communicator::run(Plan& plan, const Call& call) {
-    return recorded(plan.author_, [&](CallEvent* event) { return carry_out(plan, call, event); });
+    return recorded(plan.author_, [&](auto event) { return carry_out(plan, call, event); });
 }
 
-// Calls body(event) and records what it notes there; null if nobody records.
+// Calls body(event) and records what it notes there. Where nobody records, or there is no room, it gets nullptr: an
+// instantiation of its own.
 template <class Body> Outcome Communicator::recorded(u64 plan, Body body) {
+    return settings_.recorder == nullptr ? body(nullptr) : record(plan, body);
+}
+
+// Apart, so that whoever is not recorded pays no more than the test.
+template <class Body> [[gnu::noinline]] Outcome Communicator::record(u64 plan, Body body) {
     Recorder* recorder = settings_.recorder;
-    if (recorder == nullptr) return body(nullptr);
     CallEvent event{.plan = plan, .begin = recorder->clock.ticks()};
-    Outcome outcome = body(&event);
+    Outcome outcome = recorder->calls.full() ? body(nullptr) : body(&event);
     if (outcome.fault == Fault::kDead) return outcome;
     event.number = calls_;
     event.fault = u32(outcome.fault);
@@ -107,9 +113,9 @@ template <class Body> Outcome Communicator::recorded(u64 plan, Body body) {
     return outcome;
 }
 
-Outcome Communicator::carry_out(Plan& plan, const Call& call, CallEvent* event) {
+template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& call, Event event) {
+    constexpr bool watched = !std::is_null_pointer_v<Event>;
     if (dead()) return is_dead();
-    const PlanHeader& h = plan.header();
     Terms mine{plan.digest_, call.n, call.tile, 0, call.type, call.op, call.size_known ? 0u : u32(kSizeUnknown)};
     std::string counted;
     if (call.units != nullptr) {
@@ -117,40 +123,48 @@ Outcome Communicator::carry_out(Plan& plan, const Call& call, CallEvent* event) 
         mine.flags |= kCounted | (call.units->digest ? 0u : kPairwise);
         counted = plan.name_ + "\n" + call.units->text;
     }
-    Way chosen{};
-    const Geometry& geometry = chosen.geometry;
-    Kernel kernel = nullptr;
-    const auto prepare = [&](u64 n, u32 type) {
-        chosen = way(plan, n, type, call.tile, mine.flags & kPairwise);
-        kernel = plan.view_.combines ? kernels().reduce[type][call.op] : kernels().move;
-        return reserve(plan, geometry, chosen.one_round ? 0 : chosen.slots);
+    const Offer offer = call.offer ? *call.offer : Offer{};
+    Candidate candidates[kWays] = {{plan.lends() ? nullptr : &plan, call.input, call.output},
+                                   {offer.plans[kInPlace], offer.input, offer.output},
+                                   {offer.plans[kApart], offer.input, offer.output}};
+    Candidate& first = candidates[kThroughSlots];
+    const auto prepare_all = [&](u64 n, u32 type) {
+        for (Candidate& candidate : candidates) {
+            if (candidate.plan == nullptr || first.one_round) continue;
+            if (const int failed = prepare(candidate, call, n, type)) return failed;
+        }
+        return 0;
     };
-    const auto execution = [&](char* input, char* output) {
+    const auto execution = [&](const Candidate& way, char* input, char* output) {
         const auto bounds = [&](Place place) { return call.units ? call.units->bounds[place].data() : nullptr; };
-        const Buffer buffers[3] = {{input, geometry.unit, h.chunks, bounds(kInput)},
-                                   {output, geometry.unit, h.chunks, bounds(kOutput)},
-                                   {scratch_.get(), h.scratch * geometry.chunk, h.scratch}};
-        return Execution<Cpu>(plan.view_, geometry, buffers, plan.cursors_.data(), plan.ends_.data(),
-                              chosen.one_round);
+        const PlanHeader& h = way.plan->header();
+        const Buffer buffers[3] = {{input, way.geometry.unit, h.chunks, bounds(kInput)},
+                                   {output, way.geometry.unit, h.chunks, bounds(kOutput)},
+                                   {scratch_.get(), h.scratch * way.geometry.chunk, h.scratch}};
+        return Execution<Cpu>(way.plan->view_, way.geometry, buffers, theirs_.get(), way.plan->cursors_.data(),
+                              way.plan->ends_.data(), way.one_round);
     };
     const bool sure = !(mine.flags & (kSizeUnknown | kPairwise));  // of the size, before the others have said theirs
     if (sure) {
-        if (const int failed = prepare(call.n, call.type)) {
+        if (const int failed = prepare_all(call.n, call.type)) {
             Outcome outcome = refuse(std::string("it has no memory for slots and scratch: ") + std::strerror(failed));
             if (outcome.fault == Fault::kRefused) outcome.fault = Fault::kMemory;
             return outcome;
         }
-        if (chosen.one_round) {
-            open_round(plan, geometry, calls_ + 1);
+        if (first.one_round) {
+            open_round(plan, first.geometry, calls_ + 1);
             // What is to be copied into a buffer is still where it comes from.
             const auto shift = call.initial_bytes != 0 ? call.initial - call.initial_to : 0;
-            Cpu cpu{kernel, control_, rank_, false, false};
-            execution(call.input ? call.input + shift : nullptr, call.input ? call.output : call.output + shift)
+            Cpu cpu{first.kernel, control_, rank_, false, false};
+            execution(first, call.input ? call.input + shift : nullptr, call.input ? call.output : call.output + shift)
                 .send(cpu, plan.pointers_.data());
+            add(0, cpu.moved);
         }
     }
-    Outcome entered = call.units ? enter(mine, counted, kNobody) : enter(mine, plan.name_, plan.author_);
-    if (entered.fault != Fault::kNone) return entered;
+    const Places lies = first.one_round ? Places{} : places(candidates);
+    const Places* told = first.one_round ? nullptr : &lies;
+    Outcome entered = call.units ? enter(mine, counted, kNobody, told) : enter(mine, plan.name_, plan.author_, told);
+    if (entered.fault != Fault::kNone) return withdrawn(std::move(entered), lies);
     if (!sure) {
         u64 n = 0;
         u32 type = 0;
@@ -163,85 +177,200 @@ Outcome Communicator::carry_out(Plan& plan, const Call& call, CallEvent* event) 
             if (terms.n > n) n = terms.n;
         }
         if (!known) return {};  // nobody has data
-        if (const int failed = prepare(n, type))
-            return given_up(
-                {Fault::kPeer, rank_, std::string("has no memory for slots and scratch: ") + std::strerror(failed)});
-        if (chosen.one_round) open_round(plan, geometry, calls_);  // without an input there is nothing to send
+        if (const int failed = prepare_all(n, type)) return withdrawn(no_memory("slots and scratch", failed), lies);
+        if (first.one_round) open_round(plan, first.geometry, calls_);  // without an input there is nothing to send
     }
-    if (!chosen.one_round) open(plan, geometry, chosen.slots);
-    if (call.initial_bytes != 0) std::memcpy(call.initial_to, call.initial, call.initial_bytes);
-    Execution<Cpu> running = execution(call.input, call.output);
-    u32 threads = wanted_threads(plan, chosen);
+    const Way way = first.one_round ? kThroughSlots : choose(lies.ways);
+    const Candidate& chosen = candidates[way];
+    if (way != kThroughSlots)
+        if (const int failed = borrow(*chosen.plan)) return withdrawn(no_memory("the arrays of others", failed), lies);
+    if (!chosen.one_round) open(chosen);
+    if (call.initial_bytes != 0 && way == kThroughSlots) std::memcpy(call.initial_to, call.initial, call.initial_bytes);
+    Execution<Cpu> running = execution(chosen, chosen.input, chosen.output);
+    const PlanHeader& h = chosen.plan->header();
+    u32 threads = wanted_threads(chosen);
     if (threads > 1) threads = team_.grow(threads);
-    const bool streams = touched(plan, chosen, call.input, call.output) > settings_.cache_bytes;
-    const Cpu cpu{kernel, control_, rank_, threads > 1, streams};
-    if (event != nullptr) {
+    const bool streams = touched(chosen, chosen.input, chosen.output) > settings_.cache_bytes;
+    if constexpr (watched) {
+        event->plan = chosen.plan->author_;
         event->agreed = settings_.recorder->clock.ticks();
-        event->unit = geometry.unit;
-        event->tile = geometry.tile;
-        event->tiles = geometry.tiles;
+        event->unit = chosen.geometry.unit;
+        event->tile = chosen.geometry.tile;
+        event->tiles = chosen.geometry.tiles;
         event->threads = threads;
         event->one_round = chosen.one_round;
-        event->streams = cpu.streams;
+        event->streams = streams;
     }
-    const bool watched = event != nullptr && !settings_.recorder->calls.full();
     const auto work = [&](u32 thread) -> Outcome {
-        const u32 first = u32(u64(h.blocks) * thread / threads), end = u32(u64(h.blocks) * (thread + 1) / threads);
-        char** pointers = plan.pointers_.data() + u64(plan.view_.most_operands) * thread;
-        const auto blame = [&](const u32* peer, Outcome& outcome) {
-            for (u32 b = first; b < end; ++b) {
-                Stall stall{};
-                if (!running.stalled(b, stall) || !stall.remote) continue;
-                if (peer && stall.peer != *peer) continue;
-                outcome.stalled = true;
-                outcome.stall = stall;
-                return true;
-            }
-            return false;
-        };
-        const auto advance = [&](auto layer) {
-            const auto step = [&] {
-                const Progress progress = running.advance(layer, pointers, first, end);
+        const u32 begin = u32(u64(h.blocks) * thread / threads), end = u32(u64(h.blocks) * (thread + 1) / threads);
+        char** pointers = chosen.plan->pointers_.data() + u64(chosen.plan->view_.most_operands) * thread;
+        auto layer = [&] {
+            const Cpu cpu{chosen.kernel, control_, rank_, threads > 1, streams};
+            if constexpr (watched) return WatchedCpu(cpu, *settings_.recorder, thread, calls_, event->agreed);
+            else return cpu;
+        }();
+        Outcome found = drive(
+            [&] {
+                const Progress progress = running.advance(layer, pointers, begin, end);
                 if (progress == Progress::kStalled) layer.stalls();
                 return progress;
-            };
-            Outcome found = drive(step, blame);
-            layer.drain();
-            return found;
-        };
-        return watched ? advance(WatchedCpu(cpu, *settings_.recorder, thread, calls_, event->agreed)) : advance(cpu);
+            },
+            [&](const u32* peer, Outcome& outcome) {
+                for (u32 b = begin; b < end; ++b) {
+                    Stall stall{};
+                    if (!running.stalled(b, stall) || !stall.remote) continue;
+                    if (peer && stall.peer != *peer) continue;
+                    outcome.stalled = true;
+                    outcome.stall = stall;
+                    return true;
+                }
+                return false;
+            });
+        layer.drain();
+        add(thread, layer.moved);
+        return found;
     };
-    if (threads == 1) return work(0);
-    team_.together([&](u32 thread) {
-        if (thread < threads) outcomes_[thread] = work(thread);
-    });
-    // One that fails ends the communicator, and so the others: the first cause is the one that is not "dead before".
-    Outcome* first = &outcomes_[0];
-    for (u32 t = 1; t < threads; ++t)
-        if (first->fault == Fault::kNone || (first->fault == Fault::kDead && outcomes_[t].fault != Fault::kNone))
-            first = &outcomes_[t];
-    return std::move(*first);
+    Outcome found;
+    if (threads == 1) {
+        found = work(0);
+    } else {
+        team_.together([&](u32 thread) {
+            if (thread < threads) outcomes_[thread] = work(thread);
+        });
+        // One that fails ends the communicator, and so the others: the first cause is the one that is not "dead before".
+        Outcome* cause = &outcomes_[0];
+        for (u32 t = 1; t < threads; ++t)
+            if (cause->fault == Fault::kNone || (cause->fault == Fault::kDead && outcomes_[t].fault != Fault::kNone))
+                cause = &outcomes_[t];
+        found = std::move(*cause);
+    }
+    if (found.fault == Fault::kNone && way != kThroughSlots && !HOCKET_RELAX_READERS) found = await_readers(running);
+    found.way = way;
+    return withdrawn(std::move(found), lies);
+}
+
+// Settles a candidate and sees to memory. Returns 0 or an errno.
+int Communicator::prepare(Candidate& candidate, const Call& call, u64 n, u32 type) {
+    settle(candidate, n, type, call.tile, call.units != nullptr && !call.units->digest);
+    candidate.kernel = candidate.plan->combines() ? kernels().reduce[type][call.op] : kernels().move;
+    return reserve(candidate);
+}
+
+void Communicator::settle(Candidate& candidate, u64 n, u32 type, u64 tile, bool pairwise) const {
+    const PlanHeader& h = candidate.plan->header();
+    const u64 widest = std::max(h.widest, 1u);
+    Geometry& geometry = candidate.geometry;
+    candidate.slots = std::bit_ceil(h.slots > settings_.slots ? h.slots : settings_.slots);
+    geometry = cut(n, type_bytes(type), h.chunks, widest, kEager, tile);
+    candidate.one_round = h.eager != 0 && geometry.tiles == 1 && h.eager * geometry.tile <= kEager && !pairwise;
+    if (!candidate.one_round)
+        geometry = cut(n, type_bytes(type), h.chunks, widest, most_of_slot(h, candidate.slots), tile, h.work, h.depth);
+}
+
+// What this rank has to say of its buffers: those of all ways are the same.
+Places Communicator::places(const Candidate (&candidates)[kWays]) const {
+    Places found{0, kNowhere, kNowhere, 0};
+    for (const Way way : {kInPlace, kApart}) {
+        const Candidate& candidate = candidates[way];
+        if (candidate.plan == nullptr) continue;
+        found.ways |= u64(1) << way;
+        const PlanHeader& h = candidate.plan->header();
+        const auto lies = [&](const char* at, u64 blocks) {
+            const u64 place = at == nullptr ? kNowhere : memory_.place(at);
+            if (place != kNowhere) found.end = std::max(found.end, place + blocks * candidate.geometry.unit);
+            return place;
+        };
+        found.input = lies(candidate.input, h.input_blocks);
+        found.output = lies(candidate.output, h.output_blocks);
+    }
+    return found;
+}
+
+// The way that all ranks can go; `ways`: those of this one.
+Way Communicator::choose(u64 ways) const {
+    for (u32 r = 0; r < size_ && ways != 0; ++r) ways &= said(r).places.ways;
+    return ways == 0 ? kThroughSlots : Way(std::countr_zero(ways));
+}
+
+// Finds the buffers of others that this rank reads or writes. Returns 0 or an errno.
+int Communicator::borrow(const Plan& plan) {
+    if (theirs_ == nullptr) theirs_.reset(new char*[size_][2]);
+    for (u32 c = 0; c < plan.header().connections; ++c) {
+        const ConnectionRecord& record = plan.view_.connections[c];
+        if (record.storage != (record.sends ? kPushed : kPulled)) continue;
+        const Places& lies = said(record.peer).places;
+        if (lies.end == 0) continue;  // it has nothing
+        char* base = memory_.arena(record.peer, lies.end);
+        if (base == nullptr) return errno;
+        theirs_[record.peer][0] = base + lies.input;
+        theirs_[record.peer][1] = base + lies.output;
+    }
+    return 0;
+}
+
+// Waits until nobody reads this rank's buffers any more.
+Outcome Communicator::await_readers(Execution<Cpu>& running) {
+    return drive([&] { return running.reader() == nullptr ? Progress::kDone : Progress::kStalled; },
+                 [&](const u32* peer, Outcome& outcome) {
+                     if (peer != nullptr) return running.reads(*peer);
+                     const u32* reader = running.reader();
+                     if (reader != nullptr) outcome.rank = *reader;
+                     return reader != nullptr;
+                 });
+}
+
+// How a call ends that this rank has told others `lies` in. After a fault that they may not know of, they may go on with
+// the call, and access what lies there.
+Outcome Communicator::withdrawn(Outcome outcome, const Places& lies) {
+    const bool all_know = outcome.fault == Fault::kNone || outcome.fault == Fault::kMismatch || outcome.fault == Fault::kRefused;
+    if (all_know || lies.ways == 0) return outcome;
+    for (const u64 place : {lies.input, lies.output})
+        if (place != kNowhere) memory_.keep(place);
+    return outcome;
+}
+
+Outcome Communicator::no_memory(const char* what, int error) {
+    return given_up({Fault::kPeer, rank_, std::string("has no memory for ") + what + ": " + std::strerror(error)});
 }
 
 Outcome Communicator::barrier() {
-    return recorded(kBarrier, [&](CallEvent*) { return enter({}, "barrier", kBarrier); });
+    return recorded(kBarrier, [&](auto) { return enter({}, "barrier", kBarrier); });
 }
 
 Outcome Communicator::exchange(const std::string& word) {
-    return recorded(kNobody, [&](CallEvent*) { return enter({.digest = kExchange}, word, kNobody); });
+    return recorded(kNobody, [&](auto) { return enter({.digest = kExchange}, word, kNobody); });
 }
 
 Outcome Communicator::refuse(const std::string& why) { return enter({.flags = kRefused}, why, kNobody); }
 
+// A line has one writer at a time: the threads of one call have each their own, and calls do not overlap. Relaxed: a
+// reader elsewhere gets a number, and nothing else by it.
+void Communicator::add(u32 thread, const Traffic& moved) {
+    Traffic& sum = moved_[thread].sum;
+    __atomic_store_n(&sum.loaded, sum.loaded + moved.loaded, __ATOMIC_RELAXED);  // pairs with `traffic`
+    __atomic_store_n(&sum.stored, sum.stored + moved.stored, __ATOMIC_RELAXED);  // pairs with `traffic`
+}
+
+Traffic Communicator::traffic() const {
+    Traffic all{};
+    for (const Moved& moved : moved_) {
+        all.loaded += __atomic_load_n(&moved.sum.loaded, __ATOMIC_RELAXED);  // pairs with `add`
+        all.stored += __atomic_load_n(&moved.sum.stored, __ATOMIC_RELAXED);  // pairs with `add`
+    }
+    return all;
+}
+
 // Sets the ends to the slots of connections, which are empty before a call.
-void Communicator::open(Plan& plan, const Geometry& geometry, u64 slots) {
+void Communicator::open(const Candidate& candidate) {
+    Plan& plan = *candidate.plan;
+    const Geometry& geometry = candidate.geometry;
     const PlanHeader& h = plan.header();
     for (u32 c = 0; c < h.connections; ++c) {
         const ConnectionRecord& record = plan.view_.connections[c];
         const Window& window = *plan.windows_[c];
         Counters& counters = *window.counters;
         plan.ends_[c] = {&counters.filled.count, &counters.freed[record.reader].count, window.slots(),
-                         record.width * geometry.tile, slots, 0, 0, 0, record.peer, record.more};
+                         record.width * geometry.tile, record.storage == kSlots ? candidate.slots : kUnbounded, 0, 0, 0, record.peer, record.more};
         if (record.multicast != 0) plan.ends_[c].begin_after(window.passed);
         else plan.ends_[c].begin(record.sends != 0);
     }
@@ -262,33 +391,31 @@ void Communicator::open_round(Plan& plan, const Geometry& geometry, u64 call) {
 // The same on all ranks, as the tile follows from it.
 u64 Communicator::most_of_slot(const PlanHeader& h, u64 slots) const {
     constexpr u64 kLeast = 64 << 10;
+    if (h.widest == 0) return settings_.lent_bytes;
     return std::min(settings_.slot_bytes, std::max(settings_.rank_bytes * h.widest / (h.fan * slots), kLeast));
 }
 
-Way Communicator::way(const Plan& plan, u64 n, u32 type, u64 tile, bool pairwise) const {
-    const PlanHeader& h = plan.header();
-    const u64 slots = std::bit_ceil(h.slots > settings_.slots ? h.slots : settings_.slots);
-    const Geometry eager = cut(n, type_bytes(type), h.chunks, h.widest, kEager, tile);
-    if (h.eager != 0 && eager.tiles == 1 && h.eager * eager.tile <= kEager && !pairwise) return {eager, slots, true};
-    return {cut(n, type_bytes(type), h.chunks, h.widest, most_of_slot(h, slots), tile, h.work, h.depth), slots, false};
+u32 Communicator::wanted_threads(const Candidate& candidate) const {
+    const PlanHeader& h = candidate.plan->header();
+    if (larger_buffer(h, candidate.geometry) < settings_.team_bytes) return 1;
+    return std::max(1u, std::min(settings_.threads, h.blocks));
 }
 
-u32 Communicator::wanted_threads(const Plan& plan, const Way& way) const {
-    const PlanHeader& h = plan.header();
-    return larger_buffer(h, way.geometry) < settings_.team_bytes ? 1 : std::max(1u, std::min(settings_.threads, h.blocks));
-}
-
-u64 Communicator::touched(const Plan& plan, const Way& way, bool input, bool output) const {
+u64 Communicator::touched(const Candidate& candidate, bool input, bool output) const {
+    const Plan& plan = *candidate.plan;
+    const Geometry& geometry = candidate.geometry;
     const PlanHeader& h = plan.header();
     u64 chunks = 0;
     for (u32 c = 0; c < h.connections; ++c) chunks += plan.view_.connections[c].width;
     const u64 blocks = (input ? h.input_blocks : 0) + (output ? h.output_blocks : 0);
-    const u64 own = blocks * way.geometry.unit + h.scratch * way.geometry.chunk;
-    const u64 slots = way.slots * chunks * way.geometry.tile / 2;  // a connection has two ends
-    return size_ * (own + slots);
+    const u64 own = blocks * geometry.unit + h.scratch * geometry.chunk;
+    return size_ * (own + candidate.slots * chunks * geometry.tile / 2);  // a connection has two ends
 }
 
-int Communicator::reserve(Plan& plan, const Geometry& geometry, u64 slots) {
+int Communicator::reserve(const Candidate& candidate) {
+    Plan& plan = *candidate.plan;
+    const Geometry& geometry = candidate.geometry;
+    const u64 slots = candidate.one_round ? 0 : candidate.slots;
     for (u32 c = 0; c < plan.header().connections; ++c) {
         const u64 bytes = slots * plan.view_.connections[c].width * geometry.tile;
         if (plan.windows_[c]->counters != nullptr && bytes <= plan.windows_[c]->bytes) continue;
@@ -314,7 +441,7 @@ int Communicator::reserve(Plan& plan, const Geometry& geometry, u64 slots) {
 // reason, but not by a rank that is dead: it may never have seen the lines of call c + 1.
 //
 // What the line holds already is not stored again: the other ranks may have it in their caches.
-Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 author) {
+Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 author, const Places* places) {
     if (dead()) return is_dead();
     const u64 call = ++calls_;
     CallHeader& line = control_[rank_].headers[call % 2];
@@ -326,6 +453,7 @@ Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 auth
         say(line.text, text);
         written_[call % 2] = author;
     }
+    if (places != nullptr) line.places = *places;
     Cpu::publish_header(&line.call, call);  // pairs with observe_header below, on every other rank
     for (u32 r = 0; r < size_; ++r)
         if (r != rank_) ring(control_[r].bell);

@@ -27,6 +27,7 @@ class Plan {
     const PlanHeader& header() const { return *view_.header; }
     u64 number() const { return author_; }
     bool combines() const { return view_.combines; }
+    bool lends() const { return view_.lends; }
 
   private:
     friend class Communicator;
@@ -51,6 +52,18 @@ struct Units {
     std::string text;
 };
 
+// How a call can go: through slots, or with messages in buffers that lie in the arenas of all ranks, where every rank
+// works in place, or has its input and its output apart.
+enum Way : u32 { kThroughSlots = 0, kInPlace = 1, kApart = 2, kWays = 3 };
+
+// What a call can do instead, if all ranks can: the plans for buffers in this rank's arena, by way, null where they do
+// not lie so; and these buffers. A plan that lends is offered for itself.
+struct Offer {
+    Plan* plans[kWays] = {};
+    char* input = nullptr;
+    char* output = nullptr;
+};
+
 // What a call works on. `n` elements a unit; `tile` 0: chosen from the size. A rank with neither input nor output does
 // not know n and the type. `initial_bytes` from `initial` are copied to `initial_to` first, once all ranks agree. With
 // `units`, n is the length of the largest: of all, or of those of this rank where they are pairwise.
@@ -66,6 +79,7 @@ struct Call {
     u32 op;
     bool size_known;
     const Units* units = nullptr;
+    const Offer* offer = nullptr;
 };
 
 enum class Fault : u32 {
@@ -87,7 +101,8 @@ struct Outcome {
     bool stalled = false;  // `stall` says where the execution stood
     Stall stall{};
     double waited = 0;
-    std::vector<CallHeader> said;  // with kMismatch, by every rank
+    std::vector<CallHeader> said{};  // with kMismatch, by every rank
+    Way way = kThroughSlots;       // how the call went
 };
 
 struct Settings {
@@ -96,6 +111,7 @@ struct Settings {
     bool (*interrupted)() = nullptr;  // called now and then while the caller's thread waits: whether to give up
     u64 slots = 4;                   // of a connection, at least: they let neighbours drift apart
     u64 slot_bytes = 256 << 10;      // at most, where the tile is chosen here: hides the cost of a step, stays in cache
+    u64 lent_bytes = 1 << 20;        // the tile at most, where no message takes a slot
     u64 rank_bytes = 2 << 20;        // of all slots of a rank, where that leaves a slot no less than 64 KB
     u32 threads = 1;                 // that share the thread blocks of a call
     u64 team_bytes = 1 << 20;        // of its larger buffer, from which on they do: less is not worth waking them
@@ -105,11 +121,15 @@ struct Settings {
     Recorder* recorder = nullptr;    // of what this rank does; outlives the communicator
 };
 
-// How a call runs; the same on all ranks.
-struct Way {
-    Geometry geometry;
-    u64 slots;  // of a connection
-    bool one_round;
+// A way that a call can go. From `geometry` on the same on all ranks; `slots` of a connection.
+struct Candidate {
+    Plan* plan;
+    char* input = nullptr;
+    char* output = nullptr;
+    Kernel kernel = nullptr;
+    Geometry geometry{};
+    u64 slots = 0;
+    bool one_round = false;
 };
 
 class Communicator {
@@ -129,12 +149,13 @@ class Communicator {
 
     Outcome run(Plan& plan, const Call& call);
 
-    // What `run` makes of n elements a unit, `tile` as in Call; where units are pairwise, no call is in one round.
-    Way way(const Plan& plan, u64 n, u32 type, u64 tile, bool pairwise) const;
-    // Bytes that a call touches on all ranks (YHCCL, section 4: the working set), if each has the buffers that this one
-    // has, and how many threads it would take.
-    u64 touched(const Plan& plan, const Way& way, bool input, bool output) const;
-    u32 wanted_threads(const Plan& plan, const Way& way) const;
+    // Settles how a candidate runs on n elements a unit, `tile` as in Call; where units are pairwise, no call is in one
+    // round.
+    void settle(Candidate& candidate, u64 n, u32 type, u64 tile, bool pairwise) const;
+    // Of one that is settled: the bytes that it touches on all ranks (YHCCL, section 4: the working set), if each has
+    // the buffers that this one has, and how many threads it would take.
+    u64 touched(const Candidate& candidate, bool input, bool output) const;
+    u32 wanted_threads(const Candidate& candidate) const;
 
     // Enters a call in which nothing moves.
     Outcome barrier();
@@ -144,6 +165,9 @@ class Communicator {
 
     // Enters a call only to say that this rank cannot take part in it.
     Outcome refuse(const std::string& why);
+
+    // What the kernels have moved in all calls that have ended. May be called while another thread is in a call.
+    Traffic traffic() const;
 
     // Ends the communicator: with a reason every other rank raises at once, without one only a rank that still needs
     // this one.
@@ -158,9 +182,21 @@ class Communicator {
   private:
     friend class Plan;
 
+    struct alignas(kLine) Moved {
+        Traffic sum{};
+    };
+
     template <class Body> Outcome recorded(u64 plan, Body body);
-    Outcome carry_out(Plan& plan, const Call& call, CallEvent* event);
-    Outcome enter(const Terms& mine, const std::string& text, u64 author);
+    template <class Body> Outcome record(u64 plan, Body body);
+    template <class Event> Outcome carry_out(Plan& plan, const Call& call, Event event);
+    Outcome enter(const Terms& mine, const std::string& text, u64 author, const Places* places = nullptr);
+    int prepare(Candidate& candidate, const Call& call, u64 n, u32 type);
+    Places places(const Candidate (&candidates)[kWays]) const;
+    Way choose(u64 ways) const;
+    int borrow(const Plan& plan);
+    Outcome await_readers(Execution<Cpu>& running);
+    Outcome withdrawn(Outcome outcome, const Places& lies);
+    Outcome no_memory(const char* what, int error);
     Outcome agree() const;
     template <class Step, class Blame> Outcome drive(Step step, Blame waits_for);
     Outcome inspect(std::vector<u32>& gone);
@@ -168,10 +204,11 @@ class Communicator {
     Outcome is_dead() const;
     u32 straggler(u32 peer, double now) const;
     bool failed(u32 rank) const;
-    void open(Plan& plan, const Geometry& geometry, u64 slots);
+    void open(const Candidate& candidate);
     void open_round(Plan& plan, const Geometry& geometry, u64 call);
+    void add(u32 thread, const Traffic& moved);
     u64 most_of_slot(const PlanHeader& h, u64 slots) const;
-    int reserve(Plan& plan, const Geometry& geometry, u64 slots);
+    int reserve(const Candidate& candidate);
     void mark(State state, u32 culprit, u64 since, const std::string& why);
 
     u32 rank_;
@@ -185,7 +222,9 @@ class Communicator {
     u64 written_[2] = {kNobody, kNobody};  // the authors of the texts in this rank's lines
     std::unique_ptr<char, decltype(&std::free)> scratch_{nullptr, &std::free};  // aligned to kAlign
     u64 scratch_bytes_ = 0;
+    std::unique_ptr<char*[][2]> theirs_;  // input and output of each rank in whose buffers messages of this call lie
     std::vector<Outcome> outcomes_;  // of the threads of one call
+    std::vector<Moved> moved_;       // by each thread in all calls
     std::atomic_flag marked_;
     Team team_;
 };

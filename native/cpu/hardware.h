@@ -42,7 +42,18 @@
 #define HOCKET_RELAX_STATE_OBSERVE 0
 #endif
 
+// A rank ends a call without waiting for those who read what it has lent.
+#ifndef HOCKET_RELAX_READERS
+#define HOCKET_RELAX_READERS 0
+#endif
+
 namespace hocket {
+
+// Bytes that were read from sources and written to destinations: k and m times those of a kernel call.
+struct Traffic {
+    u64 loaded;
+    u64 stored;
+};
 
 struct Cpu {
     Kernel kernel;
@@ -50,15 +61,19 @@ struct Cpu {
     u32 rank;
     bool together;  // several threads drive the thread blocks of this rank
     bool streams;   // what nobody reads again in this call is stored past the caches
+    Traffic moved{};  // by the kernel calls so far
 
     void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last) {
+        moved.loaded += k * bytes;
+        moved.stored += m * bytes;
         kernel(dsts, m, srcs, k, bytes, streams ? last : 0);
     }
 
-    // Stores past the caches are not ordered by the releases below. None of those needs it: what is stored so belongs to
-    // one step alone, no step of any rank reads or writes it after. Only the end of the call says that it is there: each
-    // thread drains its own stores before it goes on to whatever lets another read them, the mutex of its team or queue
-    // (team.cpp) or what the caller does next. Its own loads need no fence.
+    // Stores past the caches are not ordered by the releases below. What is stored so belongs to one step alone, no step
+    // of any rank reads or writes it after. Where that is this rank's own memory, only the end of the call says that it is
+    // there: each thread drains its own stores before it goes on to whatever lets another read them, the mutex of its team
+    // or queue (team.cpp) or what the caller does next. Where it is memory of a peer, whose call may end once it is told,
+    // the step drains them before it tells. Its own loads need no fence.
     void drain() const {
 #if defined(__SSE2__)
         if (streams) __builtin_ia32_sfence();

@@ -283,16 +283,12 @@ u32 aligned_alike(char* const* dsts, u32 m, u32 last, u64 item) {
     return last;
 }
 
-constexpr u64 kBlock = 4096;  // bytes that stay in the first-level cache from one destination to the next
-
 void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, u32 last) {
     char* from = srcs[0];
     if (last != 0 && (last = aligned_alike(dsts, m, last, 1)) != 0)
         return spread_fast<Plain<u8>>(dsts, m, bytes, last, [=](u64 at, auto span) { return span.read(from + at); });
-    const u64 step = m == 1 ? bytes : kBlock;
-    for (u64 at = 0; at < bytes; at += step)
-        for (u32 d = 0; d < m; ++d)
-            if (dsts[d] != from) __builtin_memcpy(dsts[d] + at, from + at, bytes - at < step ? bytes - at : step);
+    if (m > 1) return spread_fast<Plain<u8>>(dsts, m, bytes, 0, [=](u64 at, auto span) { return span.read(from + at); });
+    if (dsts[0] != from) __builtin_memcpy(dsts[0], from, bytes);
 }
 
 template <class Type, class Op>

@@ -24,7 +24,7 @@ constexpr u64 kBrief = 32 << 10;  // bytes of the larger array up to which a cal
 // The arguments of a call: two arrays, and options, which count as equal only where they are the same object.
 constexpr u32 kX = 1, kOut = 2, kArguments = 8;
 
-constexpr long long kApart = 1ll << 62;  // of two arrays
+constexpr long long kSeparate = 1ll << 62;  // of two arrays
 
 // All that tells one call from another. Without padding: compared as bytes.
 struct Key {
@@ -33,6 +33,7 @@ struct Key {
     long long dimensions[2];
     long long shapes[2][kDimensions];
     long long between;              // bytes from x to out, where they overlap
+    long long lent[2];              // whether they lie in the arena
 };
 
 bool operator==(const Key& a, const Key& b) { return std::memcmp(&a, &b, sizeof(Key)) == 0; }
@@ -44,7 +45,7 @@ struct Facts {
 };
 
 // False for arguments that only the long way understands.
-bool describe(PyObject* const* arguments, Key& key, Facts& facts) {
+bool describe(PyObject* const* arguments, const Memory& memory, Key& key, Facts& facts) {
     std::memset(&key, 0, sizeof key);
     for (u32 a = 0; a < kArguments; ++a)
         if (a != kX && a != kOut) key.options[a] = arguments[a];
@@ -64,10 +65,11 @@ bool describe(PyObject* const* arguments, Key& key, Facts& facts) {
         if (bytes == 0) return false;
         facts.data[i] = static_cast<char*>(PyArray_DATA(array));
         facts.bytes[i] = bytes;
+        key.lent[i] = memory.place(facts.data[i]) != kNowhere;
     }
     if (facts.bytes[0] == 0 || facts.bytes[1] == 0) return facts.bytes[0] + facts.bytes[1] != 0;
     const bool apart = facts.data[0] + facts.bytes[0] <= facts.data[1] || facts.data[1] + facts.bytes[1] <= facts.data[0];
-    key.between = apart ? kApart : facts.data[1] - facts.data[0];
+    key.between = apart ? kSeparate : facts.data[1] - facts.data[0];
     return true;
 }
 
@@ -78,7 +80,10 @@ enum Which : u32 { kNone, kFirst, kSecond, kFresh, kCopy };
 struct Entry {
     Key key{};
     std::vector<nb::object> owned;  // what the key points to
-    nb::object plan, schedule;
+    nb::object plan, schedules, lending[kWays];
+    bool offers = false;
+    Offer offer;  // but for its arrays, which are
+    Which offered[2] = {kNone, kNone};
     Which input, output, initial, result;
     u64 n, tile, place;
     std::optional<u64> taken;  // the byte of the input from which on the result is copied there
@@ -91,7 +96,7 @@ struct Entry {
 
 class Known {
   public:
-    // `long_way` takes the same arguments. `failed` takes what became of a call and its schedule, and raises.
+    // `long_way` takes the same arguments. `failed` takes what became of a call and its schedules by way, and raises.
     Known(nb::object member, nb::object long_way, nb::object failed)
         : member_(std::move(member)),
           long_way_(std::move(long_way)),
@@ -101,7 +106,7 @@ class Known {
     PyObject* call(PyObject* const* arguments, Py_ssize_t count) {
         Key key;
         Facts facts;
-        if (count == kArguments && member_ && describe(arguments, key, facts)) {
+        if (count == kArguments && member_ && describe(arguments, communicator_->memory, key, facts)) {
             const Entry* entry = entries_[place_of(key)].get();
             if (entry != nullptr && entry->key == key)
                 if (PyObject* found = make(*entry, arguments, facts)) return found;
@@ -111,12 +116,13 @@ class Known {
     }
 
     // Enters a call that has succeeded, if it is one that the table can hold. The arrays are those that it worked on.
-    void learn(const nb::tuple& arguments, nb::object plan, nb::object schedule, nb::handle input, nb::handle output,
-               u64 n, u64 tile, u32 type, u32 op, nb::handle initial, u64 place, nb::handle result, std::optional<u64> taken,
-               bool average) {
+    void learn(const nb::tuple& arguments, nb::object plan, nb::object schedules, nb::handle input, nb::handle output,
+               u64 n, u64 tile, u32 type, u32 op, nb::handle initial, u64 place, nb::handle result,
+               std::optional<u64> taken, bool average, const nb::object& offer) {
         Key key;
         Facts facts;
-        if (arguments.size() != kArguments || !describe(PySequence_Fast_ITEMS(arguments.ptr()), key, facts)) return;
+        PyObject* const* const given = PySequence_Fast_ITEMS(arguments.ptr());
+        if (arguments.size() != kArguments || !describe(given, communicator_->memory, key, facts)) return;
         auto entry = std::make_unique<Entry>();
         entry->key = key;
         for (u32 a = 0; a < kArguments; ++a)
@@ -141,7 +147,16 @@ class Known {
             std::copy_n(PyArray_DIMS(array), entry->fresh_dimensions, entry->fresh_shape);
         }
         entry->plan = std::move(plan);
-        entry->schedule = std::move(schedule);
+        entry->schedules = std::move(schedules);
+        if (!offer.is_none()) {  // two plans or None, two arrays or None (bindings.cpp)
+            entry->offers = true;
+            for (const Way way : {kInPlace, kApart}) {
+                entry->lending[way] = offer[way - kInPlace];
+                if (!entry->lending[way].is_none()) entry->offer.plans[way] = nb::cast<Plan*>(entry->lending[way]);
+            }
+            entry->offered[0] = which(offer[2]);
+            entry->offered[1] = which(offer[3]);
+        }
         entry->n = n;
         entry->tile = tile;
         entry->place = place;
@@ -174,7 +189,9 @@ class Known {
 
     // Null without an error where the call must wait for another one, which is not for here.
     PyObject* make(const Entry& entry, PyObject* const* arguments, const Facts& facts) {
-        const nb::object plan = entry.plan, schedule = entry.schedule;  // the entry may be gone after the call
+        // The entry may be gone after the call.
+        const nb::object plan = entry.plan, schedules = entry.schedules;
+        const nb::object lending[] = {entry.lending[kInPlace], entry.lending[kApart]};
         nb::object fresh;
         if (entry.fresh_type) {
             auto* type = reinterpret_cast<PyArray_Descr*>(entry.fresh_type.inc_ref().ptr());
@@ -190,8 +207,12 @@ class Known {
                               made ? static_cast<char*>(PyArray_DATA(made)) : nullptr, copy.get()};
         const u64 bytes[] = {0, facts.bytes[0], facts.bytes[1], made ? u64(PyArray_NBYTES(made)) : 0};
         char* const whole = data[entry.input != kNone ? entry.input : entry.output];
-        const Call call{data[entry.input], data[entry.output], data[entry.initial], whole + entry.place,
-                        bytes[entry.initial], entry.n, entry.tile, entry.type, entry.op, true};
+        Call call{data[entry.input], data[entry.output], data[entry.initial], whole + entry.place,
+                  bytes[entry.initial], entry.n, entry.tile, entry.type, entry.op, true};
+        Offer offer = entry.offer;
+        offer.input = data[entry.offered[0]];
+        offer.output = data[entry.offered[1]];
+        if (entry.offers) call.offer = &offer;
         const Which input = entry.input, result = entry.result;
         const std::optional<u64> taken = entry.taken;
         const Divide divide = entry.average && result != kNone ? kernels().divide[entry.type] : nullptr;
@@ -201,12 +222,13 @@ class Known {
             const std::unique_lock<std::mutex> lock(communicator_->busy, std::try_to_lock);
             if (!lock.owns_lock() || communicator_->flights != 0) return nullptr;
             outcome = communicator_->communicator->run(*nb::inst_ptr<Plan>(plan), call);
-            if (taken && outcome.fault == Fault::kNone) std::memcpy(data[result], data[input] + *taken, bytes[result]);
+            if (taken && outcome.fault == Fault::kNone && outcome.way == kThroughSlots)
+                std::memcpy(data[result], data[input] + *taken, bytes[result]);
             if (divide != nullptr && outcome.fault == Fault::kNone)
                 divide(data[result], bytes[result], communicator_->communicator->size());
         }
         if (outcome.fault == Fault::kNone) return Py_NewRef(objects[result]);
-        if (!PyErr_Occurred()) failed_(std::move(outcome), schedule);
+        if (!PyErr_Occurred()) failed_(std::move(outcome), schedules);
         return nullptr;
     }
 
@@ -243,9 +265,9 @@ void bind_known(nb::module_& module) {
     nb::class_<Known>(module, "Known", nb::type_slots(slots))
         .def(nb::init<nb::object, nb::object, nb::object>(), "member"_a, "long_way"_a, "failed"_a)
         .def_prop_ro("call", [](nb::handle self) { return nb::steal(PyCFunction_New(&method, self.ptr())); })
-        .def("learn", &Known::learn, "arguments"_a, "plan"_a, "schedule"_a, "input"_a.none(), "output"_a.none(), "n"_a,
+        .def("learn", &Known::learn, "arguments"_a, "plan"_a, "schedules"_a, "input"_a.none(), "output"_a.none(), "n"_a,
              "tile"_a, "type"_a, "op"_a, "initial"_a.none(), "place"_a, "result"_a.none(),
-             "taken"_a.none(), "average"_a)
+             "taken"_a.none(), "average"_a, "offer"_a.none())
         .def("clear", &Known::clear);
 }
 

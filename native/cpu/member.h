@@ -51,9 +51,9 @@ class Gil {
 // Together with the memory and the descriptors it uses, which belong to it, and the calls that are made in the
 // background.
 struct Member {
-    Member(u32 rank, u32 size, int descriptor, std::vector<int> lifelines, u32 spins, u32 yields, double timeout,
-           u32 threads, u64 cache_bytes, Recorder* recorder)
-        : memory(descriptor, size), lifelines(std::move(lifelines)) {
+    Member(u32 rank, u32 size, int descriptor, std::vector<int> lifelines, std::vector<int> arenas, Arena& arena,
+           u32 spins, u32 yields, double timeout, u32 threads, u64 cache_bytes, Recorder* recorder)
+        : memory(descriptor, size, std::move(arenas), arena), lifelines(std::move(lifelines)) {
         Settings settings{{spins, yields}, timeout, python_interrupted};
         settings.threads = threads;
         settings.cache_bytes = cache_bytes;

@@ -1,25 +1,19 @@
 #include "memory.h"
 
+#include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <system_error>
 #include <unistd.h>
 
+#include "arena.h"
+
 namespace hocket {
 namespace {
 
-u64 whole_pages(u64 bytes) { return (bytes + kPage - 1) / kPage * kPage; }
-
 u64 control_bytes(u32 ranks) { return whole_pages(ranks * sizeof(RankBlock)); }
-
-// Makes sure that the pages are there: a full memory is an error now rather than a SIGBUS later. Not posix_fallocate,
-// which writes to the pages where the file system cannot do it, while another rank does.
-int reserve(int descriptor, u64 place, u64 bytes) {
-    while (::fallocate(descriptor, 0, off_t(place), off_t(bytes)) != 0)
-        if (errno != EINTR) return errno;
-    return 0;
-}
 
 void* map(int descriptor, u64 place, u64 bytes) {
     if (const int failed = reserve(descriptor, place, bytes)) {
@@ -31,14 +25,23 @@ void* map(int descriptor, u64 place, u64 bytes) {
 
 }  // namespace
 
+u64 whole_pages(u64 bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+int reserve(int descriptor, u64 place, u64 bytes) {
+    while (::fallocate(descriptor, 0, off_t(place), off_t(bytes)) != 0)
+        if (errno != EINTR) return errno;
+    return 0;
+}
+
 int reserve_control(int descriptor, u32 ranks) { return reserve(descriptor, 0, control_bytes(ranks)); }
 
-SharedMemory::SharedMemory(int descriptor, u32 ranks)
-    : descriptor_(descriptor), ranks_(ranks), control_bytes_(control_bytes(ranks)) {
+SharedMemory::SharedMemory(int descriptor, u32 ranks, std::vector<int> arenas, Arena& own)
+    : descriptor_(descriptor), ranks_(ranks), control_bytes_(control_bytes(ranks)), own_(own) {
+    for (const int arena : arenas) neighbours_.push_back({arena, nullptr, 0});
     void* at = map(descriptor_, 0, control_bytes_);
     if (at == MAP_FAILED) {
         const int failed = errno;
-        ::close(descriptor_);
+        close();
         throw std::system_error(failed, std::generic_category(), "cannot map shared memory");
     }
     control_ = static_cast<RankBlock*>(at);
@@ -47,7 +50,15 @@ SharedMemory::SharedMemory(int descriptor, u32 ranks)
 SharedMemory::~SharedMemory() {
     for (auto& [index, mapping] : mappings_)
         if (mapping->counters != nullptr) ::munmap(mapping->counters, kPage + mapping->bytes);
+    for (const Neighbour& neighbour : neighbours_)
+        if (neighbour.base != nullptr) ::munmap(neighbour.base, neighbour.bytes);
     ::munmap(control_, control_bytes_);
+    close();
+}
+
+void SharedMemory::close() {
+    for (const Neighbour& neighbour : neighbours_)
+        if (neighbour.descriptor >= 0) ::close(neighbour.descriptor);
     ::close(descriptor_);
 }
 
@@ -72,6 +83,23 @@ int SharedMemory::reserve(Window* window, u64 bytes) {
     window->counters = static_cast<Counters*>(at);
     window->bytes = bytes;
     return 0;
+}
+
+u64 SharedMemory::place(const char* at) const { return own_.place(at); }
+
+void SharedMemory::keep(u64 place) { own_.keep(place); }
+
+// Maps more than is asked for, so that one that grows is mapped again a few times only: what has no memory takes none.
+char* SharedMemory::arena(u32 rank, u64 bytes) {
+    Neighbour& neighbour = neighbours_[rank];
+    if (bytes <= neighbour.bytes) return neighbour.base;
+    const u64 wanted = std::bit_ceil(std::max(bytes, kWindowStride / 64));
+    void* at = ::mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_SHARED, neighbour.descriptor, 0);
+    if (at == MAP_FAILED) return nullptr;
+    ::madvise(at, wanted, MADV_DONTDUMP);  // it is in the dump of its rank
+    if (neighbour.base != nullptr) ::munmap(neighbour.base, neighbour.bytes);
+    neighbour = {neighbour.descriptor, static_cast<char*>(at), wanted};
+    return neighbour.base;
 }
 
 }  // namespace hocket

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "../core/slots.h"
 #include "waiting.h"
@@ -23,6 +24,7 @@ constexpr u64 kStamp = kWindowStride - kPage;  // where the file says which meet
 constexpr u64 kExchange = 1;
 
 constexpr u64 kInlined = 48;
+constexpr u64 kNowhere = ~u64(0);  // of an address outside of the arena
 constexpr u64 kEager = 16 << 10;  // bytes of a rank's messages up to which a call can take one round
 
 // What all ranks must say alike, but for what `flags` excuse. `counts` is equal on all ranks or, pairwise, adds up to 0
@@ -38,13 +40,24 @@ struct Terms {
     bool operator==(const Terms&) const = default;
 };
 
+// Where a rank's buffers lie in its arena, none of them beyond `end`, and how they may be used there: a set of `Lie`.
+struct Places {
+    u64 ways;
+    u64 input;
+    u64 output;
+    u64 end;
+};
+
 // What a rank says when it enters a call. `call` is stored last. Of ranks that agree nobody reads more than the first
 // cache line: where `signature`, a hash of the terms, is the same, so are the terms. `text` is the schedule's name, on a
 // second line the counts; a word to exchange; or why it refuses.
 struct CallHeader {
     alignas(kLine) u64 call;
     u64 signature;
-    char inlined[kInlined];  // a message to all others, so short that it takes no other line
+    union {
+        char inlined[kInlined];  // in one round: a message to all others, so short that it takes no other line
+        Places places;           // else; not the same on all ranks
+    };
     alignas(kLine) Terms terms;
     char text[1024 - kLine - sizeof(Terms)];
 };
@@ -88,7 +101,22 @@ class Memory {
     virtual Window* window(u32 source, u32 destination, u32 channel) = 0;
     // Makes the window hold `bytes` of slots. Returns 0 or an errno.
     virtual int reserve(Window* window, u64 bytes) = 0;
+    // Where in this rank's arena an address lies, or kNowhere.
+    virtual u64 place(const char* at) const = 0;
+    // After a call that failed: others may still access what lies at this place of this rank's arena.
+    virtual void keep(u64 place) = 0;
+    // The arena of another rank, of which the first `bytes` can be used until this is called again. Null, with errno,
+    // where it cannot be mapped.
+    virtual char* arena(u32 rank, u64 bytes) = 0;
 };
+
+u64 whole_pages(u64 bytes);
+
+// Makes sure that the pages are there: a full memory is an error now rather than a SIGBUS later. Not posix_fallocate,
+// which writes to the pages where the file system cannot do it, while another rank does. Returns 0 or an errno.
+int reserve(int descriptor, u64 place, u64 bytes);
+
+class Arena;
 
 // Makes sure that there is memory for the control region of so many ranks. Returns 0 or an errno.
 int reserve_control(int descriptor, u32 ranks);
@@ -96,8 +124,9 @@ int reserve_control(int descriptor, u32 ranks);
 // Memory in a file that other processes map too (hocket/runtime/segments.py).
 class SharedMemory final : public Memory {
   public:
-    // Takes the descriptor over, also where it throws std::system_error.
-    SharedMemory(int descriptor, u32 ranks);
+    // Takes the descriptors over, also where it throws std::system_error. `arenas`: those of all ranks, -1 for the own,
+    // which is `own`; none where there is one rank.
+    SharedMemory(int descriptor, u32 ranks, std::vector<int> arenas, Arena& own);
     ~SharedMemory() override;
     SharedMemory(const SharedMemory&) = delete;
     SharedMemory& operator=(const SharedMemory&) = delete;
@@ -105,17 +134,29 @@ class SharedMemory final : public Memory {
     RankBlock* control() override { return control_; }
     Window* window(u32 source, u32 destination, u32 channel) override;
     int reserve(Window* window, u64 bytes) override;
+    u64 place(const char* at) const override;
+    void keep(u64 place) override;
+    char* arena(u32 rank, u64 bytes) override;
 
   private:
     struct Mapping : Window {
         u64 place;  // in the file
     };
+    struct Neighbour {
+        int descriptor;
+        char* base;
+        u64 bytes;
+    };
+
+    void close();
 
     int descriptor_;
     u32 ranks_;
     u64 control_bytes_;
     RankBlock* control_;
     std::map<u64, std::unique_ptr<Mapping>> mappings_;
+    std::vector<Neighbour> neighbours_;  // by rank
+    Arena& own_;
 };
 
 }  // namespace hocket

@@ -12,6 +12,7 @@ ISAS: tuple[str, ...]
 TYPES: tuple[str, ...]
 OPERATORS_OF: dict[str, tuple[str, ...]]
 OPERATORS: tuple[str, ...]
+EAGER: int
 FILE_BYTES: int
 STAMP: int
 MOST_CONNECTIONS: int
@@ -20,6 +21,7 @@ BARRIER: int
 PROTOCOL: str
 
 class Fault(enum.Enum):
+    NONE = ...
     MISMATCH = ...
     REFUSED = ...
     MEMORY = ...
@@ -34,6 +36,9 @@ class Outcome:
     def fault(self) -> Fault: ...
     @property
     def rank(self) -> int: ...
+    @property
+    def way(self) -> int:
+        """How the call went: 0 through slots, 1 in place, 2 apart."""
     @property
     def text(self) -> str: ...
     @property
@@ -133,11 +138,9 @@ class Recorder:
     def dropped(self) -> tuple[int, int]:
         """Calls and steps that did not fit."""
 
-class Way:
-    """How a call runs. Sizes in bytes; ``slots`` of a connection."""
+class Candidate:
+    """A way that a call can go. Sizes in bytes; ``slots`` of a connection."""
 
-    @property
-    def chunk(self) -> int: ...
     @property
     def tile(self) -> int: ...
     @property
@@ -146,6 +149,23 @@ class Way:
     def slots(self) -> int: ...
     @property
     def one_round(self) -> bool: ...
+
+Offer = tuple[Plan | None, Plan | None, NDArray[generic] | None, NDArray[generic] | None]
+"""What a call can do instead: the plans for arrays in place and apart in the arenas of all, and the arrays."""
+
+class Arena:
+    def __init__(self, descriptor: int) -> None:
+        """Takes the descriptor over."""
+    @property
+    def descriptor(self) -> int: ...
+    def allocate(self, bytes: int) -> Loan: ...
+    def holds(self, array: NDArray[generic]) -> bool: ...
+    def forked(self) -> None: ...
+
+class Loan:
+    """Memory, given back at its end."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class Units:
     def __init__(self, input: list[int], output: list[int], digest: int | None, text: str) -> None:
@@ -164,6 +184,8 @@ class Member:
         size: int,
         descriptor: int,
         lifelines: list[int],
+        arenas: list[int],
+        arena: Arena,
         spins: int,
         yields: int,
         timeout: float,
@@ -184,6 +206,7 @@ class Member:
         initial: NDArray[generic] | None = None,
         initial_place: int = 0,
         units: Units | None = None,
+        offer: Offer | None = None,
     ) -> Outcome | None: ...
     def start(
         self,
@@ -197,18 +220,21 @@ class Member:
         initial: NDArray[generic] | None = None,
         initial_place: int = 0,
         units: Units | None = None,
+        offer: Offer | None = None,
     ) -> Flight: ...
-    def way(self, plan: Plan, n: int, type: int, tile: int) -> Way:
+    def candidate(self, plan: Plan, n: int, type: int, tile: int) -> Candidate:
         """How a call of n elements a unit would run. Local: no other rank takes part."""
-    def touched(self, plan: Plan, way: Way, input: bool, output: bool) -> int:
+    def touched(self, candidate: Candidate, input: bool, output: bool) -> int:
         """Bytes that it would touch on all ranks, with an array for the input, for the output."""
-    def threads(self, plan: Plan, way: Way) -> int: ...
+    def threads(self, candidate: Candidate) -> int: ...
     def start_barrier(self) -> Flight: ...
     def start_refusal(self, why: str) -> Flight: ...
     def barrier(self) -> Outcome | None: ...
     def exchange(self, word: str) -> Outcome | list[str]:
         """What every rank said, in rank order."""
     def refuse(self, why: str) -> Outcome | None: ...
+    def traffic(self) -> tuple[int, int]:
+        """Bytes loaded and stored by the kernels in all calls that have ended."""
     def leave(self) -> None: ...
     def fail(self, culprit: int, why: str) -> None: ...
     def forked(self) -> None: ...
@@ -224,7 +250,7 @@ class Known:
         self,
         arguments: tuple[object, ...],
         plan: Plan,
-        schedule: object,
+        schedules: object,
         input: NDArray[generic] | None,
         output: NDArray[generic] | None,
         n: int,
@@ -236,8 +262,9 @@ class Known:
         result: NDArray[generic] | None,
         taken: int | None,
         average: bool,
+        offer: Offer | None,
     ) -> None:
-        """Enter a call that has succeeded: its arguments, and the arrays that it worked on.
+        """Enter a call that has succeeded: its arguments, its schedules by way, and the arrays that it worked on.
 
         ``taken``: the byte of the input from which on the result was copied.
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Literal, Self, TypeVar, cast, overload
 
@@ -15,14 +16,15 @@ from hocket.collectives import whole
 from hocket.errors import InvalidArgument, caller
 from hocket.explain import Explanation, explain
 from hocket.ir.schedule import Schedule
+from hocket.ir.traffic import Traffic
 from hocket.program import Contract
 from hocket.runtime import launch
 from hocket.runtime.bootstrap import meet
 from hocket.runtime.counts import Counts
-from hocket.runtime.execution import Endpoint
+from hocket.runtime.execution import EAGER, Endpoint, Lending
 from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.stores import Store
-from hocket.tuning import NAMED, Call, Choice, choose
+from hocket.tuning import NAMED, Call, Choice, choose, lending_program
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Result = TypeVar("Result")
@@ -138,6 +140,7 @@ class Communicator:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._defaults: dict[Choice, Schedule] = {}
+        self._lent: dict[tuple[str, int, Contract | None, int, bool], Schedule] = {}
         self._call = endpoint.known(self._long_way)
 
     @property
@@ -199,6 +202,8 @@ class Communicator:
         | uint8, uint16, uint32, uint64 | sum, prod, min, max |
         | float16, bfloat16, float32, float64 | sum, prod, min, max, avg |
         | complex64, complex128 | sum, prod, avg |
+
+        A schedule compiled with ``storage="peer"`` takes arrays of ``empty`` only, in place if its collective is.
 
         Integers wrap; of bool, sum is "or" and prod is "and"; min and max give NaN if any element is NaN. float16 and
         bfloat16 (of ml_dtypes) are combined in float32, and rounded to nearest even whenever a rank stores or sends
@@ -509,9 +514,10 @@ class Communicator:
             schedule, tile = self._default(choice), choice.line.tile
         except Exception as error:
             self._endpoint.refuse(error, async_)
+        lending = None if counts is not None else self._lending(choice, count)
         if async_:
-            return self._endpoint.start(schedule, x, out, op, tile, rows)
-        return self._endpoint.run(schedule, x, out, op, tile, rows, key)
+            return self._endpoint.start(schedule, x, out, op, tile, rows, lending)
+        return self._endpoint.run(schedule, x, out, op, tile, rows, lending, key)
 
     def _roles(self, name: str, root: object) -> _Roles:
         rank = whole(root)
@@ -525,7 +531,7 @@ class Communicator:
     ) -> Choice:
         endpoint = self._endpoint
         at = operator.index(root)
-        return choose(Call(name, self.size, size, at, reproducible, endpoint.threads, endpoint.caches, uneven=uneven))
+        return choose(Call(name, self.size, size, at, reproducible, endpoint.threads, endpoint.sockets, uneven))
 
     def _default(self, choice: Choice) -> Schedule:
         found = self._defaults.get(choice)
@@ -535,12 +541,29 @@ class Communicator:
             self._defaults[choice] = found
         return found
 
+    def _lending(self, choice: Choice, size: int | None) -> Lending | None:
+        """What replaces a default schedule where the arrays of all ranks lie in their arenas."""
+        return partial(self._lent_default, choice) if size is not None and size > EAGER and self.size > 1 else None
+
+    def _lent_default(self, choice: Choice, inplace: bool) -> Schedule | None:
+        name, root, reproducible = choice.line.collective, choice.root, choice.reproducible
+        key = name, root, reproducible, choice.instances, inplace
+        found = self._lent.get(key)
+        if found is None:
+            program = lending_program(name, self.size, root, reproducible, inplace=inplace)
+            if program is None:
+                return None
+            found = program.compile(instances=choice.instances, reproducible=reproducible, storage="peer")
+            self._lent[key] = found
+        return found
+
     def explain(self, name: str, nbytes: int, *, root: int = 0, reproducible: Contract | None = None) -> Explanation:
         """What a call by name runs, why, what it moves and how long it might take; nothing is called.
 
         ``nbytes``: bytes of the larger buffer of a rank with most, taken as float32, with the arrays that the call has
-        without ``out``. No other rank has to take part. The first time it measures memory for some tenths of a second,
-        which is best done while other ranks do nothing. Raises InvalidArgument.
+        without ``out``; ``shared`` is for such as ``empty`` makes. No other rank has to take part. The first time it
+        measures memory for some tenths of a second, which is best done while other ranks do nothing. Raises
+        InvalidArgument.
         """
         if name not in NAMED:
             raise InvalidArgument(f"there is no collective {name!r}, only {', '.join(NAMED)}", caller())
@@ -548,7 +571,24 @@ class Communicator:
             raise InvalidArgument(f"nbytes must be a number of bytes, not {nbytes!r}", caller())
         self._roles(name, root)
         choice = self._choice(name, nbytes, root, reproducible)
-        return explain(self._endpoint, choice, self._default(choice), nbytes)
+        return explain(self._endpoint, choice, self._default(choice), self._lending(choice, nbytes), nbytes)
+
+    @overload
+    def empty(self, shape: int | Sequence[int], dtype: type[Scalar] | np.dtype[Scalar]) -> NDArray[Scalar]: ...
+    @overload
+    def empty(self, shape: int | Sequence[int], dtype: str | type = ...) -> NDArray[np.generic]: ...
+    def empty(self, shape: int | Sequence[int], dtype: object = np.float64) -> NDArray[np.generic]:
+        """A new array, not initialised, in memory that the other ranks can reach; C-contiguous, aligned to pages.
+
+        Where the arrays of a collective are such, or views on such, on every rank, and are in place on every rank or
+        apart on every rank, messages are read and written in them and copied nowhere in between. Only this rank
+        allocates. The memory is used again once the last array on it is gone, and may be used after ``close``; in a
+        child after fork, arrays of the parent are the child's own. After an error in the middle of a call another rank
+        may, for a moment, still write to its arrays.
+
+        Raises WrongType, InvalidArgument, MemoryError, CommunicatorDead.
+        """
+        return self._endpoint.empty(shape, dtype)
 
     @overload
     def barrier(self, *, async_: Literal[False] = False) -> None: ...
@@ -560,6 +600,13 @@ class Communicator:
             return self._endpoint.start_barrier()
         self._endpoint.barrier()
         return None
+
+    def traffic(self) -> Traffic:
+        """Bytes that the kernels of this rank have loaded and stored in all calls that have ended.
+
+        What one call moved is the difference of two of them; ``hocket.ir.traffic`` says the same from the schedule.
+        """
+        return self._endpoint.traffic()
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """A new communicator of the ranks that give the same ``color``, in order of ``key``, then of rank.

@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from hocket.ir.chunk_dag import Span
-from hocket.ir.schedule import Schedule, Send
-from hocket.runtime.execution import Endpoint
+from hocket.ir.schedule import Schedule
+from hocket.ir.traffic import Traffic, traffic
+from hocket.runtime.execution import Endpoint, Lending
 from hocket.runtime.plan import pace
 from hocket.tuning import Choice
 from hocket.verify.events import Events
@@ -20,12 +20,29 @@ from hocket.verify.events import Events
 _CALL = 0.35e-6
 _ROUND = 0.15e-6
 _STEP = 0.1e-6
-"""Seconds that a call takes, a message from one rank to another, and a step on a tile, beside moving data: fitted to
-``benchmarks/explain.py`` on two cores of a Zen 5."""
+"""Seconds that a call takes, a message from one rank to another, and a step on a tile, beside moving data: chosen by
+measurements on two cores of a Zen 5."""
 
 _LEAST_SET, _MOST_SET = 1 << 15, 1 << 27  # bytes of a core's working set for which bandwidth is measured
 _SECONDS = 4e-3  # of one measurement, of which the best of _ATTEMPTS counts
 _ATTEMPTS = 5
+
+
+_ITEM = 4  # bytes of a float32
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What a call runs where the arrays of all ranks are of ``comm.empty``, in place or apart: messages lie in them."""
+
+    inplace: bool
+    program: str
+    loaded: int
+    stored: int
+
+    def __str__(self) -> str:
+        how = "in place" if self.inplace else "apart"
+        return f"{how} {self.program}, {self.loaded + self.stored} bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +52,10 @@ class Explanation:
     ``bytes`` are those of the larger buffer of a rank with most; ``why`` is the condition of the table (tuning.py) that
     holds. ``thread_blocks`` of the rank with most, ``steps`` of all; ``rounds``: messages, one after the other, on the
     longest chain of steps. A chunk moves in ``tiles`` tiles. ``one_round``: messages travel with the header of the
-    call. ``past_caches``: results that nothing reads again do not go through the caches, as ``touched``, the bytes that
-    all ranks touch, exceeds the ``caches``. ``loaded`` and ``stored``: by the instructions of all ranks.
+    call; otherwise they go through ``slots`` of each connection, or lie in the arrays where those of all ranks are as
+    one of ``shared`` says. ``past_caches``: results that nothing reads again do not go through the caches, as
+    ``touched``, the bytes that all ranks touch, exceeds the ``caches``. ``loaded`` and ``stored``: by the instructions
+    of all ranks.
 
     ``predicted`` is what the busiest rank moves and what it waits for its first tile, at ``bandwidth``: that of a core
     while all copy, measured when first asked for a working set like that of this call. To it come constants for the
@@ -49,7 +68,7 @@ class Explanation:
     bytes: int
     program: str
     why: str
-    storage: str
+    shared: tuple[Shared, ...]
     thread_blocks: int
     steps: int
     rounds: int
@@ -69,7 +88,11 @@ class Explanation:
     def __str__(self) -> str:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         moved, buffers = self.loaded + self.stored, (self.loaded + self.stored) / max(1, self.bytes)
-        how = "in one round, with the header of the call" if self.one_round else f"{self.slots} slots a connection"
+        how = (
+            "in one round, with the header of the call"
+            if self.one_round
+            else f"through {self.slots} slots a connection"
+        )
         past = "stored past them" if self.past_caches else "within them"
         lines = {
             "call": "{collective} of {bytes} bytes on {ranks} ranks",
@@ -77,7 +100,8 @@ class Explanation:
             "because": "{why}",
             "schedule": "{thread_blocks} thread blocks a rank, {steps} steps in all, {rounds} rounds",
             "tiles": "{tiles} of {tile} bytes for each chunk",
-            "messages": f"{{storage}}, {how}",
+            "messages": how,
+            "shared": f"with arrays of comm.empty: {'; '.join(map(str, self.shared)) or 'the same'}",
             "threads": "{threads} a rank",
             "caches": f"{{touched}} bytes are touched, {{caches}} fit: {past}",
             "traffic": f"{moved} bytes ({{loaded}} loaded, {{stored}} stored), {buffers:.4g} times the buffer",
@@ -86,58 +110,60 @@ class Explanation:
         return "\n".join(f"{name:<10} {text.format(**values)}" for name, text in lines.items())
 
 
-def explain(endpoint: Endpoint, choice: Choice, schedule: Schedule, size: int) -> Explanation:
-    """Explain a call on a larger buffer of ``size`` bytes. The schedule is what the choice compiles to."""
+def explain(endpoint: Endpoint, choice: Choice, schedule: Schedule, lending: Lending | None, size: int) -> Explanation:
+    """Explain a call on a larger buffer of ``size`` bytes. The schedule is what the choice compiles to.
+
+    ``lending`` gives the schedules for arrays that all ranks reach; None where the call would not ask for any.
+    """
     collective = schedule.collective
     ranks = collective.size
-    blocks = max(max(collective.input_blocks(r), collective.output_blocks(r)) for r in range(ranks))
-    outlook = endpoint.outlook(schedule, -(-size // (4 * blocks)), choice.line.tile)
-    way = outlook.way
+    sizes = [(collective.input_blocks(r), collective.output_blocks(r)) for r in range(ranks)]
+    blocks = max(map(max, sizes))
+    n = -(-size // (_ITEM * blocks))
+    outlook = endpoint.outlook(schedule, n, choice.line.tile)
+    settled = outlook.candidate
     chunk = size / (blocks * collective.chunks)
-    moved = _moved(schedule)
+    apart = any(x != y for r, (x, y) in enumerate(sizes) if collective.alias(r) is not None)
+    moved = sum(traffic(schedule, n, _ITEM, apart=apart, tile=choice.line.tile), Traffic())
+    shared = []
+    if lending is not None and not settled.one_round:
+        for inplace in (True, False):
+            lent = lending(inplace)
+            if lent is not None:
+                there = sum(traffic(lent, n, _ITEM, apart=not inplace), Traffic())
+                shared.append(Shared(inplace, lent.name, there.loaded, there.stored))
     work, depth = pace(schedule)
     cores = min(ranks * outlook.threads, len(os.sched_getaffinity(0)))
     share = ranks * outlook.threads / cores  # ranks that take turns on a core
     bandwidth = _bandwidth(_rounded(outlook.touched // cores), cores)
-    late = max(0, depth - work) / way.tiles
+    late = max(0, depth - work) / settled.tiles
     steps = max(sum(len(block.steps) for block in rank.thread_blocks) for rank in schedule.ranks)
     rounds = _rounds(schedule)
     data = (work * share / outlook.threads + late) * chunk / bandwidth
-    constant = _CALL if way.one_round else _CALL + rounds * _ROUND + steps * way.tiles * _STEP
+    constant = _CALL if settled.one_round else _CALL + rounds * _ROUND + steps * settled.tiles * _STEP
     return Explanation(
         collective=choice.line.collective,
         ranks=ranks,
         bytes=size,
         program=schedule.name,
         why=choice.line.when.text,
-        storage=choice.line.storage,
+        shared=tuple(shared),
         thread_blocks=max(len(rank.thread_blocks) for rank in schedule.ranks),
         steps=sum(1 for _ in schedule.steps()),
         rounds=rounds,
-        tile=way.tile,
-        tiles=way.tiles,
-        slots=way.slots,
-        one_round=way.one_round,
+        tile=settled.tile,
+        tiles=settled.tiles,
+        slots=settled.slots,
+        one_round=settled.one_round,
         threads=outlook.threads,
         touched=outlook.touched,
         caches=endpoint.caches,
         past_caches=outlook.streams,
-        loaded=round(moved[0] * chunk),
-        stored=round(moved[1] * chunk),
+        loaded=moved.loaded,
+        stored=moved.stored,
         bandwidth=bandwidth,
         predicted=constant + data,
     )
-
-
-def _moved(schedule: Schedule) -> tuple[int, int]:
-    """Chunks that all ranks load and store: by k sources and m destinations, each counted."""
-    loaded = stored = 0
-    for _, _, _, step in schedule.steps():
-        local = sum(isinstance(target, Span) for target in step.dsts)
-        channels = {target.channel for target in step.dsts if isinstance(target, Send)}  # on each, stored once for all
-        loaded += len(step.srcs) * (step.count or 0)
-        stored += (local + len(channels)) * (step.count or 0)
-    return loaded, stored
 
 
 def _rounds(schedule: Schedule) -> int:

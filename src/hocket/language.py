@@ -24,10 +24,13 @@ from hocket.errors import (
     Where,
     caller,
 )
-from hocket.ir.chunk_dag import ChunkDag, ChunkDagBuilder, Hints, Kind, Span
+from hocket.ir.chunk_dag import STORAGES, ChunkDag, ChunkDagBuilder, Hints, Kind, Span, Storage
 
 Position = SupportsIndex | tuple[SupportsIndex, ...]
 """A rank or an index: a number, or a tuple flattened row-major by the shape of the collective."""
+
+Wishes = tuple[int | None, Storage | None]
+"""The directives ``ch`` and ``storage`` of an operation."""
 
 MAX_SCRATCH = 1 << 24
 """Scratch chunks of one rank; an index beyond is a mistake, not a wish."""
@@ -45,7 +48,7 @@ class Tracer:
         self.collective = collective
         self.factor = 1
         self._builder = ChunkDagBuilder(name, collective, protocol)
-        self._hints: dict[tuple[int | None, int], Hints] = {}
+        self._hints: dict[tuple[int | None, int, Storage | None], Hints] = {}
         self._places: dict[tuple[int, str, int, int], tuple[Span, Span]] = {}
         self._token: Token[Tracer | None] | None = None
 
@@ -67,29 +70,33 @@ class Tracer:
             raise UninitializedChunk(span.rank, span.buffer, span.index + missing, site)
         return Ref(self, span, physical, len(self._builder.nodes), site)
 
-    def copy(self, source: Ref, rank: Position, buffer: str, index: Position, ch: int | None, site: Site) -> Ref:
+    def copy(self, source: Ref, rank: Position, buffer: str, index: Position, wishes: Wishes, site: Site) -> Ref:
         self._check_usable(source, site)
         span, physical = self._place(rank, buffer, index, source.span.count, site)
         self._check_apart("copy", source, span, physical, site)
-        return self._add(Kind.COPY, source.physical, span, physical, ch, site)
+        return self._add(Kind.COPY, source.physical, span, physical, wishes, site)
 
-    def reduce(self, target: Ref, source: Ref, ch: int | None, site: Site) -> Ref:
+    def reduce(self, target: Ref, source: Ref, wishes: Wishes, site: Site) -> Ref:
         self._check_usable(target, site)
         self._check_usable(source, site)
         if target.span.count != source.span.count:
             raise CountMismatch(target.span.count, source.span.count, site, target.taken, source.taken)
         self._check_apart("reduce", source, target.span, target.physical, site)
-        return self._add(Kind.REDUCE, source.physical, target.span, target.physical, ch, site)
+        return self._add(Kind.REDUCE, source.physical, target.span, target.physical, wishes, site)
 
-    def _add(self, kind: Kind, src: Span, span: Span, dst: Span, ch: int | None, site: Site) -> Ref:
+    def _add(self, kind: Kind, src: Span, span: Span, dst: Span, wishes: Wishes, site: Site) -> Ref:
+        ch, storage = wishes
         if ch is not None:
             ch = _number("channel", ch, site)
             if not 0 <= ch < MAX_CHANNEL:
                 raise OutOfRange("channel", ch, 0, MAX_CHANNEL, site)
-        key = ch, self.factor
+        key = ch, self.factor, storage
         hints = self._hints.get(key)
         if hints is None:
-            hints = self._hints[key] = Hints(channel=ch, instances=self.factor)
+            if storage not in (None, *STORAGES):
+                names = ", ".join(map(repr, STORAGES))
+                raise InvalidArgument(f"there is no storage {storage!r}", site, f"storages are {names}")
+            hints = self._hints[key] = Hints(channel=ch, instances=self.factor, storage=storage)
         node = self._builder.add(kind, src, dst, hints, site)
         return Ref(self, span, dst, node + 1, site)
 
@@ -200,21 +207,24 @@ class Ref:
         *,
         ch: int | None = None,
         sz: SupportsIndex | None = None,
+        storage: Storage | None = None,
     ) -> Ref:
         """Copy these chunks to ``buffer[index]`` of ``rank`` and return a reference to the copy.
 
         Without an index the same one is meant. ``count`` (or ``sz``), if given, must be that of this reference.
-        ``ch`` is the channel on which the chunks travel.
+        ``ch`` is the channel on which the chunks travel. ``storage`` is what is best where the program is compiled for
+        storage "peer": that the sender stores to the receiver's memory ("push"), the receiver reads the sender's
+        ("pull"), or that the chunks go through a slot of the connection ("fifo").
         """
         site = caller()
         for given in (count, sz):
             if given is not None and (n := _number("count", given, site)) != self.span.count:
                 raise CountMismatch(self.span.count, n, site, self.taken)
-        return self.tracer.copy(self, rank, buffer, self.span.index if index is None else index, ch, site)
+        return self.tracer.copy(self, rank, buffer, self.span.index if index is None else index, (ch, storage), site)
 
-    def reduce(self, other: Ref, *, ch: int | None = None) -> Ref:
-        """Add ``other`` to these chunks, in place, and return a reference to the result."""
-        return self.tracer.reduce(self, other, ch, caller())
+    def reduce(self, other: Ref, *, ch: int | None = None, storage: Storage | None = None) -> Ref:
+        """Add ``other`` to these chunks, in place, and return a reference to the result. ``storage``: see ``copy``."""
+        return self.tracer.reduce(self, other, (ch, storage), caller())
 
     def __repr__(self) -> str:
         return f"<chunks rank {self.span.rank} {self.span}>"

@@ -17,6 +17,9 @@ from hocket.language import MAX_INSTANCES, Tracer
 from hocket.verify import CONTRACTS, check_program, proven
 from hocket.verify import Contract as Contract
 
+STORAGES = ("fifo", "peer")
+"""Where a compiled program's messages lie: all in slots, or in place where they can."""
+
 
 class Program:
     """A collective algorithm, written as the body of a ``with`` statement (paper section 3).
@@ -80,6 +83,7 @@ class Program:
         reproducible: Contract | None = None,
         slots: int = 2,
         opcodes: bool = False,
+        storage: str = "fifo",
         observer: Observer | None = None,
     ) -> Schedule:
         """Compile to a schedule that is proven: postcondition, no race, no deadlock with ``slots`` or more slots.
@@ -87,6 +91,8 @@ class Program:
         ``protocol``, ``instances`` and ``reproducible`` override the program's. The least number of slots that the
         schedule needs, at most ``slots``, is found and recorded in it. ``opcodes``: only instructions that the paper
         has a name for, and one connection each way in a thread block, for runtimes that have no others.
+        ``storage="peer"``: messages lie in the input or output of one of their two ranks wherever they can, for arrays
+        that other ranks can reach (``Communicator.empty``); all others, and all with "fifo", go through slots.
         ``observer(name, before, after, seconds)`` sees every pass.
         Raises PostconditionFailed with the lines that made it so, SumsDiffer if the program does not keep its contract.
         """
@@ -101,6 +107,7 @@ class Program:
             instances=factor,
             slots=_positive("slots", slots),
             opcodes=opcodes,
+            in_place=_in_place(storage, opcodes),
             reproducible=self.reproducible if reproducible is None else _contract(reproducible),
             observer=observer,
         )
@@ -113,12 +120,13 @@ def compile_chunks(
     instances: int = 1,
     slots: int = 2,
     opcodes: bool = False,
+    in_place: bool = False,
     reproducible: Contract | None = None,
     observer: Observer | None = None,
 ) -> Schedule:
     """A Chunk DAG, from wherever, as a proven schedule; as ``Program.compile``."""
     check_program(dag)
-    schedule, _ = proven(run_passes(dag, Options(instances, slots, opcodes), observer), reproducible)
+    schedule, _ = proven(run_passes(dag, Options(instances, slots, opcodes, in_place), observer), reproducible)
     return schedule
 
 
@@ -126,6 +134,14 @@ def _protocol(name: str) -> str:
     if name not in PROTOCOLS:
         raise InvalidArgument(f"there is no protocol {name!r}", caller(), f"protocols are {', '.join(PROTOCOLS)}")
     return name
+
+
+def _in_place(storage: str, opcodes: bool) -> bool:
+    if storage not in STORAGES:
+        raise InvalidArgument(f"there is no storage {storage!r}", caller(), f"storages are {', '.join(STORAGES)}")
+    if storage == "peer" and opcodes:
+        raise InvalidArgument('opcodes=True and storage="peer" exclude each other', caller())
+    return storage == "peer"
 
 
 def _contract(name: Contract | None) -> Contract | None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from hocket.collectives import BufferName, Collective
 from hocket.errors import UninitializedChunk
+from hocket.ir.chunk_dag import Span
 from hocket.ir.geometry import bounds, check_size, check_units, output_units
 from hocket.ir.schedule import Receive, Schedule, Send, Source, Step
 
@@ -135,7 +136,7 @@ class Machine(Generic[V]):
             if type(source) is Receive and not self._queues.get((source.peer, place[0], source.channel)):
                 return False
         if self._slots is not None:
-            sends = [target for target in step.dsts if isinstance(target, Send)]
+            sends = [target for target in step.dsts if isinstance(target, Send) and target.at is None]
             return all(len(self._queues.get((place[0], s.peer, s.channel), ())) < self._slots for s in sends)
         return True
 
@@ -147,29 +148,33 @@ class Machine(Generic[V]):
         tile, number = at
         step = self.schedule.ranks[place[0]].thread_blocks[place[1]].steps[number]
         if place not in self._held:
-            self._held[place] = evaluate(step.srcs, lambda s: self._fetch(place[0], tile, s, step), self._combine)
+            fetch = partial(self._fetch, place[0], tile, step)
+            self._held[place] = evaluate(step.srcs, fetch, self._combine) if step.moves else []
             return
         values = self._held.pop(place)
+        for span in step.writes():
+            buffer = self.memory[tile][span.rank][span.buffer]
+            for i, value in zip(span.indices(), values, strict=True):
+                buffer[i] = value
         for target in step.dsts:
             if isinstance(target, Send):
-                self._queues.setdefault((place[0], target.peer, target.channel), deque()).append(values)
-            else:
-                buffer = self.memory[tile][place[0]][target.buffer]
-                for i, value in zip(target.indices(), values, strict=True):
-                    buffer[i] = value
+                message = values if target.at is None else []  # what lies in place is only counted
+                self._queues.setdefault((place[0], target.peer, target.channel), deque()).append(message)
         for source in step.srcs:
             if isinstance(source, Receive):  # the slot was held while its content was used
                 self._queues[source.peer, place[0], source.channel].popleft()
         self._done[place] += 1
 
-    def _fetch(self, rank: int, tile: int, source: Source, step: Step) -> list[V]:
-        if isinstance(source, Receive):
+    def _fetch(self, rank: int, tile: int, step: Step, source: Source) -> list[V]:
+        span = source if isinstance(source, Span) else source.at
+        if span is None:
+            assert isinstance(source, Receive)
             return self._queues[source.peer, rank, source.channel][0]
-        buffer = self.memory[tile][rank][source.buffer]
-        values = [value for i in source.indices() if (value := buffer[i]) is not None]
-        if len(values) != source.count:
-            missing = next(i for i in source.indices() if buffer[i] is None)
-            raise UninitializedChunk(rank, source.buffer, missing, step.where[0] if step.where else None)
+        buffer = self.memory[tile][span.rank][span.buffer]
+        values = [value for i in span.indices() if (value := buffer[i]) is not None]
+        if len(values) != span.count:
+            missing = next(i for i in span.indices() if buffer[i] is None)
+            raise UninitializedChunk(span.rank, span.buffer, missing, step.where[0] if step.where else None)
         return values
 
     def run(self, rng: random.Random | None = None) -> None:
@@ -301,8 +306,9 @@ def reference(
     """Execute a schedule on one array a rank and return one output a rank: what every runtime must give, bit by bit.
 
     ``inputs[r]`` is flat, with as many units of n elements as the collective says; or ``units[r]`` are the elements of
-    each, and those of the outputs follow. The order of events is drawn from ``seed``. Output chunks that the collective
-    leaves free, and no step writes, are zero. Raises UnevenSize or UnevenCounts as a communicator does.
+    each, and those of the outputs follow. Where no rank has an input, n is 0. The order of events is drawn from
+    ``seed``. Output chunks that the collective leaves free, and no step writes, are zero. Raises UnevenSize or
+    UnevenCounts as a communicator does.
     """
     collective = schedule.collective
     ranks = range(collective.size)
@@ -312,14 +318,14 @@ def reference(
         raw = reference(schedule, [x.view(np.uint8) for x in inputs], op, seed=seed, slots=slots, units=sizes)
         return [out.view(dtype) for out in raw]
     if units is None:
-        n = next(len(inputs[r]) // collective.input_blocks(r) for r in ranks if collective.input_blocks(r))
+        n = next((len(inputs[r]) // collective.input_blocks(r) for r in ranks if collective.input_blocks(r)), 0)
         check_size(schedule, n, dtype.itemsize)
         units, results = (
             [[n] * blocks(r) for r in ranks] for blocks in (collective.input_blocks, collective.output_blocks)
         )
     else:
         check_units(schedule)
-        n = max(map(max, filter(None, units)))
+        n = max(map(max, filter(None, units)), default=0)
         results = output_units(collective, units)
     machine = Machine[Array](
         schedule,

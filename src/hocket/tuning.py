@@ -2,28 +2,38 @@
 
 Small buffers take a program that sends all there is to send at once: up to 16 KB a rank, such a call costs one look at
 what the others have said (ARCHITECTURE.md, "One round"). It pays with traffic: every buffer goes to every rank that
-needs it. So small is what does not make the busiest rank send or receive more than 128 KB.
+needs it. So small is what does not make the busiest rank send or receive more than a limit.
 
-Measured with ``benchmarks/crossover.py``, float32, on two cores that other work kept busy, so roughly: the time of the
-program for small buffers in units of that of the other, on 2, 4 and 8 ranks; medians over the sizes of a range.
+Others take a program that moves least (docs/traffic.md) in the fewest steps, which two-shot and direct ones do. They
+have a connection for every two ranks, so from 17 ranks on the rings are taken, which need less memory for slots; a root
+would add up large buffers of all others alone. Where ranks fill several sockets, sums stay within them first.
 
-| busiest rank | AllReduce | AllGather | ReduceScatter | Broadcast | Reduce |
-|---|---|---|---|---|---|
-| up to 16 KB | 0.79, 0.47, 0.38 | 1.01, 0.83, 0.67 | 0.63, 0.54, 0.53 | 1.02, 0.76, 0.76 | 1.00, 0.67, 0.80 |
-| up to 128 KB | 0.58, 0.87, 0.43 | 0.86, 1.00, 0.71 | 0.60, 0.59, 0.58 | 0.99, 0.68, 0.76 | 1.00, 0.80, 0.83 |
-| up to 512 KB | 0.53, 1.59, 1.46 | 0.74, 0.80, 1.18 | 0.02, 0.42, 0.43 | 0.92, 0.93, 0.85 | 1.02, 0.74, 0.83 |
+Measured with ``benchmarks/crossover.py``, float32, on two cores that other work kept busy, so roughly: times of a call
+in units of those of another program, on 4 and 8 ranks; on 2 all do the same. The rows up to 256 KB, ReduceScatter and
+AllGather are from before multicast slots became larger, which only they can have gained from.
 
-One limit for all, that of AllReduce, whose other program moves least. It was measured through ``Communicator.run``,
-whose way through Python hides much of the difference below 16 KB.
+| bytes | AllReduce, two-shot / one-shot | ring / two-shot | ReduceScatter, ring / direct | AllGather, ring / direct |
+|---|---|---|---|---|
+| 16 KB | 1.52, 1.42 | 0.95, 1.63 | 1.40, 1.73 | 2.34, 1.50 |
+| 256 KB | 0.81, 0.61 | 1.05, 1.11 | 1.10, 1.50 | 1.23, 1.50 |
+| 1 MB | 0.98, 0.56 | 1.39, 1.57 | 1.09, 1.01 | 1.20, 1.49 |
+| 4 MB | 0.56, 0.40 | 1.48, 1.30 | 0.78, 1.08 | 1.77, 1.18 |
+| 16 MB | 0.62, 0.39 | 1.06, 1.10 | 1.07, 1.05 | 0.99, 1.06 |
+
+| bytes | Broadcast, tree / flat | chain / flat | Reduce, tree / flat | chain / flat |
+|---|---|---|---|---|
+| 256 KB | 1.42, 1.54 | 1.77, 1.95 | 0.96, 1.87 | 1.14, 2.01 |
+| 1 MB | 0.82, 1.21 | 1.24, 1.50 | 1.27, 1.18 | 1.29, 1.25 |
+| 4 MB | 1.19, 1.44 | 1.14, 1.56 | 0.99, 1.01 | 0.99, 0.96 |
+| 16 MB | 0.98, 1.08 | 1.00, 1.24 | 0.91, 0.76 | 0.90, 0.60 |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
-from hocket.algorithms import all_pairs, direct, knomial, recursive_halving, ring, tree
+from hocket.algorithms import all_pairs, chain, direct, knomial, movement_avoiding, recursive_halving, ring
 from hocket.program import Contract, Program
 
 BLOCKWISE = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
@@ -38,9 +48,8 @@ less is not worth waking them)."""
 class Call:
     """All that a choice depends on, the same on every rank.
 
-    ``size``: bytes of the larger buffer of a rank with most; None if not every rank knows it. ``threads`` and
-    ``caches``: threads of each rank, and bytes that the caches of all hold; ``sockets`` that the ranks are on.
-    ``uneven``: with counts.
+    ``size``: bytes of the larger buffer of a rank with most; None if not every rank knows it. ``threads`` of each rank;
+    ``sockets`` that the ranks fill, one after the other. ``uneven``: with counts.
     """
 
     name: str
@@ -49,7 +58,6 @@ class Call:
     root: int = 0
     reproducible: Contract | None = None
     threads: int = 1
-    caches: int = 0
     sockets: int = 1
     uneven: bool = False
 
@@ -60,6 +68,11 @@ class Call:
             return None
         return -(-self.size * (self.ranks - 1) // (self.ranks if self.name in BLOCKWISE else 1))
 
+    @property
+    def spread(self) -> bool:
+        """Whether the threads of a rank share the call."""
+        return self.threads > 1 and not self.uneven and self.size is not None and self.size >= _SPREAD_BYTES
+
 
 @dataclass(frozen=True, slots=True)
 class When:
@@ -69,10 +82,14 @@ class When:
     holds: Callable[[Call], bool]
 
 
-_SMALL = When(
-    "small: the busiest rank sends and receives at most 128 KB",
-    lambda call: call.busiest is not None and call.busiest <= 128 << 10,
-)
+def _up_to(most: int) -> Callable[[Call], bool]:
+    return lambda call: call.busiest is not None and call.busiest <= most and not call.spread
+
+
+_SMALL = When("small: the busiest rank sends and receives at most 128 KB", _up_to(128 << 10))
+_SMALL_AT_ROOT = When("small: the root receives at most 16 MB, on one thread from 1 MB on", _up_to(16 << 20))
+_BY_SOCKET = When("large, and the ranks fill several sockets", lambda call: call.sockets > 1)
+_FEW = When("large, on at most 16 ranks: every two have a connection", lambda call: call.ranks <= 16)
 _LARGE = When("large: more than what is small", lambda _: True)
 _ANY = When("all sizes take the same program", lambda _: True)
 _ACROSS_SIZES = When('reproducible="across-sizes", at any size', lambda call: call.reproducible == "across-sizes")
@@ -81,32 +98,36 @@ _RANK_ORDER = When('reproducible="rank-order", at any size', lambda call: call.r
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the table. ``program`` is of the number of ranks and the root; ``tile`` in bytes, None: from the shape
-    of the schedule and the size; ``storage``: where messages lie."""
+    """A line of the table. ``program`` is of the number of ranks, the root, and the number of sockets; ``tile`` in
+    bytes, None: from the shape of the schedule and the size."""
 
     collective: str
     when: When
-    program: Callable[[int, int], Program]
+    program: Callable[[int, int, int], Program]
     tile: int | None = None
-    storage: Literal["fifo"] = "fifo"
 
 
 TABLE = (
-    Line("all_reduce", _ACROSS_SIZES, lambda p, _: recursive_halving.all_reduce(p)),
-    Line("all_reduce", _RANK_ORDER, lambda p, _: all_pairs.one_shot_all_reduce(p)),
-    Line("all_reduce", _SMALL, lambda p, _: all_pairs.one_shot_all_reduce(p)),
-    Line("all_reduce", _LARGE, lambda p, _: ring.all_reduce(p)),
-    Line("all_gather", _SMALL, lambda p, _: direct.all_gather(p)),
-    Line("all_gather", _LARGE, lambda p, _: ring.all_gather(p)),
-    Line("reduce_scatter", _SMALL, lambda p, _: direct.reduce_scatter(p)),
-    Line("reduce_scatter", _LARGE, lambda p, _: ring.reduce_scatter(p)),
-    Line("all_to_all", _ANY, lambda p, _: direct.all_to_all(p)),
-    Line("broadcast", _SMALL, lambda p, root: knomial.broadcast(p, max(2, p), root)),
-    Line("broadcast", _LARGE, tree.broadcast),
-    Line("reduce", _SMALL, lambda p, root: knomial.reduce(p, max(2, p), root)),
-    Line("reduce", _LARGE, tree.reduce),
-    Line("gather", _ANY, direct.gather),
-    Line("scatter", _ANY, direct.scatter),
+    Line("all_reduce", _ACROSS_SIZES, lambda p, *_: recursive_halving.all_reduce(p)),
+    Line("all_reduce", _RANK_ORDER, lambda p, *_: all_pairs.one_shot_all_reduce(p)),
+    Line("all_reduce", _SMALL, lambda p, *_: all_pairs.one_shot_all_reduce(p)),
+    Line("all_reduce", _BY_SOCKET, lambda p, _, sockets: movement_avoiding.all_reduce(p, sockets)),
+    Line("all_reduce", _FEW, lambda p, *_: all_pairs.all_reduce(p)),
+    Line("all_reduce", _LARGE, lambda p, *_: ring.all_reduce(p)),
+    Line("all_gather", _SMALL, lambda p, *_: direct.all_gather(p)),
+    Line("all_gather", _FEW, lambda p, *_: direct.all_gather(p)),
+    Line("all_gather", _LARGE, lambda p, *_: ring.all_gather(p)),
+    Line("reduce_scatter", _SMALL, lambda p, *_: direct.reduce_scatter(p)),
+    Line("reduce_scatter", _BY_SOCKET, lambda p, _, sockets: movement_avoiding.reduce_scatter(p, sockets)),
+    Line("reduce_scatter", _FEW, lambda p, *_: direct.reduce_scatter(p)),
+    Line("reduce_scatter", _LARGE, lambda p, *_: ring.reduce_scatter(p)),
+    Line("all_to_all", _ANY, lambda p, *_: direct.all_to_all(p)),
+    Line("broadcast", _ANY, lambda p, root, _: knomial.broadcast(p, max(2, p), root)),
+    Line("reduce", _SMALL_AT_ROOT, lambda p, root, _: knomial.reduce(p, max(2, p), root)),
+    Line("reduce", _BY_SOCKET, lambda p, root, sockets: movement_avoiding.reduce(p, sockets, root)),
+    Line("reduce", _LARGE, lambda p, root, _: chain.reduce(p, root)),
+    Line("gather", _ANY, lambda p, root, _: direct.gather(p, root)),
+    Line("scatter", _ANY, lambda p, root, _: direct.scatter(p, root)),
 )
 """The first line of a collective whose condition holds counts."""
 
@@ -121,26 +142,59 @@ class Choice:
     line: Line
     root: int
     reproducible: Contract | None
+    sockets: int
     instances: int
 
     def program(self, ranks: int) -> Program:
-        return self.line.program(ranks, self.root)
+        return self.line.program(ranks, self.root, self.sockets)
 
 
 def choose(call: Call) -> Choice:
     """What the table says of a call of a collective in NAMED."""
     line = next(line for line in TABLE if line.collective == call.name and line.when.holds(call))
-    wide = line.when is not _SMALL and not call.uneven and call.size is not None and call.size >= _SPREAD_BYTES
-    return Choice(line, call.root, call.reproducible, call.threads if wide else 1)
+    return Choice(line, call.root, call.reproducible, call.sockets, call.threads if call.spread else 1)
+
+
+_LENDING: dict[str, Callable[[int, int, bool], Program | None]] = {
+    "all_reduce": lambda p, _, inplace: direct.all_reduce(p, inplace=inplace),
+    "all_gather": lambda p, _, inplace: direct.all_gather(p, inplace=inplace),
+    "reduce_scatter": lambda p, _, inplace: direct.reduce_scatter(p, inplace=inplace),
+    "all_to_all": lambda p, _, inplace: None if inplace else direct.all_to_all(p),
+    "broadcast": lambda p, root, inplace: direct.broadcast(p, root, inplace=inplace),
+    "reduce": lambda p, root, inplace: direct.reduce(p, root, inplace=inplace),
+    "gather": lambda p, root, inplace: direct.gather(p, root, inplace=inplace),
+    "scatter": lambda p, root, inplace: direct.scatter(p, root, inplace=inplace),
+}
+"""Where ranks reach each other's arrays, by whether they are in place: what moves least is direct."""
 
 
 def is_small(name: str, ranks: int, size: int) -> bool:
     """Whether a call takes the program for small buffers. ``size``: bytes of the larger buffer of a rank with most."""
-    return _SMALL.holds(Call(name, ranks, size))
+    small = choose(Call(name, ranks, 0)).line
+    return choose(Call(name, ranks, size)).line is small
 
 
 def default_program(
-    name: str, ranks: int, root: int = 0, reproducible: Contract | None = None, *, small: bool = False
+    name: str,
+    ranks: int,
+    root: int = 0,
+    reproducible: Contract | None = None,
+    *,
+    small: bool = False,
+    sockets: int = 1,
 ) -> Program:
-    """The program of a collective for small buffers, or for the largest."""
-    return choose(Call(name, ranks, 0 if small else None, root, reproducible)).program(ranks)
+    """The program of a collective for small buffers, or for the largest.
+
+    ``sockets``: those that the ranks fill, one after the other.
+    """
+    return choose(Call(name, ranks, 0 if small else None, root, reproducible, sockets=sockets)).program(ranks)
+
+
+def lending_program(
+    name: str, ranks: int, root: int = 0, reproducible: Contract | None = None, *, inplace: bool
+) -> Program | None:
+    """What a communicator runs instead where the arrays of all ranks are memory that all can reach. None: nothing.
+
+    An AllReduce adds up in the order of ranks.
+    """
+    return None if reproducible == "across-sizes" else _LENDING[name](ranks, root, inplace)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Callable
 from dataclasses import fields, replace
 from fractions import Fraction
 
@@ -12,7 +13,7 @@ import pytest
 
 import hocket.algorithms
 from hocket import AllGather, AllReduce, Broadcast, Program, chunk
-from hocket.algorithms import catalogue, knomial, ring
+from hocket.algorithms import catalogue, dpml, knomial, movement_avoiding, ring
 from hocket.algorithms.catalogue import CATALOGUE, EVEN, POWERS_OF_TWO
 from hocket.algorithms.entry import Algorithm, Cost
 from hocket.verify import CONTRACTS, kept
@@ -85,6 +86,23 @@ def test_no_ranks_are_refused(algorithm: Algorithm, name: str) -> None:
 def test_a_tree_has_a_radix() -> None:
     with pytest.raises(ValueError, match="radix of at least 2, not 1"):
         knomial.broadcast(4, radix=1)
+
+
+@pytest.mark.parametrize("factory", [ring.all_reduce, ring.all_gather, ring.reduce_scatter])
+def test_a_ring_has_a_channel(factory: Callable[..., Program]) -> None:
+    with pytest.raises(ValueError, match="at least 1 channel, not 0"):
+        factory(3, channels=0)
+
+
+@pytest.mark.parametrize("factory", [movement_avoiding.reduce, dpml.all_reduce])
+def test_a_machine_has_a_socket(factory: Callable[..., Program]) -> None:
+    with pytest.raises(ValueError, match="at least one socket, not 0"):
+        factory(3, sockets=0)
+
+
+def test_ranks_fill_sockets_evenly() -> None:
+    assert movement_avoiding.by_socket(7, 2) == [range(3), range(3, 7)]
+    assert movement_avoiding.by_socket(2, 3) == [range(1), range(1, 2)]
 
 
 def test_every_program_of_the_library_is_in_it_once() -> None:

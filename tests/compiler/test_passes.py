@@ -62,6 +62,7 @@ def test_passes_have_names_and_one_line_each() -> None:
         "channels",
         "order",
         "merge",
+        "peer",
         "blocks",
         "sync",
     ]

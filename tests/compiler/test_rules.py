@@ -11,6 +11,7 @@ import pytest
 from hocket.compiler.accumulate import accumulate
 from hocket.compiler.fuse import fuse
 from hocket.compiler.merge import merge
+from hocket.compiler.peer import peer
 from hocket.compiler.pipeline import verify
 from hocket.ir.instr_dag import InstrDag
 from hocket.ir.text import parse_instr_dag, print_instr_dag
@@ -19,6 +20,7 @@ PASSES: dict[str, Callable[[InstrDag], InstrDag]] = {
     "accumulate": accumulate,
     "fuse": fuse,
     "merge": lambda dag: merge(dag, slots=2),
+    "peer": peer,
 }
 CASES = [(name, path) for name in PASSES for path in sorted((Path(__file__).parent / name).glob("*.txt"))]
 

@@ -1,13 +1,13 @@
 """Mutation test of the proof: ``python -m tests.property.mutants 300``.
 
-Schedules are damaged in one place: a wait removed, two steps swapped, a receive dropped, a slot less. Whatever the
-reference can break by choosing the order of reads and writes, the proof must reject; whatever the proof rejects must
-have a witness that the reference replays. Prints mutants tried, killed and accepted.
+Schedules are damaged in one place: a wait removed, two steps swapped, a receive dropped, a slot less; where messages
+lie in place, a place offered or stored to early, or read late, or another chunk for both ends. Whatever the reference
+can break by choosing the order of reads and writes, the proof must reject; whatever the proof rejects must have a
+witness that the reference replays. Prints mutants tried, killed and accepted.
 """
 
 from __future__ import annotations
 
-import itertools
 import random
 import sys
 from collections import Counter
@@ -28,7 +28,9 @@ from hocket.errors import (
     UninitializedChunk,
     UnmatchedTransfer,
 )
-from hocket.ir.schedule import Rank, Receive, Step, ThreadBlock
+from hocket.ir.chunk_dag import Span
+from hocket.ir.schedule import Destination, Rank, Receive, Send, Source, Step, ThreadBlock
+from hocket.program import STORAGES
 from hocket.semantics import Machine, Stuck
 from hocket.verify import both_orders
 from tests.property.programs import random_case
@@ -37,7 +39,7 @@ Mutant = tuple[str, Schedule]
 
 
 def mutants(schedule: Schedule) -> Iterator[Mutant]:
-    """Every schedule that differs from the given one by one removed wait, swap, dropped receive or slot."""
+    """Every schedule that differs from the given one by one removed wait, swap, dropped receive, slot, or place."""
     for r, b, s, step in schedule.steps():
         steps = schedule.ranks[r].thread_blocks[b].steps
         for k in range(len(step.waits)):
@@ -47,8 +49,49 @@ def mutants(schedule: Schedule) -> Iterator[Mutant]:
             yield "steps swapped", _with(schedule, r, b, (*steps[:s], steps[s + 1], step, *steps[s + 2 :]))
         if any(isinstance(source, Receive) for source in step.srcs):
             yield "receive dropped", _without_receive(schedule, r, b, s)
+        others = (*steps[:s], *steps[s + 1 :])
+        if any(isinstance(target, Send) and target.at is not None for target in step.dsts):
+            kind = "stored early" if step.moves else "offered early"
+            yield kind, _with(schedule, r, b, (structs.replace(step, waits=()), *others))
+        if any(isinstance(source, Receive) and source.pulls for source in step.srcs):
+            yield "read late", _with(schedule, r, b, (*others, step))
     for slots in range(1, schedule.slots):
         yield "slots lowered", replace(schedule, slots=slots)
+    yield from _elsewhere(schedule)
+
+
+def _elsewhere(schedule: Schedule) -> Iterator[Mutant]:
+    """One message that lies in place lies in the next chunk of its buffer, for both ends."""
+    messages: dict[tuple[int, int, int, bool], list[tuple[int, int, int]]] = {}
+    for r, b, s, step in schedule.steps():
+        for end in (*step.srcs, *step.dsts):
+            if not isinstance(end, Span) and end.at is not None:
+                sends = isinstance(end, Send)
+                key = (r, end.peer, end.channel, True) if sends else (end.peer, r, end.channel, False)
+                messages.setdefault(key, []).append((r, b, s))
+    for (sender, receiver, channel, sends), places in messages.items():
+        if not sends:
+            continue
+        for ends in zip(places, messages[sender, receiver, channel, False], strict=True):
+            mutant = schedule
+            for r, b, s in ends:
+                steps = schedule.ranks[r].thread_blocks[b].steps
+                peer = receiver if r == sender else sender
+                mutant = _with(mutant, r, b, (*steps[:s], _moved(steps[s], peer, channel), *steps[s + 1 :]))
+            yield "elsewhere", mutant
+
+
+def _moved(step: Step, peer: int, channel: int) -> Step:
+    """The step with the next chunk for its message with a peer, and for what must then be the same."""
+
+    def moved(operand: Source | Destination) -> Source | Destination:
+        if isinstance(operand, Span):
+            return operand if step.moves else structs.replace(operand, index=operand.index + 1)
+        if operand.at is None or (step.moves and (operand.peer, operand.channel) != (peer, channel)):
+            return operand
+        return structs.replace(operand, at=structs.replace(operand.at, index=operand.at.index + 1))
+
+    return structs.replace(step, srcs=tuple(map(moved, step.srcs)), dsts=tuple(map(moved, step.dsts)))
 
 
 def _with(schedule: Schedule, r: int, b: int, steps: tuple[Step, ...]) -> Schedule:
@@ -149,8 +192,10 @@ def library() -> Iterator[Schedule]:
         all_to_next.all_to_next(2, 3),
         sccl.all_gather(),
     ):
-        for instances, opcodes in itertools.product((1, 2), (False, True)):
-            yield program.compile(instances=instances, opcodes=opcodes)
+        for instances in (1, 2):
+            yield program.compile(instances=instances, opcodes=True)
+            for storage in STORAGES:
+                yield program.compile(instances=instances, storage=storage)
 
 
 def sweep(programs: int, limit: int | None = None) -> Counter[tuple[str, str]]:
@@ -159,7 +204,9 @@ def sweep(programs: int, limit: int | None = None) -> Counter[tuple[str, str]]:
     schedules = list(library())
     for seed in range(programs):
         rng = random.Random(seed)
-        schedules.append(random_case(rng).program().compile(slots=rng.choice((1, 2)), opcodes=rng.random() < 0.5))
+        program, slots = random_case(rng).program(), rng.choice((1, 2))
+        schedules.append(program.compile(slots=slots, opcodes=rng.random() < 0.5))
+        schedules.append(program.compile(slots=slots, storage="peer"))
     for number, schedule in enumerate(schedules):
         found = list(mutants(schedule))
         if limit is not None and len(found) > limit:

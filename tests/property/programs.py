@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket import Custom, Program, Schedule, chunk, parallelize
+from hocket.ir.chunk_dag import STORAGES, Storage
 from hocket.semantics import reference
 
 CHUNKS = 3
@@ -28,6 +29,7 @@ class Operation:
     count: int
     channel: int | None
     factor: int
+    storage: Storage | None
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,9 @@ class Case:
                 with parallelize(op.factor) if op.factor > 1 else nullcontext():
                     source = chunk(*op.src, op.count)
                     if op.kind == "copy":
-                        source.copy(*op.dst, ch=op.channel)
+                        source.copy(*op.dst, ch=op.channel, storage=op.storage)
                     else:
-                        chunk(*op.dst, op.count).reduce(source, ch=op.channel)
+                        chunk(*op.dst, op.count).reduce(source, ch=op.channel, storage=op.storage)
         return program
 
     def run(self, inputs: list[NDArray[np.float64]]) -> dict[Place, NDArray[np.float64]]:
@@ -102,7 +104,8 @@ def random_case(rng: random.Random, *, directives: bool = True) -> Case:
                 held[t] = None if mine is None or theirs is None or mine & theirs else mine | theirs
         channel = rng.choice((None, None, 0, 1, 2)) if directives else None
         factor = rng.choice((1, 1, 1, 1, 2, 3)) if directives else 1
-        operations.append(Operation(kind, src, dst, count, channel, factor))
+        storage = rng.choice((None, None, None, *STORAGES)) if directives else None
+        operations.append(Operation(kind, src, dst, count, channel, factor, storage))
     outputs = {(r, "out", i): held.get(case.name((r, "out", i))) for r in range(ranks) for i in range(CHUNKS)}
     return Case(ranks, inplace, tuple(operations), outputs)
 

@@ -16,8 +16,9 @@ from hocket.collectives import members
 from hocket.errors import Deadlock, HocketError
 from hocket.ir.chunk_dag import ChunkDag
 from hocket.ir.instr_dag import Arrival, Departure, InstrDag
-from hocket.ir.schedule import Wait
+from hocket.ir.schedule import Receive, Wait
 from hocket.ir.text import Stage, parse_instr_dag, parse_schedule, print_instr_dag, print_schedule
+from hocket.program import STORAGES
 from hocket.semantics import Machine, Stuck
 from tests.property import mutants, sweep
 from tests.property.programs import random_case
@@ -100,7 +101,9 @@ def test_text_parses_back_to_an_equal_value(seed: int) -> None:
         elif isinstance(after, Schedule):
             assert parse_schedule(print_schedule(after)) == after
 
-    schedule = random_case(rng).program().compile(instances=rng.choice((1, 2)), observer=check)
+    schedule = (
+        random_case(rng).program().compile(instances=rng.choice((1, 2)), storage=rng.choice(STORAGES), observer=check)
+    )
     assert parse_schedule(print_schedule(schedule, locations=False)) == schedule
 
 
@@ -108,7 +111,7 @@ def test_text_parses_back_to_an_equal_value(seed: int) -> None:
 @given(seeds)
 def test_more_slots_never_hurt(seed: int) -> None:
     rng = random.Random(seed)
-    schedule = random_case(rng).program().compile(slots=rng.choice((1, 2, 3)))
+    schedule = random_case(rng).program().compile(slots=rng.choice((1, 2, 3)), storage=rng.choice(STORAGES))
     for more in (1, 2, 7):
         assert prove(replace(schedule, slots=schedule.slots + more)).slots == schedule.slots
     if schedule.slots > 1:
@@ -121,7 +124,7 @@ def test_more_slots_never_hurt(seed: int) -> None:
 def test_one_tile_decides_about_deadlock(seed: int) -> None:
     """Design section 4: what one tile says holds for 2, S + 1 and 2 S + 3 tiles."""
     rng = random.Random(seed)
-    schedule = random_case(rng).program().compile(slots=rng.choice((1, 2, 3)))
+    schedule = random_case(rng).program().compile(slots=rng.choice((1, 2, 3)), storage=rng.choice(STORAGES))
     swapped = [mutant for kind, mutant in mutants.mutants(schedule) if kind in ("steps swapped", "slots lowered")]
     for candidate in [schedule, *rng.sample(swapped, min(5, len(swapped)))]:
         try:
@@ -146,6 +149,32 @@ def test_one_tile_decides_about_deadlock(seed: int) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(seeds)
+def test_no_rank_is_visited_after_it_has_left(seed: int) -> None:
+    """A rank leaves when its steps are done and what is pulled from it has been received."""
+    rng = random.Random(seed)
+    schedule = random_case(rng).program().compile(storage="peer")
+    machine = Machine[int](schedule, lambda r, i, _: r + i, lambda *terms: sum(terms), slots=schedule.slots)
+    steps = {(r, b): block.steps for r, rank in enumerate(schedule.ranks) for b, block in enumerate(rank.thread_blocks)}
+
+    def left(rank: int) -> bool:
+        waits_for = [place for place, its in steps.items() if machine.progress(place) < len(its)]
+        pulls = (
+            any(isinstance(s, Receive) and s.pulls and s.peer == rank for s in step.srcs)
+            for place in waits_for
+            for step in steps[place][machine.progress(place) :]
+        )
+        return not any(place[0] == rank for place in waits_for) and not any(pulls)
+
+    while running := [place for place, its in steps.items() if machine.progress(place) < len(its)]:
+        place = rng.choice([place for place in running if machine.ready(place)])
+        step = steps[place][machine.progress(place)]
+        for span in (*step.reads(), *step.writes()):
+            assert not left(span.rank)
+        machine.event(place)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds)
 def test_a_redundant_wait_may_be_there_and_may_go(seed: int) -> None:
     schedule = random_case(random.Random(seed)).program().compile()
     for r, rank in enumerate(schedule.ranks):
@@ -163,7 +192,16 @@ def test_a_redundant_wait_may_be_there_and_may_go(seed: int) -> None:
 def test_mutants_are_killed_or_harmless() -> None:
     verdicts = mutants.sweep(programs=25, limit=25)
     kinds = Counter(kind for kind, _ in verdicts.elements())
-    assert kinds.keys() == {"wait removed", "steps swapped", "receive dropped", "slots lowered"}
+    assert kinds.keys() == {
+        "wait removed",
+        "steps swapped",
+        "receive dropped",
+        "slots lowered",
+        "offered early",
+        "stored early",
+        "read late",
+        "elsewhere",
+    }
     for needed in ("race", "deadlock", "postcondition", "unmatched-transfer", "uninitialized-chunk", "accepted"):
         assert any(verdict == needed for _, verdict in verdicts), needed
     assert not any(verdict == "accepted" for kind, verdict in verdicts if kind in ("receive dropped", "slots lowered"))

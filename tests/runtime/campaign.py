@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 import hocket
 from hocket import Communicator, HocketError
-from hocket.algorithms import all_pairs, ring
+from hocket.algorithms import all_pairs, direct, ring
 from hocket.errors import CallMismatch, InvalidArgument, PeerFailed, PeerRefused, WrongType
 from tests.runtime import counted, hardships
 from tests.runtime.counted import COUNTED, ROOTED, Case
@@ -41,7 +41,10 @@ PHASES = ("bootstrap", "idle", "call", "close", "split", "dup")
 
 @dataclass(frozen=True)
 class Kill:
-    """One trial. ``delay``: seconds from where the phase begins to the kill; ``calls`` are made before."""
+    """One trial. ``delay``: seconds from where the phase begins to the kill; ``calls`` are made before.
+
+    ``lent``: messages lie in the arrays.
+    """
 
     number: int
     phase: str
@@ -50,13 +53,15 @@ class Kill:
     delay: float
     calls: int
     elements: int
+    lent: bool
 
 
 def draw(number: int, rng: random.Random) -> Kill:
     phase = PHASES[number % len(PHASES)]
     ranks = rng.randint(2, 5)
     delay = rng.uniform(0, rng.choice((0.0, 0.002, 0.02)))
-    return Kill(number, phase, ranks, rng.randrange(ranks), delay, rng.randint(0, 20), 10 ** rng.randint(0, 6))
+    calls, elements = rng.randint(0, 20), 10 ** rng.randint(0, 6)
+    return Kill(number, phase, ranks, rng.randrange(ranks), delay, calls, elements, rng.random() < 0.5)
 
 
 def die() -> None:
@@ -82,6 +87,10 @@ def live(kill: Kill, rank: int) -> None:
         program = (ring.all_reduce, all_pairs.one_shot_all_reduce)[kill.calls % 2]
         schedule = program(kill.ranks).compile()
         x = np.zeros(kill.elements, np.float32)
+        if kill.lent:
+            schedule = direct.all_reduce(kill.ranks).compile(storage="peer")
+            x = comm.empty(kill.elements, np.float32)
+            x[:] = 0
         for _ in range(kill.calls):
             comm.run(schedule, x)
         if kill.phase == "idle" and victim:
@@ -179,6 +188,12 @@ def read_only(x: Array) -> Array:
     return found
 
 
+def full(comm: Communicator, lent: bool, n: int, kind: str) -> Array:
+    x = comm.empty(n, kind) if lent else np.empty(n, kind)
+    x[:] = comm.rank + 1
+    return x
+
+
 def recount(rng: random.Random, ranks: int, odd: int) -> Case:
     """A call with counts, of which one rank has more somewhere, or the same rows elsewhere."""
     name = rng.choice(COUNTED)
@@ -200,11 +215,14 @@ def disagreeing(launched: Communicator, count: int, seed: int) -> dict[str, int]
     with hocket.init(timeout=BOUND) as comm:
         programs = (ring.all_reduce, all_pairs.all_reduce, all_pairs.one_shot_all_reduce)
         schedules = [program(comm.size).compile() for program in programs]
+        lending = direct.all_reduce(comm.size).compile(storage="peer")
         for number in range(count):
             respect = rng.choice(RESPECTS)
             odd, schedule = rng.randrange(comm.size), rng.choice(schedules)
             n, kind, op = rng.choice(SIZES), rng.choice(TYPES), rng.choice(OPERATORS)
-            tile, apart = rng.choice((None, 64, 4096)), rng.random() < 0.5
+            tile, apart, lent = rng.choice((None, 64, 4096)), rng.random() < 0.5, rng.random() < 0.3
+            if lent:
+                schedule, apart = lending, False
             if respect == "counts":
                 counted.disagree(comm, recount(rng, comm.size, odd))
                 seen[respect] += 1
@@ -222,7 +240,7 @@ def disagreeing(launched: Communicator, count: int, seed: int) -> dict[str, int]
             is_odd = comm.rank == odd
             if is_odd and key:
                 call[key] = value
-            x: Array = np.full(call["n"], comm.rank + 1, call["type"])
+            x: Array = full(comm, lent, call["n"], call["type"])
             out = np.full_like(x, 77) if apart else None
             given: tuple[Any, Any] = (x, out)
             if is_odd and respect in WRONG:
@@ -247,9 +265,9 @@ def disagreeing(launched: Communicator, count: int, seed: int) -> dict[str, int]
             if isinstance(error, PeerRefused):
                 assert error.rank == odd, (what, error)
             assert kept == [None if array is None else np.asarray(array).tobytes() for array in given], what
-            found = comm.run(schedule, np.full(3, comm.rank, np.int64))
+            found = comm.run(schedule, full(comm, lent, 3, "int64"))
             assert found is not None
-            assert (found == comm.size * (comm.size - 1) // 2).all(), what
+            assert (found == comm.size * (comm.size + 1) // 2).all(), what
             seen[respect] += 1
     return dict(seen)
 

@@ -20,7 +20,8 @@ Array = NDArray[np.generic]
 
 @dataclass(frozen=True)
 class Run:
-    """One call. ``n``: elements of a unit; ``form``: "own" lets the call find its output, "apart" gives one."""
+    """One call. ``n``: elements of a unit; ``form``: "own" lets the call find its output, "apart" gives one, "lent" has
+    both in the arena, in place where the schedule is."""
 
     schedule: Schedule
     n: int
@@ -63,14 +64,16 @@ def check(comm: Communicator, runs: Sequence[Run]) -> int:
         x = inputs[comm.rank].copy() if collective.input_blocks(comm.rank) else None
         blocks = collective.output_blocks(comm.rank)
         out = None
-        if blocks and (run.form == "apart" or x is None):
+        if run.form == "lent":
+            x, out = lent(comm, run, x)
+        elif blocks and (run.form == "apart" or x is None):
             out = np.zeros(blocks * run.n, run.dtype)
         found = comm.run(run.schedule, x, out, op=run.op, tile=run.tile)
         what = (number, run.schedule.name, run.n, run.dtype, run.op, run.tile, run.form)
         assert (found is None) == (not blocks), what
         if out is not None:
             assert found is out, what
-        if x is not None and found is not x:
+        if x is not None and (found is None or not np.may_share_memory(found, x)):
             assert x.tobytes() == inputs[comm.rank].tobytes(), ("x was written", what)
         if found is not None:
             found = found.reshape(-1)
@@ -78,6 +81,22 @@ def check(comm: Communicator, runs: Sequence[Run]) -> int:
             wrong = np.flatnonzero(~(same(found, expected) | ~promised(run, comm.rank)))
             assert not wrong.size, (what, wrong[0], expected[wrong[0]], found[wrong[0]])
     return len(runs)
+
+
+def lent(comm: Communicator, run: Run, x: Array | None) -> tuple[Array | None, Array | None]:
+    """The input and the output of a call, in the arena."""
+    collective, rank = run.schedule.collective, comm.rank
+    alias = collective.alias(rank)
+    lengths = {"in": collective.input_blocks(rank) * run.n, "out": collective.output_blocks(rank) * run.n}
+    buffers = {name: comm.empty(length, run.dtype) for name, length in lengths.items()}
+    if alias is not None:
+        start = alias.offset // collective.chunks * run.n
+        buffers[alias.buffer] = buffers[alias.target][start : start + lengths[alias.buffer]]
+    buffers["out"][:] = 0
+    if x is not None:
+        buffers["in"][:] = x
+    source = buffers["in"] if collective.input_blocks(rank) else None
+    return source, buffers["out"] if collective.output_blocks(rank) else None
 
 
 def promised(run: Run, rank: int) -> NDArray[np.bool_]:

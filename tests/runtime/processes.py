@@ -132,7 +132,7 @@ def judge_step(word: Word) -> None:
     operation, _, _, where = word["step"]
     assert "<" in operation or ">" in operation, word
     program = where.partition(":")[0]
-    assert program in ("ring.py", "all_pairs.py"), word
+    assert program in ("ring.py", "all_pairs.py", "direct.py"), word
     for part in ("waiting for rank", "thread block", " step ", f"--> {program}:"):
         assert part in word["text"], word
 

@@ -12,9 +12,10 @@ from hocket.algorithms import all_pairs, direct, hierarchical, knomial, ring, tr
 from hocket.errors import Location, UnevenSize
 from hocket.ir.chunk_dag import Span
 from hocket.ir.geometry import check_size, chunk_length
+from hocket.ir.messages import MOST_READERS
 from hocket.ir.schedule import Narrowing, Rank, Receive, Schedule, Send, Step, ThreadBlock
 from hocket.ir.text import parse_schedule
-from hocket.runtime import segments
+from hocket.runtime import arena, segments
 from hocket.runtime.plan import lower, pace
 from hocket.tuning import NAMED, default_program
 
@@ -103,6 +104,8 @@ def test_pace_of_a_deadlock() -> None:
         all_pairs.all_reduce(4).compile(),
         all_pairs.one_shot_all_reduce(3).compile(),
         direct.all_to_all(3).compile(),
+        direct.all_reduce(3).compile(storage="peer"),
+        direct.broadcast(4, 1).compile(storage="peer"),
         hierarchical.all_reduce(2, 3, parallel=2).compile(),
         two_step.all_to_all(2, 2).compile(),
     ],
@@ -110,14 +113,19 @@ def test_pace_of_a_deadlock() -> None:
 )
 def test_native_code_accepts_every_plan(schedule: Schedule) -> None:
     size = schedule.collective.size
+
+    def member_of(rank: int) -> _native.Member:
+        nobody = [-1] * size
+        return _native.Member(rank, size, segments.create(size, ""), nobody, nobody, arena.own(), 0, 0, 1.0)
+
     for rank in range(size):
         plan = lower(schedule, rank)
-        member = _native.Member(rank, size, segments.create(size, ""), [-1] * size, 0, 0, 1.0)
+        member = member_of(rank)
         member.plan(plan.words, plan.digest, plan.name)
         assert lower(schedule, rank) == plan
         with pytest.raises(ValueError, match="tables do not fill it"):
             member.plan(plan.words[:-4], plan.digest, plan.name)
-        other = _native.Member((rank + 1) % size, size, segments.create(size, ""), [-1] * size, 0, 0, 1.0)
+        other = member_of((rank + 1) % size)
         with pytest.raises(ValueError, match="another rank"):
             other.plan(plan.words, plan.digest, plan.name)
 
@@ -235,7 +243,8 @@ def test_multicasts() -> None:
     apart = tables(tree.broadcast(5, 1).compile(opcodes=True), 1)
     assert not apart["multicast"]
     assert [c["more"] for c in apart["connection"]] == [0, 0, 0]
-    most = _native.MOST_READERS
+    most = MOST_READERS
+    assert most == _native.MOST_READERS
     for ranks, found in ((most + 1, 1), (most + 2, 0)):
         crowd = tables(knomial.broadcast(ranks, ranks).compile(), 0)
         assert len(crowd["multicast"]) == found

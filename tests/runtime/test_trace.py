@@ -17,9 +17,9 @@ import hocket
 from hocket import AllReduce, Communicator, Program, chunk
 from hocket.algorithms import ring
 from hocket.errors import InvalidArgument, PeerFailed
-from hocket.ir.schedule import Schedule
+from hocket.ir.schedule import Schedule, Step
 from hocket.runtime import trace
-from hocket.tuning import default_program
+from hocket.tuning import default_program, lending_program
 
 Event = dict[str, Any]
 
@@ -72,6 +72,10 @@ def assert_nested(events: list[Event]) -> None:
             open_.append(event)
 
 
+def named(step: Step) -> str:
+    return step.opcode if step.moves else f"{step.opcode} (moves nothing)"
+
+
 def assert_whole(events: list[Event], call: int, schedule: Schedule, tiles: int | None = None) -> None:
     """Each step of each rank is there once for each tile, with its lines, where its thread block is."""
     ranks = ranks_of(events)
@@ -84,7 +88,7 @@ def assert_whole(events: list[Event], call: int, schedule: Schedule, tiles: int 
         if e["args"]["call"] == call
     )
     assert steps == Counter(
-        (r, b, tile, f"{b}.{s} {step}", ", ".join(dict.fromkeys(map(str, step.where))), step.opcode)
+        (r, b, tile, f"{b}.{s} {step}", ", ".join(dict.fromkeys(map(str, step.where))), named(step))
         for r, b, s, step in schedule.steps()
         for tile in range(found)
     )
@@ -138,6 +142,29 @@ def test_a_call_in_one_round(file: Path) -> None:
         assert_whole(events, call, default_program("all_reduce", 3, small=True).compile(), tiles=1)
     assert all(e["args"]["one_round"] for e in of(events, "call") if "args" in e)
     assert not of(events, "message")
+
+
+def lent(comm: Communicator) -> None:
+    x = comm.empty(3 << 14, np.float32)
+    x[:] = 1
+    for _ in range(3):
+        comm.all_reduce(x)
+
+
+def test_messages_in_the_arrays(file: Path) -> None:
+    hocket.spawn(lent, 3, threads=1)
+    events = read(file)
+    program = lending_program("all_reduce", 3, inplace=True)
+    assert program is not None
+    for call in (1, 2, 3):  # the last of them are remembered
+        assert_whole(events, call, program.compile(storage="peer"))
+    assert all(e["args"]["in_place"] for e in of(events, "call") if "args" in e)
+    assert_nested(events)
+    assert_messages_arrive(events)
+    moving = defaultdict(set)
+    for event in of(events, "step"):
+        moving[event["args"]["moves"]].add(event["args"]["bytes"])
+    assert moving == {True: {1 << 16}, False: {0}}
 
 
 def background(comm: Communicator) -> None:

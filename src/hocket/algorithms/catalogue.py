@@ -26,8 +26,10 @@ from hocket.algorithms import (
     circulant,
     direct,
     double_tree,
+    dpml,
     hierarchical,
     knomial,
+    movement_avoiding,
     neighbor_exchange,
     pairwise,
     pat,
@@ -74,6 +76,7 @@ _BRUCK = "Bruck et al., TPDS'97"
 _PAT = "Jeaugey 2025, arXiv:2506.20252; NCCL 2.23"
 _BINE = "De Sensi et al., SC'25"
 _KNOMIAL = "MPICH, UCC"
+_YHCCL = "YHCCL (Peng et al., SC'23)"
 
 CATALOGUE = (
     Algorithm(
@@ -192,6 +195,18 @@ CATALOGUE = (
         scratch="p * (p > 1)",
     ),
     Algorithm(
+        direct.all_reduce,
+        AllReduce,
+        ANY,
+        "two-shot, in the order of ranks",
+        hops="2 * min(p - 1, 1)",
+        rounds="2 * (p - 1)",
+        volume="2 * (p - 1) / p",
+        reductions="(p - 1) / p",
+        sums="rank-order",
+        scratch="min(p - 1, 1)",
+    ),
+    Algorithm(
         hierarchical.all_reduce,
         AllReduce,
         TWO_LEVELS,
@@ -213,6 +228,33 @@ CATALOGUE = (
         volume="2 * (p - 1) / p",
         reductions="(p - 1) / p",
         sums="across-ranks",
+    ),
+    Algorithm(
+        movement_avoiding.all_reduce,
+        AllReduce,
+        ANY,
+        f"{_YHCCL} 3.4",
+        hops="(members(p, sockets) + (groups(p, sockets) > 1)) * (p > 1)",
+        rounds="≤ 2 * p - 1",
+        volume="≤ (2 * p - 3 + groups(p, sockets)) / p",
+        reductions="≤ (p - 2 + groups(p, sockets)) / p",
+        sums="across-ranks",
+        scratch="(groups(p, sockets) - 1) / p",
+        tried={"sockets": (1, 2, 3)},
+    ),
+    Algorithm(
+        dpml.all_reduce,
+        AllReduce,
+        ANY,
+        "Bayatpour et al., SC'17; YHCCL 5.1",
+        hops="(p > 1) * (2 + (1 < groups(p, sockets) < p))",
+        rounds="≤ 2 * p - 1",
+        volume="≤ (p - 2 + groups(p, sockets) + (members(p, sockets) - 1) * (2 * groups(p, sockets) - 1)) / p",
+        reductions="≤ (groups(p, sockets) - 1 + (members(p, sockets) - 1) * (2 * groups(p, sockets) - 1)) / p",
+        sums="across-ranks",
+        scratch="≤ (members(p, sockets) + groups(p, sockets) - 2"
+        " + (groups(p, sockets) - 1) * max(members(p, sockets), 2 * members(p, sockets) - 2)) / p",
+        tried={"sockets": (2, 3)},
     ),
     Algorithm(
         ring.reduce_scatter,
@@ -270,6 +312,19 @@ CATALOGUE = (
         reductions="p - 1",
         sums="rank-order",
         scratch="p * (p > 1)",
+    ),
+    Algorithm(
+        movement_avoiding.reduce_scatter,
+        ReduceScatter,
+        ANY,
+        f"{_YHCCL} 3.3",
+        hops="members(p, sockets) - (groups(p, sockets) < 2)",
+        rounds="≤ members(p, sockets) + sockets",
+        volume="≤ p - 2 + groups(p, sockets)",
+        reductions="≤ p - 2 + groups(p, sockets)",
+        sums="across-ranks",
+        scratch="groups(p, sockets) - 1",
+        tried={"sockets": (2, 3)},
     ),
     Algorithm(
         ring.all_gather,
@@ -369,6 +424,15 @@ CATALOGUE = (
         volume="2 * (p - 1) / p",
     ),
     Algorithm(
+        direct.broadcast,
+        Broadcast,
+        ANY,
+        "scatter and all-gather, both direct",
+        hops="min(p - 1, 2)",
+        rounds="2 * p - 3 + (p == 1)",
+        volume="2 * (p - 1) / p",
+    ),
+    Algorithm(
         chain.reduce,
         Reduce,
         ANY,
@@ -403,6 +467,19 @@ CATALOGUE = (
         tried={"radix": (2, 3, 4)},
     ),
     Algorithm(
+        movement_avoiding.reduce,
+        Reduce,
+        ANY,
+        f"{_YHCCL} 3.5",
+        hops="≤ members(p, sockets) - (groups(p, sockets) < 2)",
+        rounds="≤ members(p, sockets) + groups(p, sockets) - 2",
+        volume="≤ groups(p, sockets)",
+        reductions="≤ groups(p, sockets)",
+        sums="across-sizes",
+        scratch="groups(p, sockets) - 1",
+        tried={"sockets": (2, 3)},
+    ),
+    Algorithm(
         bine.reduce,
         Reduce,
         POWERS_OF_TWO,
@@ -412,6 +489,18 @@ CATALOGUE = (
         volume="floor_log2(p)",
         reductions="floor_log2(p)",
         sums="across-sizes",
+    ),
+    Algorithm(
+        direct.reduce,
+        Reduce,
+        ANY,
+        "reduce-scatter and gather, both direct",
+        hops="2 * min(p - 1, 1)",
+        rounds="2 * (p - 1)",
+        volume="2 * (p - 1) / p",
+        reductions="(p - 1) / p",
+        sums="rank-order",
+        scratch="min(p - 1, 1)",
     ),
     Algorithm(direct.gather, Gather, ANY, _THAKUR, hops="min(p - 1, 1)", rounds="p - 1", volume="p - 1"),
     Algorithm(

@@ -9,7 +9,20 @@ from __future__ import annotations
 
 from math import isqrt
 
-from hocket import AllGather, AllToAll, Custom, Gather, Program, ReduceScatter, Scatter, chunk
+from hocket import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Custom,
+    Gather,
+    Program,
+    Reduce,
+    ReduceScatter,
+    Ref,
+    Scatter,
+    chunk,
+)
 
 
 def all_to_all(ranks: int, instances: int = 1) -> Program:
@@ -43,43 +56,103 @@ def all_to_all_v(counts: tuple[int, ...], instances: int = 1) -> Program:
     return p
 
 
-def all_gather(ranks: int, instances: int = 1) -> Program:
-    """Every rank sends its block to every other. In place."""
-    with Program(AllGather(ranks, inplace=True), name="direct_all_gather", instances=instances) as p:
-        for step in range(1, ranks):
+def all_reduce(ranks: int, instances: int = 1, *, inplace: bool = True) -> Program:
+    """Rank r gets slice r of all others, adds it up in the order of ranks, and sends the sum to all."""
+    with Program(AllReduce(ranks, ranks, inplace=inplace), name="direct_all_reduce", instances=instances) as p:
+        for r, terms in _slices(ranks):
+            total = _sum(terms, r) if ranks > 1 else terms[0]
+            if ranks > 1 or not inplace:
+                total = total.copy(r, "out", r)
+            for step in range(1, ranks):
+                total.copy((r + step) % ranks, "out", r)
+    return p
+
+
+def reduce(ranks: int, root: int = 0, instances: int = 1, *, inplace: bool = True) -> Program:
+    """Rank r gets slice r of all others, adds it up in the order of ranks, and sends the sum to the root."""
+    with Program(Reduce(ranks, ranks, inplace=inplace, root=root), name="direct_reduce", instances=instances) as p:
+        for r, terms in _slices(ranks):
+            if ranks > 1:
+                _sum(terms, r).copy(root, "out", r)
+            elif not inplace:
+                terms[0].copy(root, "out", r)
+    return p
+
+
+def broadcast(ranks: int, root: int = 0, instances: int = 1, *, inplace: bool = True) -> Program:
+    """Rank r gets slice r of the root and sends it to all others, as the root does with its own.
+
+    With storage peer, all at once read a slice in the memory of the root and store it in that of all others.
+    """
+    with Program(
+        Broadcast(ranks, ranks, inplace=inplace, root=root), name="direct_broadcast", instances=instances
+    ) as p:
+        for step in range(ranks):
+            r = (root + step) % ranks
+            part = chunk(root, "in", r)
+            if r != root:
+                part = part.copy(r, "out", r, storage="pull")
+            elif not inplace:
+                part.copy(r, "out", r)
+            for further in range(1, ranks):
+                peer = (r + further) % ranks
+                if peer != root or not inplace:
+                    part.copy(peer, "out", r)
+    return p
+
+
+def all_gather(ranks: int, instances: int = 1, *, inplace: bool = True) -> Program:
+    """Every rank sends its block to every other."""
+    with Program(AllGather(ranks, inplace=inplace), name="direct_all_gather", instances=instances) as p:
+        for step in range(inplace, ranks):
             for r in range(ranks):
                 chunk(r, "in", 0).copy((r + step) % ranks, "out", r)
     return p
 
 
-def reduce_scatter(ranks: int, instances: int = 1) -> Program:
+def reduce_scatter(ranks: int, instances: int = 1, *, inplace: bool = False) -> Program:
     """Every rank gets its block of every other, and adds them up in the order of ranks. Scratch for all blocks."""
-    with Program(ReduceScatter(ranks), name="direct_reduce_scatter", instances=instances) as p:
-        for step in range(1, ranks):
-            for r in range(ranks):
-                peer = (r + step) % ranks
-                chunk(r, "in", peer).copy(peer, "sc", r)
-        for r in range(ranks):
-            terms = [chunk(r, "in", r) if peer == r else chunk(r, "sc", peer) for peer in range(ranks)]
-            total = terms[0].copy(r, "out", 0)
-            for term in terms[1:]:
-                total = total.reduce(term)
+    with Program(ReduceScatter(ranks, inplace=inplace), name="direct_reduce_scatter", instances=instances) as p:
+        for r, terms in _slices(ranks):
+            if ranks > 1:
+                _sum(terms, r).copy(r, "out", 0)
+            elif not inplace:
+                terms[0].copy(r, "out", 0)
     return p
 
 
-def gather(ranks: int, root: int = 0, instances: int = 1) -> Program:
-    """Every rank sends its block to the root. In place."""
-    with Program(Gather(ranks, inplace=True, root=root), name="direct_gather", instances=instances) as p:
-        for step in range(1, ranks):
+def gather(ranks: int, root: int = 0, instances: int = 1, *, inplace: bool = True) -> Program:
+    """Every rank sends its block to the root."""
+    with Program(Gather(ranks, inplace=inplace, root=root), name="direct_gather", instances=instances) as p:
+        for step in range(inplace, ranks):
             r = (root + step) % ranks
             chunk(r, "in", 0).copy(root, "out", r)
     return p
 
 
-def scatter(ranks: int, root: int = 0, instances: int = 1) -> Program:
-    """The root sends every rank its block. In place."""
-    with Program(Scatter(ranks, inplace=True, root=root), name="direct_scatter", instances=instances) as p:
-        for step in range(1, ranks):
+def scatter(ranks: int, root: int = 0, instances: int = 1, *, inplace: bool = True) -> Program:
+    """The root sends every rank its block. With storage peer every rank reads it there, all at once."""
+    with Program(Scatter(ranks, inplace=inplace, root=root), name="direct_scatter", instances=instances) as p:
+        for step in range(inplace, ranks):
             r = (root + step) % ranks
-            chunk(root, "in", r).copy(r, "out", 0)
+            chunk(root, "in", r).copy(r, "out", 0, storage="pull")
     return p
+
+
+def _slices(ranks: int) -> list[tuple[int, list[Ref]]]:
+    """Every rank r gets chunk r of the input of every other in scratch. For each the terms of its sum, by rank."""
+    for step in range(1, ranks):
+        for r in range(ranks):
+            peer = (r + step) % ranks
+            chunk(r, "in", peer).copy(peer, "sc", r)
+    return [
+        (r, [chunk(r, "in", r) if peer == r else chunk(r, "sc", peer) for peer in range(ranks)]) for r in range(ranks)
+    ]
+
+
+def _sum(terms: list[Ref], rank: int) -> Ref:
+    """The sum of terms on a rank, in their order. Scratch, because the own term may not be the first."""
+    total = terms[0].copy(rank, "sc", rank)
+    for term in terms[1:]:
+        total = total.reduce(term)
+    return total

@@ -124,6 +124,16 @@ def children(n: Fraction, radix: Fraction) -> Fraction:
     return (radix - 1) * full + ceil(n / radix**full) - 1
 
 
+def groups(n: Fraction, sockets: Fraction) -> Fraction:
+    """Sockets that have any of n ranks."""
+    return min(sockets, n)
+
+
+def members(n: Fraction, sockets: Fraction) -> Fraction:
+    """Of n ranks, those of the socket that has most."""
+    return Fraction(ceil(n / groups(n, sockets)))
+
+
 def bits(n: Fraction) -> Fraction:
     """Bits that are set in all numbers below n: about n / 2 * log2(n)."""
     return Fraction(sum(number.bit_count() for number in range(int(n))))
@@ -138,5 +148,8 @@ def busiest(counts: tuple[int, ...], n: Fraction) -> Fraction:
 
 FUNCTIONS: dict[str, object] = {
     function.__name__: function
-    for function in (floor_log2, ceil_log2, power, folds, ceil_log, children, bits, busiest, ceil, min, sum, len)
+    for function in (
+        *(floor_log2, ceil_log2, power, folds, ceil_log, children, groups, members, bits, busiest),
+        *(ceil, min, max, sum, len),
+    )
 }

@@ -15,9 +15,9 @@ def all_reduce(ranks: int, channels: int = 1, instances: int = 1) -> Program:
         for i in range(ranks):
             c = chunk((i + 1) % ranks, "in", i)
             for step in range(1, ranks):
-                c = chunk((i + step + 1) % ranks, "in", i).reduce(c, ch=i % channels)
+                c = chunk((i + step + 1) % ranks, "in", i).reduce(c, ch=_channel(i, channels))
             for step in range(1, ranks):
-                c = c.copy((i + step) % ranks, "in", i, ch=i % channels)
+                c = c.copy((i + step) % ranks, "in", i, ch=_channel(i, channels))
     return p
 
 
@@ -75,7 +75,7 @@ def all_gather(ranks: int, channels: int = 1, instances: int = 1) -> Program:
         for r in range(ranks):
             c = chunk(r, "in", 0).copy(r, "out", r)
             for step in range(1, ranks):
-                c = c.copy((r + step) % ranks, "out", r, ch=r % channels)
+                c = c.copy((r + step) % ranks, "out", r, ch=_channel(r, channels))
     return p
 
 
@@ -85,5 +85,12 @@ def reduce_scatter(ranks: int, channels: int = 1, instances: int = 1) -> Program
         for r in range(ranks):
             c = chunk((r + 1) % ranks, "in", r)
             for step in range(1, ranks):
-                c = chunk((r + step + 1) % ranks, "in", r).reduce(c, ch=r % channels)
+                c = chunk((r + step + 1) % ranks, "in", r).reduce(c, ch=_channel(r, channels))
     return p
+
+
+def _channel(number: int, channels: int) -> int:
+    """The channel of a chunk: they take turns."""
+    if channels < 1:
+        raise ValueError(f"a ring has at least 1 channel, not {channels}")
+    return number % channels

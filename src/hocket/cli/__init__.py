@@ -78,6 +78,10 @@ Instances = Annotated[
 Slots = Annotated[
     int | None, typer.Option(min=1, help="Slots of a connection: the most that may be needed.", show_default="2")
 ]
+Storage = Annotated[
+    str | None,
+    typer.Option(help="Where messages lie: fifo, in slots, or peer, in place where they can.", show_default="fifo"),
+]
 DType = Annotated[
     str, typer.Option(help="bool, int8 to uint64, float16 to float64, bfloat16, complex64 or complex128.")
 ]
@@ -170,6 +174,7 @@ def check(
     protocol: Protocol = None,
     instances: Instances = None,
     slots: Slots = None,
+    storage: Storage = None,
     as_json: Json = False,
 ) -> None:
     """Prove that a program implements its collective, without race or deadlock.
@@ -179,11 +184,13 @@ def check(
     with 2 if the command line is wrong.
     """
     if is_xml(target):
-        if (protocol, instances, slots) != (None, None, None):
-            raise UsageError("a file is compiled already: --protocol, --instances and --slots are for programs")
+        if (protocol, instances, slots, storage) != (None, None, None, None):
+            raise UsageError(
+                "a file is compiled already: --protocol, --instances, --slots and --storage are for programs"
+            )
         _check_files([target, *(parameters or [])], as_json)
         return
-    options = Options(protocol, instances, slots)
+    options = Options(protocol, instances, slots, storage)
     chosen = cases(target, parameters or [])
     verdicts = []
     with working(f"proving {target}") as update:
@@ -317,6 +324,7 @@ def show(
     protocol: Protocol = None,
     instances: Instances = None,
     slots: Slots = None,
+    storage: Storage = None,
     as_json: Json = False,
 ) -> None:
     """Print a stage of a program, draw it, or show what the passes of the compiler made of it."""
@@ -335,7 +343,7 @@ def show(
         if isinstance(made, Program) and chunks_only:
             found: Stage = made.chunk_dag
         else:
-            options = Options(protocol, instances, slots)
+            options = Options(protocol, instances, slots, storage)
             schedule = made if isinstance(made, Schedule) else options.compile(made, passes)
             found = _stage(wanted, made, passes, schedule)
         _check_ranks([*(rank or []), *(r for _, ranks in dumps for r in ranks)], found.collective.size)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hocket.cli.target import UsageError
-from hocket.ir.chunk_dag import ChunkDag
+from hocket.ir.chunk_dag import ChunkDag, Span
 from hocket.ir.instr_dag import InstrDag
+from hocket.ir.messages import stored_once
 from hocket.ir.schedule import PROTOCOLS, Schedule
 from hocket.ir.text import Stage
-from hocket.program import Program
+from hocket.program import STORAGES, Program
 from hocket.verify import prove
 
 
@@ -25,19 +26,24 @@ class Pass:
 
 @dataclass(frozen=True)
 class Options:
-    """What --protocol, --instances and --slots ask of the compiler."""
+    """What --protocol, --instances, --slots and --storage ask of the compiler."""
 
     protocol: str | None
     instances: int | None
     slots: int | None
+    storage: str | None = None
 
     def compile(self, made: Program | Schedule, passes: list[Pass] | None = None) -> Schedule:
         """A proven schedule. Each pass of the compiler is added to ``passes``."""
         if self.protocol is not None and self.protocol not in PROTOCOLS:
             raise UsageError(f"--protocol must be one of {', '.join(PROTOCOLS)}, not {self.protocol!r}")
+        if self.storage is not None and self.storage not in STORAGES:
+            raise UsageError(f"--storage must be one of {', '.join(STORAGES)}, not {self.storage!r}")
         if isinstance(made, Schedule):
-            if self.protocol is not None or self.instances is not None:
-                raise UsageError("a schedule is compiled already: --protocol and --instances are for programs")
+            if (self.protocol, self.instances, self.storage) != (None, None, None):
+                raise UsageError(
+                    "a schedule is compiled already: --protocol, --instances and --storage are for programs"
+                )
             if self.slots is not None:
                 made = replace(made, slots=self.slots)
             return replace(made, slots=prove(made).slots)
@@ -45,13 +51,15 @@ class Options:
             protocol=self.protocol,
             instances=self.instances,
             slots=2 if self.slots is None else self.slots,
+            storage="fifo" if self.storage is None else self.storage,
             observer=None if passes is None else lambda *seen: passes.append(Pass(*seen)),
         )
 
 
 @dataclass(frozen=True)
 class Facts:
-    """A schedule in numbers. ``traffic`` counts what all ranks read and write, in units of a rank's larger buffer."""
+    """A schedule in numbers. ``traffic``: what all ranks load and store, in units of a rank's larger buffer; of a large
+    one in place (hocket.ir.traffic)."""
 
     collective: str
     ranks: int
@@ -66,8 +74,14 @@ class Facts:
     def of(cls, schedule: Schedule) -> Facts:
         collective = schedule.collective
         chunks = max(max(collective.inputs(r), collective.outputs(r)) for r in range(collective.size))
-        steps = [step for _, _, _, step in schedule.steps()]
-        moved = sum((len(step.srcs) + len(step.dsts)) * (step.count or 0) for step in steps)
+        free = stored_once(schedule)
+        moved = steps = 0
+        for rank, _, _, step in schedule.steps():
+            steps += 1
+            if not step.moves:
+                continue
+            stored = sum(type(target) is Span or (rank, target) not in free for target in step.dsts)
+            moved += (len(step.srcs) + stored) * (step.count or 0)
         blocks = [block for rank in schedule.ranks for block in rank.thread_blocks]
         return cls(
             collective=str(collective),
@@ -75,7 +89,7 @@ class Facts:
             protocol=schedule.protocol,
             thread_blocks=len(blocks),
             channels=len({end.channel for block in blocks for end in block.sends}),
-            steps=len(steps),
+            steps=steps,
             slots=schedule.slots,
             traffic=moved / chunks,
         )

@@ -58,7 +58,7 @@ def assign_channels(dag: InstrDag) -> InstrDag:
     assigned = tuple(
         edge
         if edge.base is not None and edge.base == b
-        else Edge(edge.src, edge.dst, edge.count, b or 0, edge.instance, edge.where)
+        else Edge(edge.src, edge.dst, edge.count, b or 0, edge.instance, edge.where, edge.storage)
         for edge, b in zip(edges, base, strict=True)
     )
     return replace(_cut(dag, cut) if cut else dag, edges=assigned)

@@ -42,7 +42,7 @@ def lower(dag: ChunkDag) -> InstrDag:
             continue
         edge = len(edges)
         hints = node.hints
-        edges.append(Edge(src.rank, rank, src.count, hints.channel, hints.instance or 0, node.where))
+        edges.append(Edge(src.rank, rank, src.count, hints.channel, hints.instance or 0, node.where, hints.storage))
         instrs.append(Instr(src.rank, (src,), (Departure(edge),), where))
         after.append(_ascending(needed))
         arrival = Arrival(edge)

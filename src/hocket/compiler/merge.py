@@ -318,7 +318,7 @@ class _Merging:
             if key in found:
                 for edge in departures:
                     e = edges[edge]
-                    edges[edge] = Edge(e.src, e.dst, e.count, found[key], e.instance, e.where)
+                    edges[edge] = Edge(e.src, e.dst, e.count, found[key], e.instance, e.where, e.storage)
         return tuple(edges)
 
 

@@ -13,6 +13,7 @@ from hocket.compiler.fuse import fuse
 from hocket.compiler.lower import lower
 from hocket.compiler.merge import merge
 from hocket.compiler.order import order
+from hocket.compiler.peer import peer
 from hocket.compiler.replicate import replicate
 from hocket.compiler.sync import synchronize
 from hocket.ir import chunk_dag, instr_dag
@@ -33,6 +34,7 @@ class Options:
     instances: int
     slots: int
     opcodes: bool = False
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,10 @@ def _merge(dag: InstrDag, options: Options) -> InstrDag:
     return dag if options.opcodes else merge(dag, options.slots)
 
 
+def _peer(dag: InstrDag, options: Options) -> InstrDag:
+    return peer(dag) if options.in_place else dag
+
+
 PASSES: tuple[Pass, ...] = (
     Pass("replicate", "cut chunks for parallel instances", _on_chunks(lambda dag, o: replicate(dag, o.instances))),
     Pass("lower", "operations become instructions of ranks", _on_chunks(lambda dag, o: lower(dag))),
@@ -76,6 +82,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("channels", "give every transfer a channel", _on_instrs(lambda dag, o: assign_channels(dag))),
     Pass("order", "a global order that runs with the given slots", _on_instrs(lambda dag, o: order(dag, o.slots))),
     Pass("merge", "one pass over memory where there would be several", _on_instrs(_merge)),
+    Pass("peer", "messages that lie in the memory of a rank", _on_instrs(_peer)),
     Pass("blocks", "assign thread blocks", _on_instrs(lambda dag, o: assign_thread_blocks(dag))),
     Pass("sync", "waits across thread blocks; the schedule", _on_instrs(lambda dag, o: synchronize(dag, o.slots))),
 )

@@ -29,12 +29,17 @@ def synchronize(dag: InstrDag, slots: int) -> Schedule:
                 waiting[i] = waited[earlier] = True
     asked = _asked(by_rank, block_of, waiting, waited)
     connection = connections(dag)
+    # The ends of each connection, and of the transfers whose messages lie in place.
     receives: dict[int, Receive] = {}
     sends: dict[int, Send] = {}
+    receives_at: dict[int, Receive] = {}
+    sends_at: dict[int, Send] = {}
     for e, (edge, number) in enumerate(zip(dag.edges, connection, strict=True)):
+        channel = dag.channel(e) or 0
         if number not in sends:
-            channel = dag.channel(e) or 0
             receives[number], sends[number] = Receive(edge.src, channel), Send(edge.dst, channel)
+        if edge.at is not None:
+            receives_at[e], sends_at[e] = Receive(edge.src, channel, edge.at), Send(edge.dst, channel, edge.at)
     ranks = []
     for rank, numbers in enumerate(by_rank):
         count = max((block_of[i] for i in numbers), default=-1) + 1
@@ -57,7 +62,7 @@ def synchronize(dag: InstrDag, slots: int) -> Schedule:
                 if type(source) is Arrival:
                     receive = receives[connection[source.edge]]
                     received[block][receive] = None
-                    srcs.append(receive)
+                    srcs.append(receives_at.get(source.edge, receive))
                 else:
                     srcs.append(source)  # type: ignore[arg-type]
             dsts: list[Destination] = []
@@ -65,7 +70,7 @@ def synchronize(dag: InstrDag, slots: int) -> Schedule:
                 if type(target) is Departure:
                     send = sends[connection[target.edge]]
                     sent[block][send] = None
-                    dsts.append(send)
+                    dsts.append(sends_at.get(target.edge, send))
                 else:
                     dsts.append(target)  # type: ignore[arg-type]
             steps[block].append(Step(tuple(srcs), tuple(dsts), waits, instr.where))

@@ -86,6 +86,8 @@ def write(
     msccl_ir.verify(schedule)
     if schedule.collective.name not in known.words:
         raise TargetLimit(known.name, f"it has no collective {schedule.collective.name}")
+    if schedule.in_place():
+        raise TargetLimit(known.name, "its messages go through slots, those of a program compiled for storage 'fifo'")
     if len(str(schedule.collective)) > TOKEN:
         raise TargetLimit(known.name, f"what the collective promises takes more than {TOKEN} characters of a file")
     with collector_paused():

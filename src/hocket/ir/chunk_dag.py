@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeVar
+from typing import Literal, TypeVar, get_args
 
 from msgspec import Struct
 
@@ -59,9 +59,15 @@ class Kind(Enum):
 _REDUCE = Kind.REDUCE  # an attribute of an Enum takes longer than a comparison
 
 
+Storage = Literal["fifo", "pull", "push"]
+"""Where a message lies between two ranks: in a slot, in the sender's memory, in the receiver's (``ir/schedule.py``)."""
+
+STORAGES: tuple[Storage, ...] = get_args(Storage)
+
+
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What the user asked of one operation (paper section 5.1): ``channel=`` and ``parallelize``.
+    """What the user asked of one operation: ``channel=`` and ``parallelize`` (paper section 5.1), and ``storage=``.
 
     ``instance`` of ``instances`` parallel instances; after replication each operation is one instance.
     """
@@ -69,6 +75,7 @@ class Hints:
     channel: int | None = None
     instances: int = 1
     instance: int | None = None
+    storage: Storage | None = None
 
 
 NO_HINTS = Hints()

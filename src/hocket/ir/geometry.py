@@ -71,10 +71,12 @@ def check_units(schedule: Schedule) -> None:
     for rank, _, _, step in schedule.steps():
         operands: list[list[Hashable]] = []
         for operand in (*step.srcs, *step.dsts):
-            if isinstance(operand, Span):
-                number = 1 if operand.buffer == "sc" else chunks
-                operands.append([(rank, operand.buffer, index // number) for index in operand.indices()])
+            place = operand if isinstance(operand, Span) else operand.at
+            if place is not None:
+                number = 1 if place.buffer == "sc" else chunks
+                operands.append([(place.rank, place.buffer, index // number) for index in place.indices()])
                 continue
+            assert not isinstance(operand, Span)
             receives = isinstance(operand, Receive)
             source, target = (operand.peer, rank) if receives else (rank, operand.peer)
             slot = traffic[source, target, operand.channel, receives]

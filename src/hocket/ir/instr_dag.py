@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from hocket.collectives import Collective
 from hocket.errors import InvalidSchedule, Where
-from hocket.ir.chunk_dag import Span, buffer_sizes, misplaced
+from hocket.ir.chunk_dag import Span, Storage, buffer_sizes, misplaced
 
 
 class Arrival(Struct, frozen=True, gc=False):
@@ -95,7 +95,8 @@ class Edge(Struct, frozen=True, eq=False, gc=False):
     """A communication edge: one transfer of ``count`` chunks between two ranks.
 
     ``base`` is the channel the user asked for, or has been given, before instances are told apart; instance j of a
-    program refined L times lies on channel ``base * L + j``. None: not assigned yet.
+    program refined L times lies on channel ``base * L + j``. None: not assigned yet. ``storage`` is what the user would
+    rather have; ``at`` is where the message lies, if not in a slot (``ir/schedule.py``).
     """
 
     src: int
@@ -104,6 +105,8 @@ class Edge(Struct, frozen=True, eq=False, gc=False):
     base: int | None
     instance: int
     where: Where | None = None
+    storage: Storage | None = None
+    at: Span | None = None
 
     def __eq__(self, other: object) -> bool:
         return type(other) is Edge and self._said() == other._said()
@@ -113,7 +116,7 @@ class Edge(Struct, frozen=True, eq=False, gc=False):
 
     def _said(self) -> tuple[object, ...]:
         """All but where."""
-        return self.src, self.dst, self.count, self.base, self.instance
+        return self.src, self.dst, self.count, self.base, self.instance, self.storage, self.at
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,14 +197,21 @@ def verify(dag: InstrDag) -> None:
         raise InvalidSchedule(f"{len(dag.scratch)} sizes of scratch for {ranks} ranks, refinement {dag.refinement}")
     if len(dag.after) != len(dag.instrs) or (dag.blocks and len(dag.blocks) != len(dag.instrs)):
         raise InvalidSchedule("not every instruction has its processing edges and, once assigned, its thread block")
+    sizes = buffer_sizes(dag.collective, dag.scratch)
     for number, edge in enumerate(dag.edges):
         if not (0 <= edge.src < ranks and 0 <= edge.dst < ranks and edge.src != edge.dst and edge.count >= 1):
             raise InvalidSchedule(f"edge {number} moves {edge.count} chunks from rank {edge.src} to rank {edge.dst}")
         if not 0 <= edge.instance < dag.refinement:
             raise InvalidSchedule(f"edge {number} is of instance {edge.instance}, there are {dag.refinement}")
+        if edge.at is not None:
+            if edge.at.rank not in (edge.src, edge.dst) or edge.at.count != edge.count:
+                raise InvalidSchedule(
+                    f"edge {number} moves {edge.count} chunks through {edge.at} of rank {edge.at.rank}"
+                )
+            if wrong := misplaced(edge.at, sizes):
+                raise InvalidSchedule(f"edge {number}: {wrong}")
     sent: list[int | None] = [None] * len(dag.edges)
     received: list[int | None] = [None] * len(dag.edges)
-    sizes = buffer_sizes(dag.collective, dag.scratch)
     for i, instr in enumerate(dag.instrs):
         if any(not 0 <= d < i or dag.instrs[d].rank != instr.rank for d in dag.after[i]):
             raise InvalidSchedule(f"instruction {i} comes after one that is not before it on its rank")

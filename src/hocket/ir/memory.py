@@ -44,12 +44,35 @@ def last_stores(part: Rank) -> frozenset[tuple[int, int, int]]:
     )
 
 
+def last_pushes(ranks: Sequence[Rank], rank: int) -> frozenset[tuple[int, int, int]]:
+    """The destinations of a rank in the memory of others that no other step of any rank touches: as above."""
+    ours = [
+        (b, s, d, target.at)
+        for b, block in enumerate(ranks[rank].thread_blocks)
+        for s, step in enumerate(block.steps)
+        for d, target in enumerate(step.dsts)
+        if isinstance(target, Send) and target.at is not None and target.pushes
+    ]
+    if not ours:
+        return frozenset()
+    touched: Counter[tuple[int, BufferName, int]] = Counter()
+    for part in ranks:
+        for block in part.thread_blocks:
+            for step in block.steps:
+                for span in (*step.reads(), *step.writes()):
+                    touched.update((span.rank, span.buffer, index) for index in span.indices())
+    return frozenset(
+        (b, s, d) for b, s, d, at in ours if all(touched[at.rank, at.buffer, index] == 1 for index in at.indices())
+    )
+
+
 def apart(collective: Collective, rank: int, part: Rank) -> Rank | None:
     """The part of a rank that has an alias, for buffers that lie apart; it does not write to its input.
 
-    What is read before it is written is the input, everything else the output; what is never written is copied. The
-    other ranks see no difference, so they need not know. None where that will not do: a step writes to what is no
-    output, reads both kinds at once, or is ordered with a write by other ranks only.
+    What is read before it is written is the input, everything else the output. What is never written is copied, where
+    it can be by a step that reads it. The other ranks see no difference, so they need not know. None where that will
+    not do: a step writes to what is no output, reads both kinds at once, or is ordered with a write only by other
+    ranks.
     """
     alias = collective.alias(rank)
     assert alias is not None
@@ -62,8 +85,11 @@ def apart(collective: Collective, rank: int, part: Rank) -> Rank | None:
         blocks[block].append(moved)
     if any(len(steps) < len(old.steps) for steps, old in zip(blocks, part.thread_blocks, strict=True)):
         return None  # a deadlock
+    left = move.unwritten()
+    for steps in blocks:
+        steps[:] = [move.copying(step, left) for step in steps]
     thread_blocks = [replace(old, steps=tuple(steps)) for steps, old in zip(blocks, part.thread_blocks, strict=True)]
-    if copies := move.copies():
+    if copies := move.copies(left):
         thread_blocks.append(ThreadBlock((), (), copies))
     return replace(part, thread_blocks=tuple(thread_blocks))
 
@@ -108,17 +134,37 @@ class _Move:
                 dsts.append(target)
         return structs.replace(step, srcs=tuple(srcs), dsts=tuple(dsts))
 
-    def copies(self) -> tuple[Step, ...]:
-        """What takes to the output those chunks of it that are in the input and that no step has written."""
+    def unwritten(self) -> set[int]:
+        """Chunks of the output that are in the input and that no step has written."""
         begin = max(self._start.values())
         end = min(self._start[buffer] + size for buffer, size in self._size.items())
-        left = [chunk for chunk in range(begin, end) if chunk not in self._writers]
+        return set(range(begin, end)) - self._writers.keys()
+
+    def copying(self, step: Step, left: set[int]) -> Step:
+        """The step; one that only sends also stores to the output if all it reads is in ``left``, and then no more."""
+        if len(step.srcs) > 1 or any(type(target) is Span for target in step.dsts):
+            return step
+        (source,) = step.srcs
+        if type(source) is not Span or source.buffer != "in":
+            return step
+        chunks = {self._start["in"] + index for index in source.indices()}
+        if not chunks <= left:
+            return step
+        left -= chunks
+        return structs.replace(step, dsts=(*step.dsts, self._in_output(source)))
+
+    def copies(self, left: set[int]) -> tuple[Step, ...]:
+        """Steps that take chunks of the memory from the input to the output."""
         steps = []
-        for _, run in groupby(enumerate(left), lambda pair: pair[1] - pair[0]):
+        for _, run in groupby(enumerate(sorted(left)), lambda pair: pair[1] - pair[0]):
             chunks = [chunk for _, chunk in run]
-            spans = [Span(self._rank, b, chunks[0] - self._start[b], len(chunks)) for b in ("in", "out")]
-            steps.append(Step((spans[0],), (spans[1],)))
+            source = Span(self._rank, "in", chunks[0] - self._start["in"], len(chunks))
+            steps.append(Step((source,), (self._in_output(source),)))
         return tuple(steps)
+
+    def _in_output(self, span: Span) -> Span:
+        """Where what a span of the input has lies in the output."""
+        return structs.replace(span, buffer="out", index=span.index + self._start["in"] - self._start["out"])
 
     def _holder(self, source: Span, here: tuple[int, int], clock: Clock) -> BufferName | None:
         """The buffer that holds what is read. None: partly one, partly the other, or not known."""

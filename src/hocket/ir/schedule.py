@@ -1,41 +1,66 @@
 """Schedule, the paper's MSCCL-IR: ranks, thread blocks, steps, waits (paper section 5).
 
-A plain value: it can be printed, parsed back to an equal value, hashed and compared. Storage is fifo: the sender copies
-into a slot of the connection, the receiver reads from it.
+A plain value: it can be printed, parsed back to an equal value, hashed and compared.
+
+A message goes through a slot of its connection (storage fifo): the sender stores it there, the receiver loads it. Or it
+lies in place (storage peer), ``at`` a span of one of the two ranks' input or output, which both ends name. In the
+sender's memory it is *pulled*: the step that sends has only that span as source, and moves nothing, it says that the
+value is there; the step that receives reads it. In the receiver's memory it is *pushed*: the step that sends stores it
+there; the step that receives has only that span as destination, and moves nothing, it learns that the value is there.
+All messages of a connection are of one kind; those in place have no slots, and any number may be outstanding.
+
+A rank touches another's memory only between that rank's beginning a call and leaving it: all have begun before any
+step, and a rank leaves when its steps are done and what is pulled from it has been received.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from hocket.collectives import Collective
+from hocket.collectives import BufferName, Collective
 from hocket.errors import ChannelConflict, InvalidSchedule, StepName, UnmatchedTransfer, Where
 from hocket.ir.chunk_dag import Span, buffer_sizes, misplaced, shares_chunk
 from hocket.ir.instr_dag import Shape, opcode
 
 
 class Receive(Struct, frozen=True, gc=False):
-    """Operand: the receiving end of the connection from ``peer`` on ``channel``."""
+    """Operand: the receiving end of the connection from ``peer`` on ``channel``; a message is ``at``, or in a slot."""
 
     peer: int
     channel: int
+    at: Span | None = None
+
+    @property
+    def pulls(self) -> bool:
+        """Whether the message is read from the memory of the peer."""
+        return self.at is not None and self.at.rank == self.peer
 
     def __str__(self) -> str:
-        return f"<{self.peer}.{self.channel}"
+        return f"<{self.peer}.{self.channel}{_place(self.at)}"
 
 
 class Send(Struct, frozen=True, gc=False):
-    """Operand: the sending end of the connection to ``peer`` on ``channel``."""
+    """Operand: the sending end of the connection to ``peer`` on ``channel``; a message is ``at``, or in a slot."""
 
     peer: int
     channel: int
+    at: Span | None = None
+
+    @property
+    def pushes(self) -> bool:
+        """Whether the message is stored to the memory of the peer."""
+        return self.at is not None and self.at.rank == self.peer
 
     def __str__(self) -> str:
-        return f">{self.peer}.{self.channel}"
+        return f">{self.peer}.{self.channel}{_place(self.at)}"
+
+
+def _place(at: Span | None) -> str:
+    return "" if at is None else f"@{at.rank}.{at}"
 
 
 PROTOCOLS = ("auto", "simple")
@@ -85,20 +110,45 @@ class Step(Struct, frozen=True, eq=False, gc=False):
 
     @property
     def count(self) -> int | None:
-        """Chunks the step works on, from its first local operand; None when it has none."""
+        """Chunks the step works on, from its first operand that is a place in memory; None when it has none."""
         for operand in self.srcs + self.dsts:
-            if type(operand) is Span:
-                return operand.count
+            place = operand if type(operand) is Span else operand.at  # type: ignore[union-attr]
+            if place is not None:
+                return place.count
         return None
+
+    @property
+    def moves(self) -> bool:
+        """False for a step that only says, or learns, that a message is in place: it accesses no memory."""
+        source, target = self.srcs[0], self.dsts[0]
+        if type(target) is Send and target.at is not None and not target.pushes:
+            return False
+        return type(source) is not Receive or source.at is None or source.pulls
+
+    def reads(self) -> tuple[Span, ...]:
+        """The memory it reads, of its own rank or another."""
+        return _touched(self.srcs) if self.moves else ()
+
+    def writes(self) -> tuple[Span, ...]:
+        """The memory it stores to, of its own rank or another."""
+        return _touched(self.dsts) if self.moves else ()
 
     def __str__(self) -> str:
         """The step without waits: ``rrc <3.0 in[2] -> in[2]``."""
         return f"{self.opcode} {' '.join(map(str, self.srcs))} -> {' '.join(map(str, self.dsts))}"
 
 
+def _touched(operands: Sequence[Source | Destination]) -> tuple[Span, ...]:
+    places = (operand if isinstance(operand, Span) else operand.at for operand in operands)
+    return tuple([place for place in places if place is not None])
+
+
 @dataclass(frozen=True, slots=True)
 class ThreadBlock:
-    """Steps in the order they run, and the connections they use: at most one of each in the paper's form."""
+    """Steps in the order they run, and the connections they use: at most one of each in the paper's form.
+
+    A connection is named here without the places of its messages.
+    """
 
     receives: tuple[Receive, ...]
     sends: tuple[Send, ...]
@@ -146,6 +196,14 @@ class Schedule:
                 for s, step in enumerate(block.steps):
                     yield r, b, s, step
 
+    def in_place(self) -> bool:
+        """Whether any message lies in place, so that the schedule needs memory that other ranks can reach."""
+        return any(
+            not isinstance(operand, Span) and operand.at is not None
+            for _, _, _, step in self.steps()
+            for operand in (*step.srcs, *step.dsts)
+        )
+
     def step_name(self, rank: int, thread_block: int, step: int) -> StepName:
         found = self.ranks[rank].thread_blocks[thread_block].steps[step]
         return StepName(rank, str(found), thread_block, step, found.where[0] if found.where else None)
@@ -170,10 +228,9 @@ def verify(schedule: Schedule) -> None:
     if schedule.slots < 1:
         raise InvalidSchedule("a connection has at least one slot")
     sizes = buffer_sizes(collective, [rank.scratch for rank in schedule.ranks])
-    traffic: dict[tuple[int, int, int], list[int]] = {}
+    aliases = [alias.buffer if (alias := collective.alias(r)) is not None else None for r in range(collective.size)]
+    traffic: dict[tuple[int, int, int], _Traffic] = {}
     for r, rank in enumerate(schedule.ranks):
-        alias = collective.alias(r)
-        aliased = alias.buffer if alias is not None else None
         owners: dict[tuple[bool, int, int], int] = {}
         for b, block in enumerate(rank.thread_blocks):
             ends: tuple[Receive | Send, ...] = (*block.receives, *block.sends)
@@ -185,46 +242,62 @@ def verify(schedule: Schedule) -> None:
                 if owner is not None:
                     _conflict(schedule, r, end, owner, b)
                 owners[key] = b
-                if end.peer == r or not 0 <= end.peer < collective.size or end.channel < 0:
+                if end.peer == r or not 0 <= end.peer < collective.size or end.channel < 0 or end.at is not None:
                     raise InvalidSchedule(f"rank {r}, thread block {b}: there is no connection {end}")
         lengths = [len(block.steps) for block in rank.thread_blocks]
         for b, block in enumerate(rank.thread_blocks):
-            received = {end: traffic.setdefault((end.peer, r, end.channel), [0, 0]) for end in block.receives}
-            sent = {end: traffic.setdefault((r, end.peer, end.channel), [0, 0]) for end in block.sends}
+            received = {
+                (end.peer, end.channel): traffic.setdefault((end.peer, r, end.channel), ([], []))
+                for end in block.receives
+            }
+            sent = {
+                (end.peer, end.channel): traffic.setdefault((r, end.peer, end.channel), ([], [])) for end in block.sends
+            }
             for s, step in enumerate(block.steps):
                 if not step.srcs or not step.dsts:
                     raise InvalidSchedule("a step without source or destination", schedule.step_name(r, b, s))
                 count: int | None = None
-                mixed = False
+                mixed = in_place = False
                 for operand in step.srcs + step.dsts:
-                    if type(operand) is Span:
-                        if wrong := misplaced(operand, sizes):
-                            raise InvalidSchedule(wrong, schedule.step_name(r, b, s))
+                    if isinstance(operand, Span):
+                        place = operand
                         if operand.rank != r:
                             raise InvalidSchedule("memory of another rank", schedule.step_name(r, b, s))
-                        if operand.buffer == aliased:
-                            name = "in" if operand.buffer == "out" else "out"
+                    else:
+                        receives = type(operand) is Receive
+                        messages = (received if receives else sent).get((operand.peer, operand.channel))
+                        if messages is None:
                             raise InvalidSchedule(
-                                f"a step names {operand}, which in-place is memory of {name!r}",
+                                f"{operand} is not a connection of its thread block", schedule.step_name(r, b, s)
+                            )
+                        messages[receives].append(operand.at)
+                        if operand.at is None:
+                            continue
+                        place = operand.at
+                        in_place = True
+                        if place.rank not in (r, operand.peer) or place.buffer == "sc":
+                            raise InvalidSchedule(
+                                f"the message of {operand} is in no input or output of its two ranks",
                                 schedule.step_name(r, b, s),
                             )
-                        mixed = mixed or operand.count != (count or operand.count)
-                        count = operand.count
-                    elif type(operand) is Receive and operand in received:
-                        received[operand][1] += 1
-                    elif type(operand) is Send and operand in sent:
-                        sent[operand][0] += 1
-                    else:
+                    if wrong := misplaced(place, sizes):
+                        raise InvalidSchedule(wrong, schedule.step_name(r, b, s))
+                    if place.buffer == aliases[place.rank]:
+                        name = "in" if place.buffer == "out" else "out"
                         raise InvalidSchedule(
-                            f"{operand} is not a connection of its thread block", schedule.step_name(r, b, s)
+                            f"a step names {place}, which in-place is memory of {name!r}", schedule.step_name(r, b, s)
                         )
+                    mixed = mixed or place.count != (count or place.count)
+                    count = place.count
                 if count is None:
                     raise InvalidSchedule(
                         "a step has no local operand to say how many chunks it works on", schedule.step_name(r, b, s)
                     )
                 if mixed:
                     raise InvalidSchedule("the spans of a step must be of one length", schedule.step_name(r, b, s))
-                if len(step.srcs) > 1 or len(step.dsts) > 1 or type(step.srcs[0]) is type(step.dsts[0]):
+                if in_place:
+                    _check_in_place(schedule, r, b, s, step)
+                if in_place or len(step.srcs) > 1 or len(step.dsts) > 1 or type(step.srcs[0]) is type(step.dsts[0]):
                     _check_operands(schedule, r, b, s, step)
                 for wait in step.waits:
                     other = wait.thread_block
@@ -233,41 +306,78 @@ def verify(schedule: Schedule) -> None:
                             f"a step waits for {other}.{wait.step}, no step of another thread block",
                             schedule.step_name(r, b, s),
                         )
-    for (sender, receiver, channel), (sends, receives) in traffic.items():
-        if sends != receives:
-            raise UnmatchedTransfer(sender, receiver, channel, sends, receives)
+    for connection, ends_of in traffic.items():
+        _check_traffic(connection, *ends_of)
+
+
+_Traffic = tuple[list[Span | None], list[Span | None]]
+"""Where the messages of a connection lie, in order: as sent, as received."""
+
+
+def _check_traffic(connection: tuple[int, int, int], sent: list[Span | None], received: list[Span | None]) -> None:
+    """Both ends agree about the messages, and all are of one kind."""
+    sender, receiver, channel = connection
+    if len(sent) != len(received):
+        raise UnmatchedTransfer(sender, receiver, channel, len(sent), len(received))
+    name = f"the connection from rank {sender} to rank {receiver} on channel {channel}"
+    if sent != received:
+        number = next(i for i, (one, other) in enumerate(zip(sent, received, strict=True)) if one != other)
+        raise InvalidSchedule(f"message {number} of {name} is in one place for one end, in another for the other")
+    if len({None if at is None else at.rank for at in sent}) > 1:
+        raise InvalidSchedule(f"{name} carries messages of several kinds: all are in slots, pulled, or pushed")
+
+
+def _check_in_place(schedule: Schedule, rank: int, block: int, number: int, step: Step) -> None:
+    """What says that a message is in place does nothing else, and so does what learns it."""
+    offers = any(type(target) is Send and target.at is not None and not target.pushes for target in step.dsts)
+    if offers and any(type(d) is not Send or step.srcs != (d.at,) for d in step.dsts):
+        raise InvalidSchedule(
+            "a step that offers a place of its rank to be read does nothing else",
+            schedule.step_name(rank, block, number),
+        )
+    learns = any(type(source) is Receive and source.at is not None and not source.pulls for source in step.srcs)
+    if learns and (len(step.srcs) > 1 or step.dsts != tuple([s.at for s in step.srcs if type(s) is Receive])):
+        raise InvalidSchedule(
+            "a step that learns of a place of its rank that was stored to does nothing else",
+            schedule.step_name(rank, block, number),
+        )
 
 
 def _check_operands(schedule: Schedule, rank: int, block: int, number: int, step: Step) -> None:
     """A step does one slot operation for each end, and is the same whichever of its chunks it does first."""
     for operands in (step.srcs, step.dsts):
         if len(operands) > 1:
-            ends = [operand for operand in operands if type(operand) is not Span]
-            if len(ends) > 1 and len(set(ends)) < len(ends):
+            ends = [operand for operand in operands if not isinstance(operand, Span)]
+            if len(ends) > 1 and len({(end.peer, end.channel) for end in ends}) < len(ends):
                 raise InvalidSchedule(
                     "a step uses one end of a connection twice", schedule.step_name(rank, block, number)
                 )
-    for i, target in enumerate(step.dsts):
-        if type(target) is not Span:
-            continue
-        for source in step.srcs:
-            # Equal is fine, as in a reduce; and mostly they are one object.
-            if source is not target and type(source) is Span and source != target and shares_chunk(source, target):
-                raise InvalidSchedule(
-                    f"a step reads {source} and writes {target}, which overlap", schedule.step_name(rank, block, number)
-                )
-        for other in step.dsts[:i]:
-            if type(other) is Span and shares_chunk(target, other):
+    written: dict[tuple[int, BufferName], list[Span]] = {}
+    for target in step.writes():
+        others = written.setdefault((target.rank, target.buffer), [])
+        for other in others:
+            if shares_chunk(target, other):
                 raise InvalidSchedule(
                     f"a step writes {target} and {other}, which overlap", schedule.step_name(rank, block, number)
+                )
+        others.append(target)
+    for source in step.reads():
+        for target in written.get((source.rank, source.buffer), ()):
+            # Equal is fine, as in a reduce; and mostly they are one object.
+            if source is not target and source != target and shares_chunk(source, target):
+                raise InvalidSchedule(
+                    f"a step reads {source} and writes {target}, which overlap", schedule.step_name(rank, block, number)
                 )
 
 
 def _conflict(schedule: Schedule, rank: int, end: Receive | Send, first: int, second: int) -> None:
     def place(thread_block: int) -> Where | None:
         steps = schedule.ranks[rank].thread_blocks[thread_block].steps
-        used = (step.where[-1] for step in steps if end in (*step.srcs, *step.dsts) and step.where)
+        used = (step.where[-1] for step in steps if any(map(is_end, (*step.srcs, *step.dsts))) and step.where)
         return next(used, None)
+
+    def is_end(operand: Source | Destination) -> bool:
+        return not isinstance(operand, Span) and structs.replace(operand, at=None) == end
 
     direction = "receive from" if type(end) is Receive else "send to"
     raise ChannelConflict(rank, direction, end.peer, end.channel, (first, second), place(first), place(second))

@@ -1,7 +1,8 @@
 """The text of each stage. What is printed for an Instruction DAG or a Schedule parses back to an equal value.
 
 Operands: ``in[2]``, ``in[2:+3]`` (3 chunks), ``in[2:+3x4]`` (4 apart); ``<E`` and ``>E`` for the two ends of edge E;
-``<P.C`` receives from rank P on channel C, ``>P.C`` sends to it. Everything after ``#`` says where a step came from.
+``<P.C`` receives from rank P on channel C, ``>P.C`` sends to it, ``>P.C@1.in[2]`` with the message in place, in[2] of
+rank 1. Everything after ``#`` says where a step came from.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from hocket.collectives import BufferName, Collective
 from hocket.errors import InvalidArgument, Location, ParseError, Where
 from hocket.ir import instr_dag
 from hocket.ir import schedule as msccl_ir
-from hocket.ir.chunk_dag import ChunkDag, Kind, Span
+from hocket.ir.chunk_dag import STORAGES, ChunkDag, Kind, Span, Storage
 from hocket.ir.instr_dag import Arrival, Departure, Edge, Instr, InstrDag
 from hocket.ir.schedule import Narrowing, Rank, Receive, Schedule, Send, Step, ThreadBlock, Wait
 
@@ -62,6 +63,7 @@ def print_chunk_dag(dag: ChunkDag, *, locations: bool = True, only: frozenset[in
         words += [f"false {' '.join(map(str, node.false))}"] if node.false else []
         hints = node.hints
         words += [f"ch={hints.channel}"] if hints.channel is not None else []
+        words += [f"storage={hints.storage}"] if hints.storage is not None else []
         if hints.instance is not None:
             words += [f"instance {hints.instance} of {hints.instances}"] if hints.instances > 1 else []
         elif hints.instances > 1:
@@ -83,9 +85,10 @@ def print_instr_dag(dag: InstrDag, *, locations: bool = True, only: frozenset[in
         if only is None or {edge.src, edge.dst} & only:
             base = "" if edge.base is None else f"  channel {edge.base}"
             instance = f"  instance {edge.instance}" if edge.instance else ""
-            out.append(
-                f"edge {i}: {edge.src} -> {edge.dst} x{edge.count}{base}{instance}{_from(edge.where, locations)}"
-            )
+            storage = f"  storage {edge.storage}" if edge.storage is not None else ""
+            at = f"  at {edge.at.rank}.{edge.at}" if edge.at is not None else ""
+            ends = f"edge {i}: {edge.src} -> {edge.dst} x{edge.count}"
+            out.append(f"{ends}{base}{instance}{storage}{at}{_from(edge.where, locations)}")
     for i, instr in enumerate(dag.instrs):
         if only is None or instr.rank in only:
             srcs, dsts = (" ".join(map(str, operands)) for operands in (instr.srcs, instr.dsts))
@@ -121,7 +124,7 @@ def print_schedule(schedule: Schedule, *, locations: bool = True, only: frozense
 # ---------------------------------------------------------------------------------------------------------------
 
 _SPAN = re.compile(r"(in|out|sc)\[(\d+)(?::\+(\d+)(?:x(\d+))?)?\]\Z")
-_END = re.compile(r"([<>])(\d+)\.(\d+)\Z")
+_END = re.compile(r"([<>])(\d+)\.(\d+)(?:@(.+))?\Z")
 _EDGE = re.compile(r"([<>])(\d+)\Z")
 _FROM = re.compile(r"(.+):([0-9]{1,9}):([0-9]{1,9})\Z")
 _DIGITS = 18
@@ -195,6 +198,15 @@ def _span(match: re.Match[str], rank: int, lines: _Lines) -> Span:
     return Span(rank, buffer, lines.int(match[2]), lines.int(match[3] or "1"), lines.int(match[4] or "1"))
 
 
+def _place(word: str, lines: _Lines) -> Span:
+    """A place with its rank."""
+    rank, _, place = word.partition(".")
+    match = _SPAN.match(place)
+    if match is None:
+        lines.fail(f"expected a place of a rank such as 1.in[2], found {word!r}")
+    return _span(match, lines.int(rank), lines)
+
+
 def _clauses(line: str) -> list[str]:
     return [clause for clause in line.split("  ") if clause]
 
@@ -255,8 +267,10 @@ def _connection(word: str, lines: _Lines, otherwise: str = "") -> Receive | Send
     match = _END.match(word)
     if match is None:
         lines.fail(f"expected {otherwise}a connection such as <1.0 or >1.0, found {word!r}")
-    peer, channel = lines.int(match[2]), lines.int(match[3])
-    return Receive(peer, channel) if match[1] == "<" else Send(peer, channel)
+    peer, channel, at = lines.int(match[2]), lines.int(match[3]), None
+    if match[4] is not None:
+        at = _place(match[4], lines)
+    return Receive(peer, channel, at) if match[1] == "<" else Send(peer, channel, at)
 
 
 def _step(rank: int, number: int, lines: _Lines) -> Step:
@@ -340,16 +354,22 @@ def _edge(number: int, lines: _Lines) -> Edge:
     if match is None or lines.int(match[1]) != number:
         lines.fail(f"expected 'edge {number}: SRC -> DST xCOUNT'")
     base, instance = None, 0
+    storage: Storage | None = None
+    at: Span | None = None
     for clause in clauses[1:]:
         key, _, value = clause.partition(" ")
         if key == "channel":
             base = lines.int(value)
         elif key == "instance":
             instance = lines.int(value)
+        elif key == "storage" and value in STORAGES:
+            storage = next(known for known in STORAGES if known == value)
+        elif key == "at":
+            at = _place(value, lines)
         else:
-            lines.fail(f"expected 'channel' or 'instance', found {key!r}")
+            lines.fail(f"expected 'channel', 'instance', 'storage' or 'at', found {clause!r}")
     where = lines.where[0] if lines.where else None
-    return Edge(lines.int(match[2]), lines.int(match[3]), lines.int(match[4]), base, instance, where)
+    return Edge(lines.int(match[2]), lines.int(match[3]), lines.int(match[4]), base, instance, where, storage, at)
 
 
 def _instr(number: int, lines: _Lines) -> tuple[Instr, tuple[int, ...], int | None]:

@@ -2,8 +2,9 @@
 
 Rank 0 listens on an abstract socket, whose name holds a token nobody can guess; nothing lies in a file system. Every
 rank sends it one end of its *lifeline*, a socket pair whose other end only that rank holds, so that the kernel tells
-all who hold the first end when the rank is gone. Rank 0 hands out all lifelines and the shared memory, every rank says
-whether it could take them, and only then any goes on: what fails on one fails on all, for the same reason.
+all who hold the first end when the rank is gone; and its arena, the memory of arrays that it lends. Rank 0 hands out
+all of them and the shared memory, every rank says whether it could take them, and only then any goes on: what fails on
+one fails on all, for the same reason.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from typing import Any
 
 from hocket import _native
 from hocket.errors import BootstrapFailed, HocketError, PeerFailed
-from hocket.runtime import segments, stores, trace
+from hocket.runtime import arena, segments, stores, trace
 from hocket.runtime.launchers import RANK, SIZE, TOKEN, Place, place
+from hocket.runtime.sockets import filled
 
 _LAUNCHER = "HOCKET_LAUNCHER"  # "descriptor:inode" of a socket on which the launcher says that a rank has ended
 _BATCH = 128  # descriptors in one message; the kernel takes 253
 _MESSAGE = 1 << 16
-_PROTOCOL = f"{_native.PROTOCOL}.2"  # what all of a meeting must have in common
+_PROTOCOL = f"{_native.PROTOCOL}.3"  # what all of a meeting must have in common
 _PATIENCE = 1.0  # seconds beyond the timeout in which rank 0 may say who was missing
 _FILES = "a limit on open files (ulimit -n) must be raised"
 _meetings = count()  # a program may call init() several times; each rank counts its own calls, in the same order
@@ -42,19 +44,22 @@ _meetings = count()  # a program may call init() several times; each rank counts
 class Meeting:
     """What a rank has once all have met. Descriptors belong to it until they are taken.
 
-    ``lifelines[r]`` is readable once rank r is gone; -1 for the own rank. ``cores``: those of each rank, of all that
-    they may use together; 0 where there are more ranks than cores.
+    ``lifelines[r]`` is readable once rank r is gone; -1 for the own rank. ``arenas`` are the memory that ranks lend, -1
+    for the own rank. ``cores``: those of each rank, of all that they may use together; 0 where there are more ranks
+    than cores. ``sockets``: those that the ranks fill.
     """
 
     rank: int
     size: int
     memory: int
     lifelines: list[int]
+    arenas: list[int]
     own_lifeline: socket.socket | None
     cores: int
+    sockets: int = 1
 
     def leave(self) -> None:
-        """Close all but the memory."""
+        """Close all but the memory and the arenas."""
         for lifeline in self.lifelines:
             if lifeline >= 0:
                 os.close(lifeline)
@@ -132,7 +137,8 @@ def gather(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Me
     can leave a meeting before all have come, so if one ends while this rank waits for any, they never will meet.
     """
     if here.size == 1:
-        return Meeting(0, 1, segments.create(1, here.token), [-1], None, _cores(os.sched_getaffinity(0)))
+        arena.own()
+        return Meeting(0, 1, segments.create(1, here.token), [-1], [-1], None, _cores(os.sched_getaffinity(0)))
     try:
         near, far = socket.socketpair()
         try:
@@ -144,8 +150,9 @@ def gather(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Me
     except (OSError, ValueError) as error:
         raise _impossible(here, timeout, error) from error
     met.own_lifeline = near
-    os.close(met.lifelines[here.rank])
-    met.lifelines[here.rank] = -1
+    for descriptors in (met.lifelines, met.arenas):
+        os.close(descriptors[here.rank])
+        descriptors[here.rank] = -1
     return met
 
 
@@ -156,19 +163,20 @@ def _host(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
         listener.setblocking(False)
         try:
             host.lifelines[0] = os.dup(own.fileno())
+            host.arenas[0] = os.dup(_lent(here))
             listener.bind(_address(here))
             listener.listen(here.size)
             host.await_hellos(listener)
-            cores = _cores(host.cores) // here.size
+            cores, sockets = _cores(set().union(*host.cores)) // here.size, filled(host.cores)
             try:
                 memory = segments.create(here.size, here.token)
             except BootstrapFailed as error:
                 raise BootstrapFailed(f"rank {here.name(0)}: {error.reason}", error.help) from error
-            host.hand_out(memory, cores)
+            host.hand_out(memory, cores, sockets)
             host.await_answers()
             host.dismiss({})
         except BaseException as error:
-            for descriptor in (*host.lifelines, -1 if memory is None else memory):
+            for descriptor in (*host.lifelines, *host.arenas, -1 if memory is None else memory):
                 if descriptor >= 0:
                     os.close(descriptor)
             expected = isinstance(error, OSError | ValueError)
@@ -177,7 +185,7 @@ def _host(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
             if failed is error:
                 raise
             raise failed from error
-    return Meeting(0, here.size, memory, host.lifelines, None, cores)
+    return Meeting(0, here.size, memory, host.lifelines, host.arenas, None, cores, sockets)
 
 
 class _Host:
@@ -185,7 +193,8 @@ class _Host:
 
     def __init__(self, here: Place, timeout: float, watched: Mapping[int, int | None]) -> None:
         self.lifelines = [-1] * here.size
-        self.cores = set(os.sched_getaffinity(0))
+        self.arenas = [-1] * here.size
+        self.cores = [os.sched_getaffinity(0)] * here.size  # of each rank, once it has come
         self._here = here
         self._timeout = timeout
         self._deadline = time.monotonic() + timeout
@@ -195,7 +204,7 @@ class _Host:
         self._foreign: set[int] = set()  # other users who knocked
 
     def await_hellos(self, listener: socket.socket) -> None:
-        """Fill ``lifelines`` and ``cores``."""
+        """Fill ``lifelines``, ``arenas`` and ``cores``."""
         with selectors.DefaultSelector() as waiting:
             for descriptor in (listener.fileno(), *self._watched):
                 waiting.register(descriptor, selectors.EVENT_READ)
@@ -212,13 +221,14 @@ class _Host:
                     for guest in self._accept(listener):
                         waiting.register(guest, selectors.EVENT_READ)
 
-    def hand_out(self, memory: int, cores: int) -> None:
-        """Give every guest all lifelines and the memory."""
+    def hand_out(self, memory: int, cores: int, sockets: int) -> None:
+        """Give every guest all lifelines, all arenas and the memory."""
+        descriptors = [*self.lifelines, *self.arenas]
         for guest in self._guests.values():
             with suppress(ConnectionError):  # it is gone: await_answers will see
-                _send(guest, {"cores": cores}, [], self._deadline)
-                for sent in range(0, self._here.size, _BATCH):
-                    _send(guest, {}, self.lifelines[sent : sent + _BATCH], self._deadline)
+                _send(guest, {"cores": cores, "sockets": sockets}, [], self._deadline)
+                for sent in range(0, len(descriptors), _BATCH):
+                    _send(guest, {}, descriptors[sent : sent + _BATCH], self._deadline)
                 _send(guest, {}, [memory], self._deadline)
 
     def await_answers(self) -> None:
@@ -269,15 +279,16 @@ class _Host:
         self._strangers.remove(guest)
         data, descriptors = b"", list[int]()
         with suppress(ConnectionError):
-            data, descriptors, _, _ = socket.recv_fds(guest, _MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
+            data, descriptors, _, _ = socket.recv_fds(guest, _MESSAGE, 2, socket.MSG_CMSG_CLOEXEC)
         if not data:
             return False
         try:
             hello = json.loads(data)
+            _raise_told(hello)
             objection = _objection(self._here, hello, self._guests)
             if objection is not None:
                 raise BootstrapFailed(objection)
-            if not descriptors:
+            if len(descriptors) < 2:
                 raise BootstrapFailed("rank 0 can open no more files", _FILES)
         except BaseException:
             self._strangers.add(guest)  # it is to know as well
@@ -285,8 +296,8 @@ class _Host:
                 os.close(descriptor)
             raise
         self._guests[hello["rank"]] = guest
-        (self.lifelines[hello["rank"]],) = descriptors
-        self.cores |= set(hello["cores"])
+        self.lifelines[hello["rank"]], self.arenas[hello["rank"]] = descriptors
+        self.cores[hello["rank"]] = set(hello["cores"])
         return True
 
     def _accept(self, listener: socket.socket) -> list[socket.socket]:
@@ -337,10 +348,13 @@ def _join(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
                 "cores": sorted(os.sched_getaffinity(0)),
             }
             with suppress(ConnectionError):  # it may have said why it left
-                _send(host, hello, [own.fileno()], deadline)
-            cores = int(hear()["cores"])
-            while len(received) < here.size + 1:
+                _send(host, hello, [own.fileno(), _lent(here)], deadline)
+            told = hear()
+            cores, sockets = int(told["cores"]), int(told["sockets"])
+            while len(received) < 2 * here.size + 1:
                 hear()
+            for descriptor in received[here.size : -1]:
+                segments.check_arena(descriptor)
             segments.check(received[-1], here.token)
             with suppress(ConnectionError):
                 _send(host, {}, [], deadline)
@@ -355,7 +369,16 @@ def _join(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
             if failed is error:
                 raise
             raise failed from error
-    return Meeting(here.rank, here.size, received[-1], received[:-1], None, cores)
+    lifelines, arenas = received[: here.size], received[here.size : -1]
+    return Meeting(here.rank, here.size, received[-1], lifelines, arenas, None, cores, sockets)
+
+
+def _lent(here: Place) -> int:
+    """The descriptor of this rank's arena. Raises BootstrapFailed."""
+    try:
+        return arena.own().descriptor
+    except BootstrapFailed as error:
+        raise BootstrapFailed(f"rank {here.name(here.rank)}: {error.reason}", error.help) from error
 
 
 def _connect(

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from socket import socket
 from typing import Generic, NoReturn, TypeVar
 
+import numpy as np
+
 from hocket import _native
 from hocket._native import Fault, Outcome
 from hocket.errors import (
@@ -33,7 +35,8 @@ from hocket.errors import (
 )
 from hocket.ir.geometry import check_units
 from hocket.ir.schedule import Schedule, verify
-from hocket.runtime import caches, trace
+from hocket.ir.traffic import Traffic
+from hocket.runtime import arena, caches, trace
 from hocket.runtime.bootstrap import Meeting, gather
 from hocket.runtime.buffers import Array, Bound, Layout, layout_of, name_of
 from hocket.runtime.counts import Counts, transfers
@@ -53,7 +56,7 @@ class _Prepared:
     """What a schedule means on this rank, found once.
 
     ``apart`` is for calls whose arrays lie apart though the schedule is in-place. ``averages``: a sum can be made an
-    average. ``uneven``: it is known that it can run with counts.
+    average. ``lends``: messages lie in the arrays. ``uneven``: it is known that it can run with counts.
     """
 
     schedule: weakref.ref[Schedule]
@@ -61,14 +64,25 @@ class _Prepared:
     apart: _native.Plan
     layout: Layout
     averages: bool
+    lends: bool
     uneven: bool = False
+
+
+EAGER: int = _native.EAGER
+"""Bytes of a rank's messages up to which a call can take one round, which nothing is faster than."""
+
+Lending = Callable[[bool], Schedule | None]
+"""The schedule, if any, of a call whose arrays lie in the arenas of all ranks: in place (True), or apart."""
+
+_Schedules = tuple[Schedule | None, Schedule | None, Schedule | None]
+"""By the way that a call goes: through slots, in place, apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
     """How a call would run. ``touched``: bytes on all ranks; ``streams``: it stores past the caches."""
 
-    way: _native.Way
+    candidate: _native.Candidate
     touched: int
     streams: bool
     threads: int
@@ -125,6 +139,7 @@ class Endpoint:
         spins, yields = _PATIENCE[meeting.cores == 0]
         self.threads = threads or max(1, meeting.cores)
         self.caches = caches.capacity(meeting.size)
+        self.sockets = meeting.sockets
         self._own_lifeline: socket | None = meeting.own_lifeline
         self._trace = trace.start(meeting.rank, meeting.size, meeting.memory, self.threads)
         try:
@@ -133,6 +148,8 @@ class Endpoint:
                 meeting.size,
                 meeting.memory,
                 meeting.lifelines,
+                meeting.arenas,
+                arena.own(),
                 spins,
                 yields,
                 timeout,
@@ -172,23 +189,28 @@ class Endpoint:
         op: str,
         tile: int | None = None,
         counts: Counts | None = None,
+        lending: Lending | None = None,
         key: tuple[object, ...] | None = None,
     ) -> Array | None:
-        """See ``Communicator.run``. With ``counts``, arrays have as many rows as they say; ``key``: see ``known``."""
+        """See ``Communicator.run``. With ``counts``, arrays have as many rows as they say; ``key``: see ``known``.
+
+        ``lending`` gives what to run instead where the arrays of all ranks lie in their arenas.
+        """
         member = self._alone()
         try:
             prepared, bound, code = self._check(schedule, x, out, op, tile, counts)
+            schedules, offer = self._offer(schedule, prepared, bound, x, lending)
         except Exception as error:
             self.refuse(error)
         source, target, n, kind, initial, place, result, taken, units, apart = bound
         plan = prepared.apart if apart else prepared.plan
-        outcome = member.run(plan, source, target, n, kind, code, tile or 0, initial, place, units)
+        outcome = member.run(plan, source, target, n, kind, code, tile or 0, initial, place, units, offer)
         if outcome is not None or taken is not None or op == "avg":
-            result = self._end(outcome, schedule, bound, op)
+            result = self._end(outcome, schedules, bound, op)
         if key is not None and units is None and n is not None and self._known is not None:
             begin = None if taken is None or source is None else taken.start * source.itemsize
             arrays = (source, target, n, tile or 0, kind, code, initial, place, result, begin)
-            self._known.learn(key, plan, schedule, *arrays, op == "avg")
+            self._known.learn(key, plan, schedules, *arrays, op == "avg", offer)
         return result
 
     def start(
@@ -199,17 +221,19 @@ class Endpoint:
         op: str,
         tile: int | None = None,
         counts: Counts | None = None,
+        lending: Lending | None = None,
     ) -> Handle[Array | None]:
         """The same in the background. Raises at once for wrong arguments; the other ranks learn of it in their turn."""
         member = self._alive()
         try:
             prepared, bound, code = self._check(schedule, x, out, op, tile, counts)
+            schedules, offer = self._offer(schedule, prepared, bound, x, lending)
             source, target, n, kind, initial, place, _, _, units, apart = bound
             plan = prepared.apart if apart else prepared.plan
-            flight = member.start(plan, source, target, n, kind, code, tile or 0, initial, place, units)
+            flight = member.start(plan, source, target, n, kind, code, tile or 0, initial, place, units, offer)
         except Exception as error:
             self.refuse(error, async_=True)
-        return Handle(self._launched(flight), lambda outcome: self._end(outcome, schedule, bound, op))
+        return Handle(self._launched(flight), lambda outcome: self._end(outcome, schedules, bound, op))
 
     def _check(
         self,
@@ -241,16 +265,54 @@ class Endpoint:
             raise InvalidArgument(f"{schedule.name} does not sum over all ranks, so there is no avg", caller())
         return prepared, bound, code
 
-    def _end(self, outcome: Outcome | None, schedule: Schedule, bound: Bound, op: str) -> Array | None:
+    def _offer(
+        self, schedule: Schedule, prepared: _Prepared, bound: Bound, x: Array | None, lending: Lending | None
+    ) -> tuple[_Schedules, _native.Offer | None]:
+        """What else a call can run, and on what, where its arrays lie in the arena; nothing where they do not."""
+        if prepared.lends:
+            if bound.n and (bound.initial is not None or bound.taken is not None or bound.apart):
+                how = "in place" if schedule.collective.inplace else "with x and out apart"
+                raise InvalidArgument(
+                    f"the messages of {schedule.name} lie in its arrays: it works {how} only", caller()
+                )
+            arrays = [array for array in (bound.input, bound.output) if array is not None]
+            if bound.n and not all(map(arena.own().holds, arrays)):
+                raise InvalidArgument(
+                    f"the messages of {schedule.name} lie in its arrays, which must be memory that ranks share",
+                    caller(),
+                    "comm.empty(shape, dtype) makes such arrays",
+                )
+            return (None, schedule, None), (prepared.plan, None, bound.input, bound.output)
+        given = [array for array in (x, bound.result) if array is not None]
+        schedules: list[Schedule | None] = [schedule, None, None]
+        plans: list[_native.Plan | None] = [None, None]
+        buffers: tuple[Array | None, Array | None] | None = None
+        if lending is not None and given and all(map(arena.own().holds, given)):
+            for way, inplace in enumerate((True, False)):
+                if len(given) == 2 and np.may_share_memory(given[0], given[1]) is not inplace:
+                    continue
+                other = lending(inplace)
+                if other is None:
+                    continue
+                ready = self._prepared.get(id(other)) or self._prepare(other)
+                instead = ready.layout.bind(other, x, bound.result)
+                lies = instead.input, instead.output
+                copied = instead.initial is not None or instead.taken is not None or instead.apart
+                if not copied and (buffers is None or all(map(operator.is_, buffers, lies))):
+                    schedules[1 + way], plans[way], buffers = other, ready.plan, lies
+        found = schedules[0], schedules[1], schedules[2]
+        return found, None if buffers is None else (plans[0], plans[1], *buffers)
+
+    def _end(self, outcome: Outcome | None, schedules: _Schedules, bound: Bound, op: str) -> Array | None:
         """What a call returns, or raises."""
-        if outcome is not None:
-            self._raise(outcome, schedule)
+        if outcome is not None and outcome.fault is not Fault.NONE:
+            self._raise(outcome, schedules)
         result = bound.result
-        if bound.taken is not None:
+        if bound.taken is not None and outcome is None:
             assert bound.input is not None
             assert result is not None
             result.reshape(-1)[:] = bound.input.reshape(-1)[bound.taken]
-        if op == "avg" and result is not None:  # nobody else needs it any more: peers read slots only
+        if op == "avg" and result is not None:  # nobody else needs it any more
             _native.divide(result, bound.type, self.size)
         return result
 
@@ -261,9 +323,14 @@ class Endpoint:
         layout = prepared.layout
         in_place = layout.alias is not None and layout.input_blocks == layout.output_blocks
         plan = prepared.apart if layout.alias is not None and not in_place else prepared.plan
-        way = member.way(plan, n, _native.TYPES.index("float32"), tile or 0)
-        touched = member.touched(plan, way, layout.input_blocks > 0, layout.output_blocks > 0 and not in_place)
-        return Outlook(way, touched, touched > self.caches, member.threads(plan, way))
+        candidate = member.candidate(plan, n, _native.TYPES.index("float32"), tile or 0)
+        touched = member.touched(candidate, layout.input_blocks > 0, layout.output_blocks > 0 and not in_place)
+        return Outlook(candidate, touched, touched > self.caches, member.threads(candidate))
+
+    def empty(self, shape: object, dtype: object) -> Array:
+        """See ``Communicator.empty``."""
+        self._alive()
+        return arena.empty(shape, dtype)
 
     def barrier(self) -> None:
         """Return once every rank is here."""
@@ -275,7 +342,11 @@ class Endpoint:
 
     def _end_barrier(self, outcome: Outcome | None) -> None:
         if outcome is not None:
-            self._raise(outcome, None)
+            self._raise(outcome)
+
+    def traffic(self) -> Traffic:
+        """See ``Communicator.traffic``."""
+        return Traffic(*self._alive().traffic())
 
     def split(self, color: int | None, key: int) -> Endpoint | None:
         """See ``Communicator.split``."""
@@ -286,7 +357,7 @@ class Endpoint:
             self.refuse(WrongType(f"color and key must be integers, not {name_of(color)} and {name_of(key)}", caller()))
         said = member.exchange(json.dumps(word))
         if isinstance(said, Outcome):
-            self._raise(said, None)
+            self._raise(said)
         if color is None:
             return None
         words = [json.loads(text) for text in said]
@@ -401,6 +472,7 @@ class Endpoint:
             native if apart is None else self._made(member, schedule, apart),
             layout_of(schedule, self.rank, plan.writes_input, apart is not None),
             collective.averages(),
+            schedule.in_place(),
         )
         prepared[key] = found
         return found
@@ -421,10 +493,11 @@ class Endpoint:
             raise error
         outcome = self._alone().refuse(_why(error))
         if outcome is not None and outcome.fault is not Fault.REFUSED:
-            self._raise(outcome, None)
+            self._raise(outcome)
         raise error
 
-    def _raise(self, outcome: Outcome, schedule: Schedule | None) -> NoReturn:
+    def _raise(self, outcome: Outcome, schedules: _Schedules = (None, None, None)) -> NoReturn:
+        schedule = schedules[outcome.way]
         step: StepName | None = None
         peer: int | None = None
         if outcome.stall is not None and schedule is not None:

@@ -11,14 +11,14 @@ import numpy as np
 
 from hocket import _native
 from hocket.ir.chunk_dag import Span
-from hocket.ir.memory import apart, last_stores
+from hocket.ir.memory import apart, last_pushes, last_stores
+from hocket.ir.messages import Connection, multicasts, one_round
 from hocket.ir.schedule import Rank, Receive, Schedule, Send, Step
 
 _PLACES = {"in": 0, "out": 1, "sc": 2}
-_RECEIVE, _SEND = 3, 4
-
-Connection = tuple[int, int, int]
-"""(source rank, destination rank, channel)."""
+_RECEIVE, _SEND, _HERE = 3, 4, 5
+_THEIRS = {"in": 6, "out": 7}
+_SLOTS, _PULLED, _PUSHED = 0, 1, 2
 
 _Event = tuple[int, int, int] | tuple[int, int, int, int]
 """The end of a step (rank, thread block, step), or a message of a connection, by its number."""
@@ -48,7 +48,7 @@ def lower_apart(schedule: Schedule, rank: int) -> Plan | None:
 
     The others need not run theirs: the traffic is the same.
     """
-    if schedule.collective.alias(rank) is None:
+    if schedule.collective.alias(rank) is None or schedule.in_place():
         return None
     part = apart(schedule.collective, rank, schedule.ranks[rank])
     return None if part is None else _lower(schedule, rank, part)
@@ -56,34 +56,39 @@ def lower_apart(schedule: Schedule, rank: int) -> Plan | None:
 
 def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
     collective = schedule.collective
-    widths = _widths(schedule)
-    places, eager = _one_round(schedule)
+    widths, storage = _connections(schedule)
+    round_ = one_round(schedule)
     work, depth = pace(schedule)
-    fan: Counter[int] = Counter()
-    for (source, target, _), width in widths.items():
-        fan.update({source: width, target: width})
-    multicasts = _multicasts(schedule)
-    readers = {(m.source, r, m.channel): (i, n) for i, m in enumerate(multicasts) for n, r in enumerate(m.readers)}
-    own = sorted((c for c in widths if rank in c[:2]), key=lambda c: (readers.get(c, (-1, 0)), c))
+    shared = multicasts(schedule)
+    readers = {(m.source, r, m.channel): (i, n) for i, m in enumerate(shared) for n, r in enumerate(m.readers)}
+    own = sorted((c for c in widths | storage if rank in c[:2]), key=lambda c: (readers.get(c, (-1, 0)), c))
     number = {connection: i for i, connection in enumerate(own)}
+    fan: Counter[int] = Counter()
+    for (source, target, channel), width in widths.items():
+        further_reader = readers.get((source, target, channel), (0, 0))[1] > 0
+        fan.update({target: width} if further_reader else {source: width, target: width})
 
     def further(place: Span | Receive | Send) -> bool:
         """Whether a place is for a reader of a multicast beyond the first: what the first reads is there for all."""
         return isinstance(place, Send) and readers.get((rank, place.peer, place.channel), (0, 0))[1] > 0
 
-    def operand(place: Span | Receive | Send) -> tuple[int, int, int, int]:
-        if isinstance(place, Receive):
-            return _RECEIVE, number[place.peer, rank, place.channel], 0, 0
-        if isinstance(place, Send):
-            return _SEND, number[rank, place.peer, place.channel], 0, 0
-        unit, position = (0, place.index) if place.buffer == "sc" else divmod(place.index, collective.chunks)
-        return _PLACES[place.buffer], unit, position, place.stride
+    def operand(place: Span | Receive | Send) -> tuple[int, int, int, int, int]:
+        if isinstance(place, Span):
+            unit, position = (0, place.index) if place.buffer == "sc" else divmod(place.index, collective.chunks)
+            return _PLACES[place.buffer], 0, unit, position, place.stride
+        receives = isinstance(place, Receive)
+        end = number[(place.peer, rank, place.channel) if receives else (rank, place.peer, place.channel)]
+        if place.at is None:
+            return _RECEIVE if receives else _SEND, end, 0, 0, 0
+        if place.at.rank == rank:
+            return _HERE, end, 0, 0, 0
+        return _THEIRS[place.at.buffer], end, *divmod(place.at.index, collective.chunks), place.at.stride
 
     blocks: list[dict[str, int]] = []
     steps: list[dict[str, int]] = []
     operands: list[dict[str, int]] = []
     waits: list[dict[str, int]] = []
-    last = last_stores(part)
+    last = last_stores(part) | last_pushes(schedule.ranks, rank)
     for b, block in enumerate(part.thread_blocks):
         blocks.append({"first_step": len(steps), "steps": len(block.steps)})
         for s, step in enumerate(block.steps):
@@ -100,7 +105,7 @@ def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
                 }
             )
             for place in (*step.srcs, *(step.dsts[d] for d in dsts)):
-                operands.append(dict(zip(("place", "unit", "position", "stride"), operand(place), strict=True)))
+                operands.append(dict(zip(("place", "end", "unit", "position", "stride"), operand(place), strict=True)))
             waits.extend({"block": wait.thread_block, "step": wait.step} for wait in step.waits)
     connections = []
     for src, dst, channel in own:
@@ -111,11 +116,12 @@ def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
                 "peer": dst if sends else src,
                 "channel": channel,
                 "sends": int(sends),
-                "width": 0 if sends and reader else widths[src, dst, channel],
-                "place": places.get((src, dst, channel), 0),
+                "storage": storage.get((src, dst, channel), _SLOTS),
+                "width": 0 if sends and reader else widths.get((src, dst, channel), 0),
+                "place": 0 if round_ is None else round_.places[src, dst, channel],
                 "multicast": multicast + 1,
                 "reader": reader,
-                "more": len(multicasts[multicast].readers) - 1 if sends and multicast >= 0 and not reader else 0,
+                "more": len(shared[multicast].readers) - 1 if sends and multicast >= 0 and not reader else 0,
             }
         )
     header = {
@@ -127,17 +133,17 @@ def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
         "output_blocks": collective.output_blocks(rank),
         "scratch": part.scratch,
         "slots": schedule.slots,
-        "widest": max(widths.values(), default=1),
+        "widest": max(widths.values(), default=0 if storage else 1),
         "fan": max(fan.values(), default=1),
         "work": work,
         "depth": depth,
-        "eager": eager,
+        "eager": 0 if round_ is None else round_.chunks,
         "blocks": len(blocks),
         "steps": len(steps),
         "operands": len(operands),
         "waits": len(waits),
         "connections": len(connections),
-        "multicasts": len(multicasts),
+        "multicasts": len(shared),
     }
     tables = (
         ("header", [header]),
@@ -146,7 +152,7 @@ def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
         ("operand", operands),
         ("wait", waits),
         ("connection", connections),
-        ("multicast", [{"source": m.source, "channel": m.channel, "messages": m.messages} for m in multicasts]),
+        ("multicast", [{"source": m.source, "channel": m.channel, "messages": m.messages} for m in shared]),
     )
     return Plan(
         words=b"".join(_pack(kind, records) for kind, records in tables),
@@ -182,7 +188,7 @@ def pace(schedule: Schedule) -> tuple[int, int]:
             if missing is not None:
                 stuck.setdefault(missing, []).append(block)
                 break
-            cost = _count(step) * (len(step.srcs) + len(step.dsts))
+            cost = _count(step) * (len(step.srcs) + len(step.dsts)) if step.moves else 0
             work[r] += cost
             clock[block] = max(clock[block], *(ends[event] for event in needs), 0) + cost
             leaving = [(r, d.peer, d.channel) for d in step.dsts if isinstance(d, Send)]
@@ -208,87 +214,23 @@ def _pack(kind: str, records: Sequence[dict[str, int]]) -> bytes:
     return np.fromiter(flat, np.uint32, len(records) * len(fields)).tobytes()
 
 
-def _widths(schedule: Schedule) -> dict[Connection, int]:
-    """The most chunks that one slot of each connection of the schedule holds."""
+def _connections(schedule: Schedule) -> tuple[dict[Connection, int], dict[Connection, int]]:
+    """The most chunks that one slot of each connection of the schedule holds; where messages of those without lie."""
     widths: dict[Connection, int] = {}
+    storage: dict[Connection, int] = {}
     for r, _, _, step in schedule.steps():
-        ends = [(e.peer, r, e.channel) for e in step.srcs if isinstance(e, Receive)]
-        ends += [(r, e.peer, e.channel) for e in step.dsts if isinstance(e, Send)]
-        for connection in ends:
-            widths[connection] = max(widths.get(connection, 1), _count(step))
-    return widths
-
-
-@dataclass(frozen=True, slots=True)
-class _Multicast:
-    """Connections that are always sent on together, ``messages`` times a tile: one slot holds what all of them carry.
-
-    That is what the schedule means: a step that sends on several connections waits for a slot on each.
-    """
-
-    source: int
-    channel: int
-    readers: tuple[int, ...]
-    messages: int
-
-
-def _multicasts(schedule: Schedule) -> list[_Multicast]:
-    """Those of all ranks, at most one of a rank on a channel."""
-    found: dict[tuple[int, int], _Multicast] = {}
-    for source, rank in enumerate(schedule.ranks):
-        for block in rank.thread_blocks:
-            if len(block.sends) < 2:
-                continue
-            used: dict[Send, list[int]] = {}
-            for s, step in enumerate(block.steps):
-                for target in step.dsts:
-                    if isinstance(target, Send):
-                        used.setdefault(target, []).append(s)
-            together: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-            for send, steps in used.items():
-                together.setdefault((send.channel, tuple(steps)), []).append(send.peer)
-            for (channel, when), peers in together.items():
-                if 1 < len(peers) <= _native.MOST_READERS:
-                    found.setdefault((source, channel), _Multicast(source, channel, tuple(sorted(peers)), len(when)))
-    return list(found.values())
-
-
-def _one_round(schedule: Schedule) -> tuple[dict[Connection, int], int]:
-    """Where messages begin in the senders' eager areas, if all can be sent before any is received; chunks of an area.
-
-    So it is if every connection carries one message, and a step that sends comes in its thread block after none that
-    waits or receives, nor after one that writes what it reads. Then nothing orders it after anything but those, and as
-    there are no races, it reads what the rank began with. Equal messages of a rank are one. Without places, a schedule
-    takes more than one round.
-    """
-    places: dict[Connection, int] = {}
-    most = 0
-    for source, rank in enumerate(schedule.ranks):
-        messages: dict[tuple[Span | Receive, ...], int] = {}
-        end = 0
-        for block in rank.thread_blocks:
-            written: set[tuple[str, int]] = set()
-            late = False  # it has waited, or received
-            for step in block.steps:
-                sends = [d for d in step.dsts if isinstance(d, Send)]
-                spans = [s for s in step.srcs if isinstance(s, Span)]
-                late = late or bool(step.waits) or len(spans) < len(step.srcs)
-                stale = any((s.buffer, index) in written for s in spans for index in s.indices())
-                written.update((d.buffer, index) for d in step.dsts if isinstance(d, Span) for index in d.indices())
-                if not sends:
-                    continue
-                if late or stale or step.dsts[0] != sends[0]:
-                    return {}, 0
-                if step.srcs not in messages:
-                    messages[step.srcs] = end
-                    end += _count(step)
-                for send in sends:
-                    connection = source, send.peer, send.channel
-                    if connection in places:
-                        return {}, 0
-                    places[connection] = messages[step.srcs]
-        most = max(most, end)
-    return places, most
+        for target in step.dsts:
+            if isinstance(target, Send):
+                connection = r, target.peer, target.channel
+                if target.at is not None:
+                    storage[connection] = _PUSHED if target.pushes else _PULLED
+                else:
+                    widths[connection] = max(widths.get(connection, 1), _count(step))
+        for source in step.srcs:
+            if isinstance(source, Receive) and source.at is None:
+                connection = source.peer, r, source.channel
+                widths[connection] = max(widths.get(connection, 1), _count(step))
+    return widths, storage
 
 
 def _count(step: Step) -> int:

@@ -1,9 +1,10 @@
-"""The file that ranks share. It has no name, so nothing can be left behind, and only its user's processes can open it.
+"""The files that ranks share: that of a meeting, and the arena of each.
 
-A memfd, sealed so that nobody can shrink it under our feet. Where there is none or a sandbox forbids it, a file in
-/dev/shm, else in the temporary directory: without a name from the start (O_TMPFILE) or, where the file system cannot do
-that, unlinked as soon as it is open. Its descriptor is what travels (bootstrap.py). A memfd has its full size at once,
-and only what is used takes memory; a file grows as it is used, since no file system on a disk allows one of that size.
+They have no name, so nothing can be left behind, and only their user's processes can open them. A memfd, sealed so that
+nobody can shrink it under our feet. Where there is none or a sandbox forbids it, a file in /dev/shm, else in the
+temporary directory: without a name from the start (O_TMPFILE) or, where the file system cannot do that, unlinked as
+soon as it is open. Its descriptor is what travels (bootstrap.py). A memfd has its full size at once, and only what is
+used takes memory; a file grows as it is used, since no file system on a disk allows one of that size.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,9 +31,18 @@ def create(ranks: int, stamp: str) -> int:
 
     Returns its descriptor. Raises BootstrapFailed.
     """
+    return _create(lambda descriptor: _prepared(descriptor, ranks, stamp))
+
+
+def create_arena() -> int:
+    """A new file without memory, for what a process lends to others. Returns its descriptor. Raises BootstrapFailed."""
+    return _create(lambda descriptor: descriptor)
+
+
+def _create(prepared: Callable[[int], int]) -> int:
     refused: list[str] = []
     try:
-        return _prepared(_memfd(), ranks, stamp)
+        return prepared(_memfd())
     except OSError as error:
         if error.errno not in _NO_MEMFD:
             raise _none(f"{error.strerror}", error) from error
@@ -40,7 +50,7 @@ def create(ranks: int, stamp: str) -> int:
         last = error
     for directory in _directories():
         try:
-            return _prepared(_file(directory), ranks, stamp)
+            return prepared(_file(directory))
         except OSError as error:
             refused.append(f"{directory}: {error.strerror}")
             last = error
@@ -49,10 +59,19 @@ def create(ranks: int, stamp: str) -> int:
 
 def check(descriptor: int, stamp: str) -> None:
     """Raise BootstrapFailed if this is not the file that a rank of the same meeting created."""
-    found = os.fstat(descriptor)
-    said = os.pread(descriptor, len(stamp), _native.STAMP) if stat.S_ISREG(found.st_mode) else b""
-    if found.st_uid != os.geteuid() or said != stamp.encode():
+    if not _is_ours(descriptor) or os.pread(descriptor, len(stamp), _native.STAMP) != stamp.encode():
         raise BootstrapFailed("what rank 0 sent is not the shared memory of this meeting")
+
+
+def check_arena(descriptor: int) -> None:
+    """Raise BootstrapFailed if this cannot be the arena of a rank."""
+    if not _is_ours(descriptor):
+        raise BootstrapFailed("what rank 0 sent is not the memory of a rank")
+
+
+def _is_ours(descriptor: int) -> bool:
+    found = os.fstat(descriptor)
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def _memfd() -> int:

@@ -7,7 +7,8 @@ file before the ranks meet.
 
 A process is a rank. It has a track for the calls of each communicator, where a call begins with the time that it waits
 for all ranks to enter it, and one for each thread block: there a call, and in it the steps, with gaps where a step
-waits. Arrows are messages. Times are of CLOCK_MONOTONIC, which all processes of a machine share.
+waits. A step that only says, or learns, that a message lies in an array moves no bytes. Arrows are messages. Times are
+of CLOCK_MONOTONIC, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 from hocket import _native
 from hocket._native import CallEvent, StepEvent
 from hocket.errors import InvalidArgument, caller
-from hocket.ir.schedule import Rank, Receive, Schedule, Send
+from hocket.ir.schedule import Rank, Receive, Schedule, Send, Step
 
 VARIABLE = "HOCKET_TRACE"
 MOST_CALLS = 1 << 15
@@ -143,6 +144,7 @@ class Trace:
             name = f"{schedule.name} ({call.unit * largest} B)"
             about |= {"bytes": call.unit * largest, "tile_bytes": call.tile, "tiles": call.tiles}
             about |= {"threads": call.threads, "one_round": call.one_round, "past_caches": call.streams}
+            about["in_place"] = schedule.in_place()
         if call.fault is not None:
             about["fault"] = call.fault.name
         rest = f'"cat":"call","name":{json.dumps(name)},"args":{json.dumps(about)}}}'
@@ -191,10 +193,15 @@ class _End:
 def _ends(part: Rank, block: int, step: int) -> Iterator[_End]:
     """A connection belongs to one thread block, so its messages are in the order of that."""
     steps = part.thread_blocks[block].steps
-    for end in (*steps[step].srcs, *steps[step].dsts):
-        if isinstance(end, Receive | Send):
-            users = [s for s, other in enumerate(steps) if end in other.srcs or end in other.dsts]
-            yield _End(isinstance(end, Receive), end.peer, end.channel, users.index(step), len(users))
+    for connection in _connections(steps[step]):
+        users = [s for s, other in enumerate(steps) if connection in _connections(other)]
+        yield _End(*connection, users.index(step), len(users))
+
+
+def _connections(step: Step) -> list[tuple[bool, int, int]]:
+    """Whether it receives on each, the peer, and the channel; wherever the messages lie."""
+    ends = [end for end in (*step.srcs, *step.dsts) if isinstance(end, Receive | Send)]
+    return [(isinstance(end, Receive), end.peer, end.channel) for end in ends]
 
 
 def _said(part: Rank, block: int, number: int) -> str:
@@ -205,8 +212,10 @@ def _said(part: Rank, block: int, number: int) -> str:
         "line": ", ".join(dict.fromkeys(str(where) for where in step.where)),
         "from": [source.peer for source in step.srcs if isinstance(source, Receive)],
         "to": [target.peer for target in step.dsts if isinstance(target, Send)],
+        "moves": step.moves,
     }
-    return f'"cat":"step","name":{json.dumps(step.opcode)},"args":{json.dumps(about)[:-1]},'
+    name = step.opcode if step.moves else f"{step.opcode} (moves nothing)"
+    return f'"cat":"step","name":{json.dumps(name)},"args":{json.dumps(about)[:-1]},'
 
 
 def _us(nanoseconds: int) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from hocket.collectives import BufferName
 from hocket.errors import Deadlock, InvalidSchedule, StepName, WaitKind
+from hocket.ir.chunk_dag import Span
 from hocket.ir.schedule import Receive, Schedule, Send, Step
 
 Order = list[int]
@@ -15,7 +17,8 @@ class Events:
     """The steps of a schedule, numbered, and the edges between them that do not depend on the number of slots.
 
     Step ``i`` comes after ``before[i]``: its predecessor in its thread block, the steps it waits for, and the steps
-    that send what it receives. Slots add that the k-th send of a connection comes after its (k - slots)-th receive.
+    that send what it receives. Slots add that the k-th send of a connection comes after its (k - slots)-th receive, but
+    on the connections of ``in_place``, whose messages need none.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -36,21 +39,26 @@ class Events:
                 self.position.extend(range(length))
         self.sent: dict[tuple[int, int, int], list[int]] = {}
         self.received: dict[tuple[int, int, int], list[int]] = {}
+        self.in_place: set[tuple[int, int, int]] = set()
         self.before: list[list[int]] = [[i - 1] if position else [] for i, position in enumerate(self.position)]
         for r, part in enumerate(schedule.ranks):
             first = self.first[r]
             for b, block in enumerate(part.thread_blocks):
-                received = {e: self.received.setdefault((e.peer, r, e.channel), []) for e in block.receives}
-                sent = {e: self.sent.setdefault((r, e.peer, e.channel), []) for e in block.sends}
+                received = {
+                    (e.peer, e.channel): self.received.setdefault((e.peer, r, e.channel), []) for e in block.receives
+                }
+                sent = {(e.peer, e.channel): self.sent.setdefault((r, e.peer, e.channel), []) for e in block.sends}
                 for i, step in enumerate(block.steps, first[b]):
                     if step.waits:
                         self.before[i] += [first[wait.thread_block] + wait.step for wait in step.waits]
                     for source in step.srcs:
                         if type(source) is Receive:
-                            received[source].append(i)
+                            received[source.peer, source.channel].append(i)
                     for target in step.dsts:
                         if type(target) is Send:
-                            sent[target].append(i)
+                            sent[target.peer, target.channel].append(i)
+                            if target.at is not None:
+                                self.in_place.add((r, target.peer, target.channel))
         counts = [step.count for step in self.steps]
         for connection, receives in self.received.items():
             for send, receive in zip(self.sent.get(connection, ()), receives, strict=True):
@@ -79,7 +87,8 @@ class Events:
         if len(order) == len(self.steps):
             return 1, order
         # A connection has no use for more slots than transfers, and more never hurt.
-        least, most = 2, min(limit, max(map(len, self.sent.values()), default=1))
+        lengths = [len(sends) for connection, sends in self.sent.items() if connection not in self.in_place]
+        least, most = 2, min(limit, max(lengths, default=1))
         if most > 1:
             order = self._run(most)
         if len(order) < len(self.steps):
@@ -96,6 +105,8 @@ class Events:
     def _credits(self, slots: int) -> Iterator[tuple[int, int]]:
         """Each receive that frees a slot, and the send that needs it."""
         for connection, receives in self.received.items():
+            if connection in self.in_place:
+                continue
             yield from zip(receives, self.sent.get(connection, ())[slots:], strict=False)
 
     def _run(self, slots: int) -> Order:
@@ -151,6 +162,11 @@ class Events:
         if self.rank[i] != self.rank[j]:
             return "transfer"
         return "order" if self.block[i] == self.block[j] else "wait"
+
+
+def accesses(spans: Iterable[Span], rank: int, buffer: BufferName, index: int) -> bool:
+    """Whether a chunk is in one of the spans."""
+    return any(span.rank == rank and span.buffer == buffer and index in span.indices() for span in spans)
 
 
 def _shortest(

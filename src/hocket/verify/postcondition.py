@@ -12,7 +12,7 @@ from hocket.errors import Flow, PostconditionFailed, UninitializedChunk, Where, 
 from hocket.ir.chunk_dag import ChunkDag, Kind, Span
 from hocket.ir.schedule import Narrowing, Receive, Send, Source
 from hocket.semantics import Memory, evaluate, initial_memory
-from hocket.verify.events import Events, Order
+from hocket.verify.events import Events, Order, accesses
 
 Term = int
 """An expression, by number: an input chunk, or a sum of terms from the first to the last that is rounded once."""
@@ -153,7 +153,9 @@ def check_values(events: Events, order: Order) -> tuple[Terms, tuple[Narrowing, 
     terms = Terms(schedule.collective, [rank.scratch for rank in schedule.ranks])
     memory = terms.memory
     # Lists, because no more is in flight than there are slots, and there are many connections.
-    queues: dict[tuple[int, int, int], list[list[Term]]] = {key: [] for key in events.sent}
+    queues: dict[tuple[int, int, int], list[list[Term]]] = {
+        key: [] for key in events.sent if key not in events.in_place
+    }
     narrow: dict[tuple[int, int], Where | None] = {}
     chunks = schedule.collective.chunks
     place = terms.place
@@ -162,24 +164,29 @@ def check_values(events: Events, order: Order) -> tuple[Terms, tuple[Narrowing, 
 
     def fetch(source: Source) -> list[Term]:
         if isinstance(source, Receive):
-            return queues[source.peer, rank, source.channel].pop(0)
-        values = source.get(memory[rank][source.buffer])
+            if source.at is None:
+                return queues[source.peer, rank, source.channel].pop(0)
+            source = source.at
+        values = source.get(memory[source.rank][source.buffer])
         if None in values:
             missing = source.indices()[values.index(None)]
             where = steps[number].where
-            raise UninitializedChunk(rank, source.buffer, missing, where[0] if where else None)
+            raise UninitializedChunk(source.rank, source.buffer, missing, where[0] if where else None)
         return values  # type: ignore[return-value]
 
     for number in order:
         step, rank = steps[number], ranks[number]
+        if not step.moves:
+            continue
         terms.step = number
         values = evaluate(step.srcs, fetch, terms.combine)
         for target in step.dsts:
-            if type(target) is Send:
-                queues[rank, target.peer, target.channel].append(values)
-                continue
-            assert not isinstance(target, Send)
-            target.set(memory[rank][target.buffer], values)
+            if isinstance(target, Send):
+                if target.at is None:
+                    queues[rank, target.peer, target.channel].append(values)
+                    continue
+                target = target.at
+            target.set(memory[target.rank][target.buffer], values)
             if target.buffer == "sc" or chunks == 1:
                 continue
             for index, value in zip(target.indices(), values, strict=True):
@@ -190,16 +197,12 @@ def check_values(events: Events, order: Order) -> tuple[Terms, tuple[Narrowing, 
         flows = []
         for i in order:
             step = events.steps[i]
-            if events.rank[i] == rank and step.where and _writes(step.dsts, buffer, index):
+            if step.where and accesses(step.writes(), rank, buffer, index):
                 flows.append(Flow(step.where[0], f"{step} writes it"))
         return tuple(flows[-5:])
 
     _check_outputs(terms, history)
     return terms, tuple(Narrowing(value, location, narrow[value, location]) for value, location in sorted(narrow))
-
-
-def _writes(operands: tuple[object, ...], buffer: BufferName, index: int) -> bool:
-    return any(isinstance(o, Span) and o.buffer == buffer and index in o.indices() for o in operands)
 
 
 def _check_outputs(terms: Terms, history: Callable[[int, BufferName, int], tuple[Flow, ...]]) -> None:

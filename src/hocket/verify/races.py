@@ -1,11 +1,19 @@
 """Races: two accesses to one chunk, at least one a write, that neither waits nor transfers order.
 
 Order that comes only from slots being full does not count: such a schedule is safe only because slots are few. Memory
-is touched by its own rank alone (storage fifo), so a clock over the thread blocks of one rank answers nearly always;
-where it does not, the same clock is carried through all ranks.
+is touched by its own rank, so that a clock over the thread blocks of one rank answers nearly always; where it does not,
+the same clock is carried through all ranks.
+
+Where a message lies in place, the step at its other end touches the memory too, a *visit*. On the own rank, what reads
+the message begins after the step that offers it, and what stores it has ended before the step that learns of it. No
+visit is before the rank begins or after it leaves the call: that is what beginning and leaving mean.
 """
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,26 +21,68 @@ from numpy.typing import NDArray
 from hocket.collectives import BufferName
 from hocket.errors import Race
 from hocket.ir.chunk_dag import Span
-from hocket.ir.schedule import Schedule
+from hocket.ir.schedule import Receive, Schedule, Send
 from hocket.semantics import Place
-from hocket.verify.events import Events, Order
+from hocket.verify.events import Events, Order, accesses
 
 Clock = NDArray[np.int32]
 """For each thread block of a rank the last step that is known to have finished; -1 for none."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """Step ``step`` of another rank reads a span of this one, once ``begins`` has, or writes it before ``ends`` has."""
+
+    step: int
+    span: Span
+    begins: int | None
+    ends: int | None
+
+
 def check_races(events: Events, order: Order) -> None:
     """Raise Race for the first unordered pair of accesses, in the order of an execution."""
+    visits = _visits(events)
+    visited: dict[int, set[int]] = {}
+    for rank, steps in enumerate(visits):
+        for i in steps:
+            visited.setdefault(i, set()).add(rank)
     by_rank: list[list[int]] = [[] for _ in events.schedule.ranks]
     for i in order:
         by_rank[events.rank[i]].append(i)
+        for rank in visited.get(i, ()):
+            by_rank[rank].append(i)
     for rank, numbers in enumerate(by_rank):
-        suspects = _suspects(events, rank, numbers)
-        if suspects:
-            known = _known_everywhere(events, order, rank)
-            for first, second, span in suspects:
-                if known[second][events.block[first]] < events.position[first]:
-                    raise _race(events, first, second, span)
+        known: dict[int, list[Clock]] = {}  # by the rank of the first step
+        for first, second, span in _suspects(events, rank, numbers, visits[rank]):
+            home = events.rank[first]
+            if home not in known:
+                known[home] = _known_everywhere(events, order, home)
+            if known[home][second][events.block[first]] < events.position[first]:
+                raise _race(events, first, second, span)
+
+
+def _visits(events: Events) -> list[dict[int, list[_Visit]]]:
+    """For each rank the visits to its memory, by their steps; reads come first."""
+    found: list[dict[int, list[_Visit]]] = [{} for _ in events.schedule.ranks]
+    if not events.in_place:
+        return found
+    messages: Counter[tuple[bool, int, int, int]] = Counter()  # of each connection, sent or received so far
+    for i, (step, rank) in enumerate(zip(events.steps, events.rank, strict=True)):
+        for source in step.srcs:
+            if type(source) is Receive and source.at is not None:
+                connection = source.peer, rank, source.channel
+                if source.pulls:
+                    offer = events.sent[connection][messages[False, *connection]]
+                    found[source.peer].setdefault(i, []).append(_Visit(i, source.at, offer, None))
+                messages[False, *connection] += 1
+        for target in step.dsts:
+            if type(target) is Send and target.at is not None:
+                connection = rank, target.peer, target.channel
+                if target.pushes:
+                    notice = events.received[connection][messages[True, *connection]]
+                    found[target.peer].setdefault(i, []).append(_Visit(i, target.at, None, notice))
+                messages[True, *connection] += 1
+    return found
 
 
 def _known_everywhere(events: Events, order: Order, rank: int) -> list[Clock]:
@@ -72,21 +122,77 @@ def both_orders(schedule: Schedule, race: Race) -> tuple[list[Place], list[Place
     return found[0], found[1]
 
 
-def _suspects(events: Events, rank: int, numbers: list[int]) -> list[tuple[int, int, Span]]:
-    """Pairs of conflicting accesses that the clocks of the rank's thread blocks do not order."""
+_Access = tuple[int, int | None]
+"""A step, and a step of the rank by whose end it has ended: itself, the one that learns of what it stores, or none."""
+
+_Begin = tuple[int, int, Clock]
+"""A thread block, a position there, and a clock: what has ended before a step begins."""
+
+
+def _suspects(
+    events: Events, rank: int, numbers: list[int], visits: dict[int, list[_Visit]]
+) -> Iterator[tuple[int, int, Span]]:
+    """Pairs of conflicting accesses to the rank's memory that the clocks of its thread blocks do not order.
+
+    ``numbers``: its steps and those that visit it, in order.
+    """
     first = events.first[rank]
     blocks = len(first)
-    if blocks == 1:
-        return []
-    waited = {first[w.thread_block] + w.step for i in numbers for w in events.steps[i].waits}
+    if blocks == 1 and not visits:
+        return
+    rank_of, block_of, position = events.rank, events.block, events.position
+    own = [i for i in numbers if rank_of[i] == rank]
+    waited = {first[w.thread_block] + w.step for i in own for w in events.steps[i].waits}
+    waited.update(visit.begins for found in visits.values() for visit in found if visit.begins is not None)
     nothing = np.full(blocks, -1, np.int32)  # shared by all that know nothing, never written
     clocks: list[Clock] = [nothing] * blocks
     finished: dict[int, Clock] = {}  # of those that are waited for and know something
-    wrote: dict[BufferName, dict[int, int]] = {"in": {}, "out": {}, "sc": {}}
-    readers: dict[BufferName, dict[int, list[int]]] = {"in": {}, "out": {}, "sc": {}}
-    found: list[tuple[int, int, Span]] = []
-    block_of, position = events.block, events.position
+    wrote: dict[BufferName, dict[int, _Access]] = {"in": {}, "out": {}, "sc": {}}
+    readers: dict[BufferName, dict[int, list[_Access]]] = {"in": {}, "out": {}, "sc": {}}
+
+    def ordered(last: _Access, access: _Access, begin: _Begin | None) -> bool:
+        ends = last[1]
+        if last[0] == access[0]:
+            return True
+        if ends is None or begin is None:
+            return False
+        block, at, clock = begin
+        other = block_of[ends]
+        return position[ends] < at if other == block else bool(clock[other] >= position[ends])
+
+    def read(span: Span, access: _Access, begin: _Begin | None) -> Iterator[tuple[int, int, Span]]:
+        writer, reading = wrote[span.buffer], readers[span.buffer]
+        for index in span.indices():
+            last = writer.get(index)
+            if last is not None and not ordered(last, access, begin):
+                yield last[0], access[0], Span(rank, span.buffer, index)
+            earlier = reading.get(index)
+            if earlier is None:
+                reading[index] = [access]
+            else:
+                earlier.append(access)
+
+    def write(span: Span, access: _Access, begin: _Begin | None) -> Iterator[tuple[int, int, Span]]:
+        writer, reading = wrote[span.buffer], readers[span.buffer]
+        for index in span.indices():
+            last = writer.get(index)
+            if last is not None and not ordered(last, access, begin):
+                yield last[0], access[0], Span(rank, span.buffer, index)
+            for last in reading.pop(index, ()):
+                if not ordered(last, access, begin):
+                    yield last[0], access[0], Span(rank, span.buffer, index)
+            writer[index] = access
+
     for i in numbers:
+        if rank_of[i] != rank:
+            for visit in visits[i]:
+                if visit.begins is None:
+                    yield from write(visit.span, (i, visit.ends), None)
+                else:
+                    offer = visit.begins
+                    begin = block_of[offer], position[offer], finished.get(offer, nothing)
+                    yield from read(visit.span, (i, None), begin)
+            continue
         step, block = events.steps[i], block_of[i]
         clock = clocks[block]
         for wait in step.waits:
@@ -97,38 +203,22 @@ def _suspects(events: Events, rank: int, numbers: list[int]) -> list[tuple[int, 
                 elif known is not None:
                     np.maximum(clock, known, out=clock)
                 clock[wait.thread_block] = wait.step
-        for source in step.srcs:
-            if type(source) is Span:
-                writer, reading = wrote[source.buffer], readers[source.buffer]
-                for index in source.indices():
-                    last = writer.get(index)
-                    if last is not None and block_of[last] != block and clock[block_of[last]] < position[last]:
-                        found.append((last, i, Span(rank, source.buffer, index)))
-                    earlier = reading.get(index)
-                    if earlier is None:
-                        reading[index] = [i]
-                    else:
-                        earlier.append(i)
-        for target in step.dsts:
-            if type(target) is Span:
-                writer, reading = wrote[target.buffer], readers[target.buffer]
-                for index in target.indices():
-                    last = writer.get(index)
-                    if last is not None and block_of[last] != block and clock[block_of[last]] < position[last]:
-                        found.append((last, i, Span(rank, target.buffer, index)))
-                    for last in reading.pop(index, ()):
-                        if block_of[last] != block and clock[block_of[last]] < position[last]:
-                            found.append((last, i, Span(rank, target.buffer, index)))
-                    writer[index] = i
+        if step.moves:
+            access, begin = (i, i), (block, position[i], clock)
+            for source in step.srcs:
+                if type(source) is Span:
+                    yield from read(source, access, begin)
+            for target in step.dsts:
+                if type(target) is Span:
+                    yield from write(target, access, begin)
         if clock is not nothing and i in waited:
             finished[i] = clock.copy()
-    return found
 
 
 def _race(events: Events, first: int, second: int, span: Span) -> Race:
     def access(i: int) -> str:
         (index,) = span.indices()
-        return "writes" if _touches(events.steps[i].dsts, span.buffer, index) else "reads"
+        return "writes" if accesses(events.steps[i].writes(), span.rank, span.buffer, index) else "reads"
 
     return Race(
         span.rank,
@@ -139,7 +229,3 @@ def _race(events: Events, first: int, second: int, span: Span) -> Race:
         access(first),
         access(second),
     )
-
-
-def _touches(operands: tuple[object, ...], buffer: BufferName, index: int) -> bool:
-    return any(isinstance(o, Span) and o.buffer == buffer and index in o.indices() for o in operands)

@@ -1,0 +1,124 @@
+#include "arena.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+#include <new>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace hocket {
+namespace {
+
+constexpr u64 kFirstExtent = 16 << 20;
+
+}  // namespace
+
+Arena::~Arena() {
+    for (u64 e = 0; e < extended_; ++e) ::munmap(extents_[e].base, extents_[e].bytes);
+    ::close(descriptor_);
+}
+
+char* Arena::allocate(u64 bytes) {
+    bytes = whole_pages(std::max(bytes, u64(1)));
+    if (bytes == 0 || bytes > kFileBytes) {
+        errno = ENOMEM;
+        return nullptr;
+    }
+    const auto fits = [&](const auto& range) { return range.second >= bytes; };
+    auto found = std::find_if(free_.begin(), free_.end(), fits);
+    if (found == free_.end()) {
+        if (!grow(bytes)) return nullptr;
+        found = std::prev(free_.end());
+    }
+    const auto [place, length] = *found;
+    Extent& extent = extent_of(place);
+    const u64 end = place - extent.place + bytes;
+    if (end > extent.backed) {
+        if (const int failed = reserve(descriptor_, extent.place + extent.backed, end - extent.backed)) {
+            errno = failed;
+            return nullptr;
+        }
+        extent.backed = end;
+    }
+    free_.erase(found);
+    if (length > bytes) free_.emplace(place + bytes, length - bytes);
+    return extent.base + (place - extent.place);
+}
+
+void Arena::release(char* at, u64 bytes) {
+    u64 first = place(at), end = first + whole_pages(std::max(bytes, u64(1)));
+    {
+        const std::lock_guard<std::mutex> held(keeping_);
+        if (std::any_of(kept_.begin(), kept_.end(), [&](u64 kept) { return kept - first < end - first; })) return;
+    }
+    const Extent& extent = extent_of(first);
+    auto next = free_.lower_bound(first);
+    if (next != free_.end() && next->first == end && end < extent.place + extent.bytes) {
+        end += next->second;
+        next = free_.erase(next);
+    }
+    if (next != free_.begin()) {
+        const auto before = std::prev(next);
+        if (before->first + before->second == first && first > extent.place) {
+            before->second = end - before->first;
+            return;
+        }
+    }
+    free_.emplace_hint(next, first, end - first);
+}
+
+u64 Arena::place(const char* at) const {
+    const u64 extended = __atomic_load_n(&extended_, __ATOMIC_ACQUIRE);  // pairs with `grow`, in another thread
+    for (u64 e = 0; e < extended; ++e) {
+        const u64 skip = u64(at - extents_[e].base);
+        if (skip < extents_[e].bytes) return extents_[e].place + skip;
+    }
+    return kNowhere;
+}
+
+void Arena::keep(u64 place) {
+    const std::lock_guard<std::mutex> held(keeping_);
+    kept_.push_back(place);
+}
+
+void Arena::forked() {
+    for (u64 e = 0; e < extended_; ++e)
+        ::mmap(extents_[e].base, extents_[e].backed, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, descriptor_,
+               off_t(extents_[e].place));
+    free_.clear();
+    extended_ = 0;
+}
+
+bool Arena::grow(u64 bytes) {
+    const Extent last = extended_ == 0 ? Extent{} : extents_[extended_ - 1];
+    const u64 place = last.place + last.bytes;
+    // A limit on address space may leave room for less.
+    for (const u64 length : {std::max({bytes, place, kFirstExtent}), bytes}) {
+        if (extended_ == kMostExtents) break;
+        void* at = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, off_t(place));
+        if (at == MAP_FAILED) continue;
+        extents_[extended_] = {static_cast<char*>(at), place, length, 0};
+        __atomic_store_n(&extended_, extended_ + 1, __ATOMIC_RELEASE);  // pairs with `place`
+        free_.emplace(place, length);
+        return true;
+    }
+    errno = ENOMEM;
+    return false;
+}
+
+Arena::Extent& Arena::extent_of(u64 place) {
+    u64 e = 0;
+    while (place - extents_[e].place >= extents_[e].bytes) ++e;
+    return extents_[e];
+}
+
+Loan::Loan(Arena& arena, u64 bytes) : arena_(arena), bytes_(bytes), at_(arena.allocate(bytes)) {
+    if (at_ == nullptr) throw std::bad_alloc();
+}
+
+Loan::~Loan() {
+    if (arena_.place(at_) != kNowhere) arena_.release(at_, bytes_);  // not in a child after fork
+}
+
+}  // namespace hocket

@@ -1,0 +1,107 @@
+"""How messages lie in shared memory: which connections share their slots, and which schedules take one round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hocket.ir.chunk_dag import Span
+from hocket.ir.schedule import Receive, Schedule, Send
+
+MOST_READERS = 31
+"""Of a multicast (native/core/slots.h)."""
+
+EAGER_BYTES = 16 << 10
+"""Of a rank's messages, up to which a call can take one round (native/cpu/memory.h)."""
+
+Connection = tuple[int, int, int]
+"""(source rank, destination rank, channel)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Multicast:
+    """Connections that are always sent on together, ``messages`` times a tile: one slot holds what all of them carry.
+
+    That is what the schedule means: a step that sends on several connections waits for a slot on each.
+    """
+
+    source: int
+    channel: int
+    readers: tuple[int, ...]
+    messages: int
+
+
+def multicasts(schedule: Schedule) -> list[Multicast]:
+    """Those of all ranks, at most one of a rank on a channel."""
+    found: dict[tuple[int, int], Multicast] = {}
+    for source, rank in enumerate(schedule.ranks):
+        for block in rank.thread_blocks:
+            if len(block.sends) < 2:
+                continue
+            used: dict[Send, list[int]] = {}
+            for s, step in enumerate(block.steps):
+                for target in step.dsts:
+                    if isinstance(target, Send) and target.at is None:
+                        used.setdefault(target, []).append(s)
+            together: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+            for send, steps in used.items():
+                together.setdefault((send.channel, tuple(steps)), []).append(send.peer)
+            for (channel, when), peers in together.items():
+                if 1 < len(peers) <= MOST_READERS:
+                    found.setdefault((source, channel), Multicast(source, channel, tuple(sorted(peers)), len(when)))
+    return list(found.values())
+
+
+def stored_once(schedule: Schedule) -> set[tuple[int, Send]]:
+    """The ends, each with its rank, that cost a step no store: another reader of a multicast has the same slot."""
+    return {(m.source, Send(reader, m.channel)) for m in multicasts(schedule) for reader in m.readers[1:]}
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """All messages of a schedule that sends before it receives: where they begin in the senders' eager areas.
+
+    ``chunks``: those of an area.
+    """
+
+    places: Mapping[Connection, int]
+    chunks: int
+
+
+def one_round(schedule: Schedule) -> Round | None:
+    """The messages of a schedule, if all can be sent before any is received.
+
+    So it is if every connection carries one message, and a step that sends comes in its thread block after none that
+    waits or receives, nor after one that writes what it reads. Then nothing orders it after anything but those, and as
+    there are no races, it reads what the rank began with. Equal messages of a rank are one.
+    """
+    if schedule.in_place():
+        return None
+    places: dict[Connection, int] = {}
+    most = 0
+    for source, rank in enumerate(schedule.ranks):
+        messages: dict[tuple[Span | Receive, ...], int] = {}
+        end = 0
+        for block in rank.thread_blocks:
+            written: set[tuple[str, int]] = set()
+            late = False  # it has waited, or received
+            for step in block.steps:
+                sends = [d for d in step.dsts if isinstance(d, Send)]
+                spans = [s for s in step.srcs if isinstance(s, Span)]
+                late = late or bool(step.waits) or len(spans) < len(step.srcs)
+                stale = any((s.buffer, index) in written for s in spans for index in s.indices())
+                written.update((d.buffer, index) for d in step.dsts if isinstance(d, Span) for index in d.indices())
+                if not sends:
+                    continue
+                if late or stale or step.dsts[0] != sends[0]:
+                    return None
+                if step.srcs not in messages:
+                    messages[step.srcs] = end
+                    end += step.count or 0
+                for send in sends:
+                    connection = source, send.peer, send.channel
+                    if connection in places:
+                        return None
+                    places[connection] = messages[step.srcs]
+        most = max(most, end)
+    return Round(places, most) if most else None

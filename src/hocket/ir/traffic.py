@@ -1,0 +1,111 @@
+"""Memory traffic: the bytes that a call loads and stores, counted in its schedule (YHCCL, section 2.1: the data access
+volume). The runtime counts the same while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hocket.collectives import AllToAll
+from hocket.ir.chunk_dag import Span
+from hocket.ir.geometry import bounds, chunk_length, output_units
+from hocket.ir.memory import apart as lying_apart
+from hocket.ir.messages import EAGER_BYTES, one_round, stored_once
+from hocket.ir.schedule import Destination, Schedule, Send, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes loaded and bytes stored by instructions: by k sources and m destinations, k and m times what each has.
+
+    Slots count; one that several ranks read is stored once. What waiting and calling cost does not, nor copies of whole
+    arrays before and after a call, for a schedule that cannot work on them where they lie.
+    """
+
+    loaded: int = 0
+    stored: int = 0
+
+    @property
+    def moved(self) -> int:
+        """Both: YHCCL's data access volume."""
+        return self.loaded + self.stored
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(self.loaded + other.loaded, self.stored + other.stored)
+
+    def __sub__(self, other: Traffic) -> Traffic:
+        return Traffic(self.loaded - other.loaded, self.stored - other.stored)
+
+
+def traffic(
+    schedule: Schedule,
+    n: int,
+    itemsize: int,
+    *,
+    apart: bool = True,
+    tile: int | None = None,
+    units: Sequence[Sequence[int]] | None = None,
+) -> tuple[Traffic, ...]:
+    """What each rank moves in a call on units of ``n`` elements of ``itemsize`` bytes, exactly as the runtime runs it.
+
+    ``apart``: the arrays lie apart; it tells only where the schedule is in-place. ``tile``: as given to the call; it
+    tells only which calls take one round. ``units``: elements of each unit of each rank's input, where they are not
+    all n; n is then the longest of them.
+    """
+    collective = schedule.collective
+    if not itemsize or 64 % itemsize:
+        n, itemsize = n * itemsize, 1
+        units = None if units is None else [[length * itemsize for length in rank] for rank in units]
+    lengths = {"in": units, "out": None if units is None else output_units(collective, units)}
+    chunk = chunk_length(collective.chunks, n, itemsize)
+    free = stored_once(schedule)
+    pairwise = units is not None and isinstance(collective, AllToAll)
+    once = None if pairwise else one_round(schedule)
+    if once is not None:
+        # The runtime's tile is the power of two that holds a chunk, if the messages of a rank have room.
+        least = max(64, 1 << (chunk * itemsize - 1).bit_length()) if tile is None else tile
+        if least < chunk * itemsize or once.chunks * least > EAGER_BYTES:
+            once = None
+
+    def bytes_of(rank: int, step: Step, destinations: Sequence[Destination]) -> int:
+        """Of one operand: of each chunk as much as the shortest local operand has."""
+        spans = [operand for operand in (*step.srcs, *destinations) if type(operand) is Span]
+        total = 0
+        for j in range(step.count or 0):
+            least = chunk
+            for span in spans:
+                if span.buffer == "sc":
+                    continue
+                given = lengths[span.buffer]
+                own = None if given is None else given[rank]
+                place = bounds(collective, n, itemsize, span.index + j * span.stride, own)
+                least = min(least, place.stop - place.start)
+            total += least
+        return total * itemsize
+
+    def of_rank(rank: int) -> Traffic:
+        part = schedule.ranks[rank]
+        loaded = stored = 0
+        if apart and collective.alias(rank) is not None and not schedule.in_place():
+            part = lying_apart(collective, rank, part) or part
+        sent = set()
+        for block in part.thread_blocks:
+            for step in block.steps:
+                if not step.moves:
+                    continue
+                targets = [target for target in step.dsts if type(target) is Span or (rank, target) not in free]
+                if once is None:
+                    groups = [targets]
+                else:
+                    groups = [[d for d in step.dsts if type(d) is Span]]
+                    if isinstance(step.dsts[0], Send) and step.srcs not in sent:
+                        sent.add(step.srcs)
+                        groups.append([step.dsts[0]])
+                for group in groups:
+                    if group:
+                        size = bytes_of(rank, step, group)
+                        loaded += len(step.srcs) * size
+                        stored += len(group) * size
+        return Traffic(loaded, stored)
+
+    return tuple(of_rank(rank) for rank in range(collective.size))

@@ -1,0 +1,68 @@
+"""The arena of this process: arrays that other ranks read and write in place (``Communicator.empty``)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from hocket import _native
+from hocket.errors import InvalidArgument, WrongType, caller
+from hocket.runtime import segments
+from hocket.runtime.buffers import Array, name_of
+
+_own: _native.Arena | None = None
+
+
+def own() -> _native.Arena:
+    """The one of this process, made when first needed. Raises BootstrapFailed where there is no shared memory."""
+    global _own
+    if _own is None:
+        _own = _native.Arena(segments.create_arena())
+    return _own
+
+
+def empty(shape: object, dtype: object) -> Array:
+    """See ``Communicator.empty``."""
+    try:
+        kind = np.dtype(dtype)  # type: ignore[call-overload]
+    except TypeError as error:
+        raise WrongType(f"dtype must be a NumPy type, not {dtype!r}", caller()) from error
+    if kind.hasobject:
+        raise WrongType(f"dtype is {kind}: references mean nothing in another process", caller())
+    lengths = _lengths(shape)
+    return np.ndarray(lengths, kind, memoryview(own().allocate(_bytes(lengths, kind.itemsize))))
+
+
+def _lengths(shape: object) -> tuple[int, ...]:
+    given = shape if isinstance(shape, Sequence) and not isinstance(shape, str) else (shape,)
+    found = []
+    for length in given:
+        if isinstance(length, bool) or not isinstance(length, int | np.integer):
+            raise WrongType(f"shape must be an integer or a sequence of them, not {name_of(shape)} {shape!r}", caller())
+        if length < 0:
+            raise InvalidArgument(f"shape must not be negative, not {shape!r}", caller())
+        found.append(int(length))
+    return tuple(found)
+
+
+def _bytes(lengths: Sequence[int], itemsize: int) -> int:
+    """Raises MemoryError for more than there ever is."""
+    size = itemsize
+    for length in lengths:
+        size *= length
+    if size > _native.FILE_BYTES:
+        raise MemoryError(f"an array of {size} bytes")
+    return size
+
+
+def _forget_in_child() -> None:
+    """What this process has inherited is its own from here on; what it makes, it makes in an arena of its own."""
+    global _own
+    if _own is not None:
+        _own.forked()
+        _own = None
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

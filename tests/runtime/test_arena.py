@@ -1,0 +1,494 @@
+"""Arrays that ranks lend each other: where they lie, and collectives on them, against the reference and NumPy."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import itertools
+import os
+import random
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import hocket
+from hocket import Communicator, Handle, _native
+from hocket.algorithms import direct
+from hocket.errors import (
+    CallMismatch,
+    CommunicatorDead,
+    InvalidArgument,
+    PeerFailed,
+    PeerRefused,
+    RankFailed,
+    WrongType,
+)
+from hocket.runtime import arena, segments
+from hocket.runtime.execution import EAGER, Endpoint
+from hocket.runtime.plan import lower
+from hocket.tuning import NAMED, lending_program
+from tests.property.programs import random_case
+from tests.runtime.cases import PAIRS, Run, check
+from tests.runtime.test_known import long_way
+from tests.runtime.test_segments import refuse_memfd
+
+Array = NDArray[np.generic]
+
+PAGE = 4096
+
+
+def address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def test_an_array_is_plain_memory() -> None:
+    with hocket.init() as comm:
+        for shape, dtype in itertools.product(
+            (0, 7, (3, 5), (2, 0, 4), np.int64(9)), ("int8", "complex128", "S3", "i1,f8")
+        ):
+            array = comm.empty(shape, dtype)
+            like = np.empty(shape, dtype)
+            assert (array.shape, array.dtype) == (like.shape, like.dtype)
+            assert array.flags.c_contiguous
+            assert array.flags.writeable
+            assert address(array) % PAGE == 0
+            assert array.size == 0 or arena.own().holds(array)
+        assert comm.empty(3).dtype == np.float64
+
+
+def test_memory_is_used_again_once_the_last_view_is_gone() -> None:
+    with hocket.init() as comm:
+        first = comm.empty(10_000, np.uint8)
+        where, view = address(first), first[5_000:]
+        del first
+        other = comm.empty(10_000, np.uint8)
+        assert address(other) != where
+        del view
+        assert address(comm.empty(10_000, np.uint8)) == where
+
+
+def test_arrays_never_share_memory() -> None:
+    """Whatever is allocated and given back, in whatever order."""
+    rng = random.Random(1)
+    with hocket.init() as comm:
+        arrays: dict[int, tuple[NDArray[np.uint8], int]] = {}
+        for turn in range(3000):
+            if arrays and rng.random() < 0.48:
+                array, value = arrays.pop(rng.choice(list(arrays)))
+                assert (array == value).all()
+            else:
+                array = comm.empty(rng.choice((1, 4096, 5000, 40_000, 300_000)), np.uint8)
+                array[:] = turn % 251
+                arrays[turn] = array, turn % 251
+        assert all((array == value).all() for array, value in arrays.values())
+
+
+def test_an_array_outlives_its_communicator() -> None:
+    comm = hocket.init()
+    array = comm.empty(5)
+    comm.close()
+    array[:] = 3
+    assert array.sum() == 15
+    with pytest.raises(CommunicatorDead, match="it was closed"):
+        comm.empty(5)
+
+
+def test_what_cannot_be_allocated() -> None:
+    with hocket.init() as comm:
+        for shape in ("3", 2.5, (2, None), True):
+            with pytest.raises(WrongType, match="shape must be an integer or a sequence of them"):
+                comm.empty(shape)  # type: ignore[call-overload]
+        with pytest.raises(InvalidArgument, match="shape must not be negative"):
+            comm.empty((2, -1))
+        with pytest.raises(WrongType, match="references mean nothing in another process"):
+            comm.empty(3, object)
+        with pytest.raises(WrongType, match="dtype must be a NumPy type, not 'float33'"):
+            comm.empty(3, "float33")
+        for shape in (1 << 50, 1 << 70):
+            with pytest.raises(MemoryError):
+                comm.empty(shape)
+
+
+def full(comm: Communicator) -> None:
+    """A file that may not grow is what full memory is: an error, and what is there goes on working."""
+    refuse_memfd(setattr)
+    arena._own = None
+    with hocket.init() as other:
+        x = other.empty(100_000, np.uint8)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+        with pytest.raises(MemoryError):
+            other.empty(2 << 20, np.uint8)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        x[:] = comm.rank
+        other.all_reduce(x)
+        assert (x == comm.size * (comm.size - 1) / 2).all()
+
+
+def test_full_memory_is_an_error() -> None:
+    hocket.spawn(full, 2)
+
+
+def test_a_child_has_arrays_of_its_own() -> None:
+    with hocket.init() as comm:
+        array = comm.empty(5_000, np.uint8)
+        array[:] = 1
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                ours = bool((array == 1).all())
+                array[:] = 2
+                with hocket.init() as own:
+                    more = own.empty(1 << 20, np.uint8)
+                    more[:] = 3
+                    del array
+                    gc.collect()
+                code = 0 if ours and (more == 3).all() else 1
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert (array == 1).all()
+        assert arena.own().holds(comm.empty(3))
+
+
+def test_there_is_no_memory_for_an_arena(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(segments, "_memfd", none)
+    monkeypatch.setattr(arena, "_own", None)
+    with pytest.raises(hocket.errors.BootstrapFailed, match="there is no shared memory"):
+        arena.own()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Calls
+
+
+@contextmanager
+def ways() -> Iterator[list[int]]:
+    """The ways of the calls that took the long way and moved messages in arrays: 1 in place, 2 apart."""
+    found: list[int] = []
+    end = Endpoint._end
+
+    def spy(self: Endpoint, outcome: _native.Outcome | None, *arguments: object) -> object:
+        if outcome is not None:
+            found.append(outcome.way)
+        return end(self, outcome, *arguments)  # type: ignore[arg-type]
+
+    with mock.patch.object(Endpoint, "_end", spy):
+        yield found
+
+
+def private(size: int, dtype: str) -> NDArray[np.generic]:
+    return np.empty(size, dtype)
+
+
+def call(comm: Communicator, name: str, n: int, root: int, forms: str, allocate: list[Callable[..., Array]]) -> None:
+    """A collective on blocks of n numbers; its form on rank r is ``forms[r % len(forms)]``: "i" in place, "a" apart."""
+    p, r = comm.size, comm.rank
+    own = forms[r % len(forms)] == "i"
+    cuts = name in ("reduce_scatter", "all_to_all", "scatter")
+    reads, writes = name not in ("broadcast", "scatter") or r == root, name not in ("reduce", "gather") or r == root
+    inputs = [(np.arange(n * (p if cuts else 1)) * 7 + 11 * q) % 23 for q in range(p)]
+    pairs = list(zip(range(p), inputs, strict=True))
+    if name in ("all_reduce", "reduce"):
+        result = sum(inputs)
+    elif name in ("all_gather", "gather"):
+        result = np.concatenate(inputs)
+    elif name == "reduce_scatter":
+        result = sum(inputs)[r * n : (r + 1) * n]
+    elif name == "all_to_all":
+        result = np.concatenate([x[r * n : (r + 1) * n] for _, x in pairs])
+    else:
+        result = inputs[root][r * n : (r + 1) * n] if cuts else inputs[root]
+    new = allocate[r % len(allocate)]
+    x = new(len(inputs[r]), "float32") if reads else None
+    out = new(len(result), "float32") if writes else None
+    if own and reads and writes:
+        whole = new(max(len(inputs[r]), len(result)), "float32")
+        block = whole[r * n : (r + 1) * n]
+        x = block if len(inputs[r]) < len(whole) else whole
+        out = block if len(result) < len(whole) else whole
+    options = {"root": root} if name in ("broadcast", "reduce", "gather", "scatter") else {}
+    for _ in range(3):  # the long way, then the short one
+        if x is not None:
+            x[:] = inputs[r]
+        found = getattr(comm, name)(x, out, **options)
+        assert (found is None) == (not writes)
+        assert found is None or (found == result).all(), (name, n, r, p, forms)
+        assert x is None or (own and writes) or (x == inputs[r]).all(), ("x was written", name, n, r)
+    again = getattr(comm, name)(x, out, async_=True, **options)
+    assert isinstance(again, Handle)
+    again.wait()
+
+
+def every_collective(comm: Communicator, sizes: list[int], file: bool) -> None:
+    if file:
+        refuse_memfd(setattr)
+        arena._own = None
+        comm = hocket.init()
+    p = comm.size
+    lent, mixed = [comm.empty], [comm.empty, private]
+    for number, (name, n) in enumerate(itertools.product(NAMED, sizes)):
+        root = number % p
+        for forms in ("i", "a", "ia"):
+            with ways() as found:
+                call(comm, name, n, root, forms, lent)  # type: ignore[arg-type]
+            alone = name in ("broadcast", "reduce", "gather", "scatter")  # only the root has both arrays
+            blocks = 1 if name in ("all_reduce", "broadcast", "reduce") else p
+            large = 4 * n * blocks > EAGER and p > 1
+            way = 2 if forms == "a" or (alone and forms[root % len(forms)] == "a") else 1
+            some = forms == "ia" and not alone and p > 1
+            here = 0 if not large or some or (name == "all_to_all" and way == 1) else way
+            assert set(found) == ({here} if here else set()), (name, n, forms, found)
+        for forms in ("i", "a"):
+            with ways() as found:
+                call(comm, name, n, root, forms, mixed)  # type: ignore[arg-type]
+            assert p == 1 or not any(found), (name, n, forms, found)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
+def test_every_collective_in_every_form(ranks: int) -> None:
+    hocket.spawn(every_collective, ranks, ([1, 501, 20_011] if ranks < 5 else [5_003], False))
+
+
+def test_every_collective_in_files() -> None:
+    hocket.spawn(every_collective, 2, ([20_011], True))
+
+
+def schedules(comm: Communicator, count: int, threads: int) -> None:
+    """Direct programs with every type and size, and random ones: the bits of the reference."""
+    p = comm.size
+    runs: list[Run] = []
+    combining = [
+        program.compile(storage="peer", instances=threads)
+        for inplace in (True, False)
+        for program in (
+            direct.all_reduce(p, inplace=inplace),
+            direct.reduce_scatter(p, inplace=inplace),
+            direct.reduce(p, p - 1, inplace=inplace),
+        )
+    ]
+    sizes = (0, 1, 3, 17, 1501, 40_009)
+    for number, (dtype, op) in enumerate(PAIRS):
+        for which, schedule in enumerate(combining):
+            if (number + which) % 3 == p % 3:
+                tile = (None, 64, 4096)[(number + which) % 3]
+                runs.append(Run(schedule, sizes[(number + 2 * which) % len(sizes)], dtype, op, tile, "lent"))
+    for name in NAMED:
+        for inplace, n in itertools.product((True, False), (0, 5, 1501, 40_009)):
+            program = lending_program(name, p, p // 2, inplace=inplace)
+            if program is not None:
+                runs.append(Run(program.compile(storage="peer", instances=threads), n, "uint16", form="lent"))
+    for seed in range(1 << 30):
+        if count == 0:
+            break
+        rng = random.Random(seed)
+        program = random_case(rng).program()
+        if program.collective.size != p:
+            continue
+        schedule = program.compile(storage="peer", instances=rng.choice((1, 1, 2)), slots=rng.choice((1, 2)))
+        stores = {span.buffer for _, _, _, step in schedule.steps() for span in step.writes()}
+        if not schedule.in_place() or (not program.collective.inplace and "in" in stores):
+            continue
+        count -= 1
+        runs.append(Run(schedule, rng.choice((1, 5, 64, 1000, 20_011)), "int32", "sum", rng.choice((None, 64)), "lent"))
+    check(comm, runs)
+
+
+@pytest.mark.parametrize(("ranks", "count", "threads"), [(1, 0, 1), (2, 15, 1), (3, 15, 2), (4, 15, 1), (7, 0, 1)])
+def test_schedules_have_the_bits_of_the_reference(ranks: int, count: int, threads: int) -> None:
+    hocket.spawn(schedules, ranks, (count, threads), threads=threads)
+
+
+def refused(comm: Communicator) -> None:
+    """A schedule whose messages lie in arrays takes only such, on every rank, as it is meant; else all know at once."""
+    inplace = direct.all_reduce(comm.size).compile(storage="peer")
+    apart = direct.all_reduce(comm.size, inplace=False).compile(storage="peer")
+    x, out, plain = comm.empty(300), comm.empty(300), np.ones(300)
+    bad: list[tuple[str, Callable[[], object]]] = [
+        ("memory that ranks share", lambda: comm.run(inplace, plain)),
+        ("memory that ranks share", lambda: comm.run(apart, x, plain)),
+        ("it works in place only", lambda: comm.run(inplace, x, out)),
+        ("it works with x and out apart only", lambda: comm.run(apart, x, x)),
+    ]
+    for number, (text, wrong) in enumerate(bad):
+        x[:] = 1
+        with pytest.raises(InvalidArgument if comm.rank == number % comm.size else PeerRefused, match=text):
+            wrong() if comm.rank == number % comm.size else comm.run(inplace, x)
+        assert (x == 1).all()
+        comm.run(inplace, x)
+        assert (x == comm.size).all()
+    with pytest.raises(CallMismatch):
+        comm.run(inplace if comm.rank else apart, x, None if comm.rank else out)
+    with pytest.raises(CallMismatch, match="differs in size"):
+        comm.all_reduce(comm.empty(30_000 + comm.rank))
+
+
+def test_wrong_arrays_are_refused_on_every_rank() -> None:
+    hocket.spawn(refused, 2)
+
+
+def remembered(comm: Communicator) -> None:
+    """A call takes the short way from the second time on; where its arrays lie makes it another."""
+    lent, other, plain = comm.empty(30_000), comm.empty(30_000), np.empty(30_000)
+    seen = []
+    for x in (lent, plain, other, plain, lent):
+        x[:] = comm.rank + 1
+        with long_way() as run:
+            comm.all_reduce(x, op="avg")
+        seen.append(run.call_count)
+        assert (x == (comm.size + 1) / 2).all()
+    assert seen == [1, 1, 0, 0, 0]
+
+
+def test_calls_are_remembered() -> None:
+    hocket.spawn(remembered, 2)
+
+
+def several(comm: Communicator) -> None:
+    """Split, duplicated and second communicators lend the same arrays."""
+    half, twin = comm.split(comm.rank % 2), comm.dup()
+    assert half is not None
+    x, y = comm.empty(30_000, np.int64), half.empty(30_000, np.int64)
+    with ways() as found:
+        for turn in range(3):
+            x[:], y[:] = comm.rank + turn, comm.rank
+            one, other = twin.all_reduce(x, async_=True), half.all_reduce(y, async_=True)
+            one.wait(), other.wait()
+            assert (x == comm.size * turn + comm.size * (comm.size - 1) // 2).all()
+            assert (y == sum(range(comm.rank % 2, comm.size, 2))).all()
+            comm.all_gather(y[:9_000], comm.empty(9_000 * comm.size, np.int64))
+    assert found.count(1) == 6
+    assert found.count(2) == 1
+    twin.close()
+    half.close()
+    with hocket.init() as other_comm:
+        other_comm.all_reduce(x)
+
+
+def test_several_communicators() -> None:
+    hocket.spawn(several, 4)
+
+
+def growing(comm: Communicator) -> None:
+    """Arrays beyond what the others have mapped so far, and back."""
+    for n in (10_000, 6_000_000, 20_000, 30_000_000, 10_000):
+        x = comm.empty(n, np.uint8)
+        x[:] = comm.rank + 1
+        comm.all_reduce(x)
+        assert (x == comm.size * (comm.size + 1) // 2).all()
+
+
+def test_arenas_grow() -> None:
+    hocket.spawn(growing, 3)
+
+
+def past_the_caches(comm: Communicator) -> None:
+    """What is stored to others past the caches is there when they are told so."""
+    x, out = comm.empty(300_007, np.int32), comm.empty(300_007, np.int32)
+    for turn in range(20):
+        x[:] = np.arange(len(x)) + turn * (comm.rank + 1)
+        comm.all_reduce(x, out)
+        assert (out == comm.size * np.arange(len(x)) + turn * comm.size * (comm.size + 1) // 2).all()
+        out[:] = -1
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_stores_past_the_caches(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_CACHE_BYTES", "0")
+    hocket.spawn(past_the_caches, 2, threads=threads)
+
+
+def nothing_mapped(comm: Communicator) -> None:
+    """Nothing of another's arena is mapped before it is needed."""
+
+    def mapped() -> int:
+        return Path("/proc/self/maps").read_text(encoding="utf-8").count("memfd:hocket")
+
+    before = mapped()
+    x = comm.empty(30_000)
+    assert mapped() <= before + 1
+    comm.all_reduce(np.ones(30_000))
+    after = mapped()
+    comm.all_reduce(x)
+    assert mapped() > after
+
+
+def test_arenas_are_mapped_when_needed() -> None:
+    hocket.spawn(nothing_mapped, 3)
+
+
+def killed_inside(comm: Communicator, done: Path) -> None:
+    """Rank 1 agrees on a call, does nothing of it, and is killed: rank 0 waits for it in a step."""
+    schedule = direct.all_reduce(comm.size).compile(storage="peer")
+    x = comm.empty(30_000, np.float32)
+    x[:] = 1
+    comm.run(schedule, x)
+    if comm.rank == 1:
+        empty = hocket.Custom(comm.size, inputs=1, outputs=1, post=lambda rank, index: None, inplace=True)
+        with hocket.Program(empty, name="idle") as program:
+            pass
+        member, real = comm._endpoint._alive(), lower(schedule, comm.rank)
+        plan = member.plan(lower(program.compile(), comm.rank).words, real.digest, real.name)
+        kind, op = _native.TYPES.index("float32"), _native.OPERATORS.index("sum")
+        outcome = member.run(plan, x, None, len(x), kind, op, 0, offer=(plan, None, x, None))
+        assert outcome is not None
+        assert (outcome.fault, outcome.way) == (_native.Fault.NONE, 1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    where = address(x)
+    with pytest.raises(PeerFailed, match="rank 1 has ended") as error:
+        comm.run(schedule, x)
+    assert error.value.step is not None
+    del x, error
+    gc.collect()
+    assert address(arena.empty(30_000, np.float32)) != where, "rank 1 may still have been writing there"
+    done.touch()
+
+
+def test_a_rank_that_dies_inside_a_call(tmp_path: Path) -> None:
+    with pytest.raises(RankFailed, match="rank 1 was ended by SIGKILL"):
+        hocket.spawn(killed_inside, 2, (tmp_path / "done",))
+    assert (tmp_path / "done").exists()
+
+
+def given_up(comm: Communicator) -> str:
+    """Rank 0 calls, and rank 1 gives up instead."""
+    x = comm.empty(30_000)
+    x[:] = 1
+    comm.all_reduce(x)
+    if comm.rank == 1:
+        comm.abort("had enough")
+        return ""
+    with pytest.raises(PeerFailed) as error:
+        comm.all_reduce(x)
+    return error.value.reason
+
+
+def test_abort() -> None:
+    assert hocket.spawn(given_up, 2) == ["had enough", ""]
+
+
+def late(comm: Communicator) -> None:
+    """Rank 1 never comes: rank 0 gives up after the timeout."""
+    with hocket.init(timeout=0.3) as other:
+        x = other.empty(30_000)
+        x[:] = 1
+        other.all_reduce(x)
+        if comm.rank == 0:
+            with pytest.raises(hocket.errors.CallTimeout):
+                other.all_reduce(x)
+        comm.barrier()
+
+
+def test_a_rank_that_never_comes() -> None:
+    hocket.spawn(late, 2)
