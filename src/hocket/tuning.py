@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from hocket.algorithms import all_pairs, chain, direct, knomial, movement_avoiding, recursive_halving, ring
 from hocket.program import Contract, Program
 
-BLOCKWISE = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
+_BLOCKWISE = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
 """Collectives in which the larger buffer of a rank is a block for each rank."""
 
 _SPREAD_BYTES = 1 << 20
@@ -66,7 +66,7 @@ class Call:
         """Bytes that the busiest rank sends or receives where every buffer goes to every rank that needs it."""
         if self.size is None:
             return None
-        return -(-self.size * (self.ranks - 1) // (self.ranks if self.name in BLOCKWISE else 1))
+        return -(-self.size * (self.ranks - 1) // (self.ranks if self.name in _BLOCKWISE else 1))
 
     @property
     def spread(self) -> bool:
