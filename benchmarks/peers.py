@@ -7,8 +7,9 @@ installed or run is counted as missing. peers_worker.py is one rank of one libra
 Sizes are bytes of a rank's larger buffer, of float32; the operator is a sum, the root rank 0. Every rank is pinned to a
 core. Before each iteration all ranks meet in a barrier of our own; each takes the time of its call, from Python, and
 the slowest rank's time counts. Hot: one pair of buffers, again and again. Cold: pairs that were not touched since more
-than 4x the last-level cache was. A launch gives the median and the 95th percentile of a cell; launches of the libraries
-take turns, and a table has the median over launches. Results are checked before and after, exactly.
+than 4x the last-level cache was. First: those pairs when each is used for the first time, which for some libraries
+means page faults, or a registration. A launch gives the median and the 95th percentile of a cell; launches of the
+libraries take turns, and a table has the median over launches. Results are checked before and after, exactly.
 
 A ratio is hocket's time to that of the MPI which is fastest in that cell: the geometric mean over launches, launch i of
 one to launch i of the other, with a 95 % interval (Student's t of the logarithms). "*": wholly above 1.05. "floor":
@@ -44,7 +45,7 @@ from hocket.cli.bench import sizes
 
 HERE = Path(__file__).parent
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
-REGIMES = ("hot", "cold")
+REGIMES = ("hot", "cold", "first")
 BOUND = 1.05
 WARMUPS, MOST = 20, 2000
 QUICK = {"launches": 3, "seconds": 0.05, "factor": 8.0}
@@ -353,7 +354,7 @@ def plot(tables: dict[str, list[Row]], path: Path, ranks: int) -> None:
     """Time over size, a row for each collective and a column for each regime."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12, 4.5 * len(tables)), layout="constrained")
+    figure = Figure(figsize=(6 * len(REGIMES), 4.5 * len(tables)), layout="constrained")
     axes = figure.subplots(len(tables), len(REGIMES), squeeze=False)
     for line, (collective, found) in zip(axes, tables.items(), strict=True):
         for area, regime in zip(line, REGIMES, strict=True):

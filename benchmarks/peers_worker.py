@@ -15,7 +15,7 @@ import statistics
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -315,7 +315,7 @@ def aligned(library: Library, elements: int) -> Array:
 
 
 class Buffers:
-    """Pairs of buffers, and the calls on them. Hot: one pair. Cold: a lap goes over many, none twice.
+    """Pairs of buffers, and the calls on them. Hot: one pair. Cold: a ``lap`` goes over many, none twice.
 
     Before each lap the inputs are rewritten and 4x the last-level cache is read; the pairs of a lap span as much too,
     unless the cell ends first.
@@ -328,13 +328,15 @@ class Buffers:
         strides = [max(-(-length // 16) * 16, SPARSE // ITEM) if cold else length for length in shape]
         count = min(4 * job.cache // (max(strides) * ITEM) + 1, job.most) if cold else 1
         self._inputs, self._outputs = (aligned(library, stride * count) for stride in strides)
-        self._inputs.fill(1)
+        for array in (self._inputs, self._outputs):
+            array.fill(1)
         (x, out), (x_stride, out_stride) = shape, strides
         bound = [
             library.bind(job.collective, self._inputs[at * x_stride :][:x], self._outputs[at * out_stride :][:out])
             for at in range(count)
         ]
         self._calls = [call for call, _ in bound] * (1 if cold else job.most)
+        self.lap = count
         self._input, self._result = self._inputs[:x], bound[0][1]
 
     def run(self, count: int) -> NDArray[np.int64]:
@@ -362,18 +364,28 @@ class Buffers:
         return 0 if wanted is None else int(np.count_nonzero(self._result != wanted))
 
 
-def measure(team: Team, library: Library, size: int, regime: str) -> Cell:
-    """One cell: every time twice as many calls, until the ranks, who all see the same times, have enough."""
-    job = team.job
-    buffers = Buffers(team, library, size, regime == "cold")
+def measure(team: Team, library: Library, size: int, cold: bool) -> list[Cell]:
+    """The cells of one size, hot, or cold and before that the first lap.
+
+    Every time twice as many calls, until the ranks, who all see the same times, have enough.
+    """
+    job, cells = team.job, []
+
+    def add(regime: str, slowest: NDArray[np.int64], wrong: int) -> None:
+        p5, median, p95 = (float(found) / 1e3 for found in np.percentile(slowest, (5, 50, 95)))
+        cells.append(Cell(regime, size, p5, median, p95, len(slowest), wrong=int(team.all([wrong]).sum())))
+
+    buffers = Buffers(team, library, size, cold)
+    first = buffers.run(buffers.lap)
     wrong = buffers.wrong()
+    if cold:
+        add("first", first, wrong)
     buffers.run(job.warmups)
     slowest = buffers.run(job.least)
     while slowest.sum() < job.seconds * 1e9 and len(slowest) < job.most:
         slowest = np.append(slowest, buffers.run(min(len(slowest), job.most - len(slowest))))
-    wrong += buffers.wrong()
-    p5, median, p95 = (float(found) / 1e3 for found in np.percentile(slowest, (5, 50, 95)))
-    return Cell(regime, size, p5, median, p95, len(slowest), wrong=int(team.all([wrong]).sum()))
+    add("cold" if cold else "hot", slowest, wrong + buffers.wrong())
+    return cells
 
 
 def alone(library: Library, collective: str, calls: int) -> float:
@@ -389,10 +401,11 @@ def compare(job: Job, library: Library) -> Result:
     team = Team(job, library.rank)
     result = Result(library.version, alone(library, job.collective, job.most))
     blocks = job.ranks if job.collective in BLOCKWISE else 1
-    result.cells.append(measure(team, library, ITEM * blocks, "python"))
+    (least,) = measure(team, library, ITEM * blocks, cold=False)
+    result.cells.append(replace(least, regime="python"))
     for size in job.bytes:
-        for regime in ("hot", "cold"):
-            result.cells.append(measure(team, library, size, regime))
+        for cold in (False, True):
+            result.cells.extend(measure(team, library, size, cold))
     return result
 
 

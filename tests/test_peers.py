@@ -74,6 +74,7 @@ def test_wrong_elements_are_counted_in_every_cell(
     assert [(cell.regime, cell.bytes, cell.wrong) for cell in result.cells] == [
         ("python", 4, 2 * wrong),
         ("hot", 4096, 2 * wrong),
+        ("first", 4096, wrong),
         ("cold", 4096, 2 * wrong),
     ]
     (row, *_) = peers.rows("all_reduce", 1, {"hocket": [result]}, 1.0)
@@ -139,7 +140,7 @@ def test_hocket_alone(tmp_path: Path, collective: str) -> None:
     least, small, large = (12, 12, 4092) if collective == "reduce_scatter" else (4, 8, 4096)
     assert [(row["regime"], row["bytes"]) for row in found["rows"]] == [
         ("python", least),
-        *((regime, size) for size in (small, large) for regime in ("hot", "cold")),
+        *((regime, size) for size in (small, large) for regime in ("hot", "first", "cold")),
     ]
     for row in found["rows"]:
         cells = row["libraries"]["hocket"]

@@ -246,7 +246,8 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     }
     if (found.fault == Fault::kNone && way != kThroughSlots && !HOCKET_RELAX_READERS) found = await_readers(running);
     found.way = way;
-    return withdrawn(std::move(found), lies);
+    if (found.fault != Fault::kNone) return withdrawn(std::move(found), lies);
+    return found;
 }
 
 // Settles a candidate and sees to memory. Returns 0 or an errno.
@@ -269,19 +270,16 @@ void Communicator::settle(Candidate& candidate, u64 n, u32 type, u64 tile, bool 
 
 // What this rank has to say of its buffers: those of all ways are the same.
 Places Communicator::places(const Candidate (&candidates)[kWays]) const {
-    Places found{0, kNowhere, kNowhere, 0};
+    Places found{0, kNowhere, 0, kNowhere, 0};
     for (const Way way : {kInPlace, kApart}) {
         const Candidate& candidate = candidates[way];
         if (candidate.plan == nullptr) continue;
         found.ways |= u64(1) << way;
         const PlanHeader& h = candidate.plan->header();
-        const auto lies = [&](const char* at, u64 blocks) {
-            const u64 place = at == nullptr ? kNowhere : memory_.place(at);
-            if (place != kNowhere) found.end = std::max(found.end, place + blocks * candidate.geometry.unit);
-            return place;
-        };
-        found.input = lies(candidate.input, h.input_blocks);
-        found.output = lies(candidate.output, h.output_blocks);
+        if (candidate.input != nullptr) found.input = memory_.place(candidate.input);
+        if (candidate.output != nullptr) found.output = memory_.place(candidate.output);
+        found.input_bytes = h.input_blocks * candidate.geometry.unit;
+        found.output_bytes = h.output_blocks * candidate.geometry.unit;
     }
     return found;
 }
@@ -299,8 +297,8 @@ int Communicator::borrow(const Plan& plan) {
         const ConnectionRecord& record = plan.view_.connections[c];
         if (record.storage != (record.sends ? kPushed : kPulled)) continue;
         const Places& lies = said(record.peer).places;
-        if (lies.end == 0) continue;  // it has nothing
-        char* base = memory_.arena(record.peer, lies.end);
+        if (lies.input == kNowhere && lies.output == kNowhere) continue;  // it has nothing
+        char* base = memory_.arena(record.peer, lies);
         if (base == nullptr) return errno;
         theirs_[record.peer][0] = base + lies.input;
         theirs_[record.peer][1] = base + lies.output;
@@ -319,13 +317,12 @@ Outcome Communicator::await_readers(Execution<Cpu>& running) {
                  });
 }
 
-// How a call ends that this rank has told others `lies` in. After a fault that they may not know of, they may go on with
+// How a call fails that this rank has told others `lies` in. After a fault that they may not know of, they may go on with
 // the call, and access what lies there.
 Outcome Communicator::withdrawn(Outcome outcome, const Places& lies) {
-    const bool all_know = outcome.fault == Fault::kNone || outcome.fault == Fault::kMismatch || outcome.fault == Fault::kRefused;
-    if (all_know || lies.ways == 0) return outcome;
-    for (const u64 place : {lies.input, lies.output})
-        if (place != kNowhere) memory_.keep(place);
+    if (outcome.fault != Fault::kMismatch && outcome.fault != Fault::kRefused && lies.ways != 0)
+        for (const u64 place : {lies.input, lies.output})
+            if (place != kNowhere) memory_.keep(place);
     return outcome;
 }
 

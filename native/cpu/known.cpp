@@ -2,13 +2,16 @@
 #include "known.h"
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 #include <numpy/arrayobject.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <deque>
 #include <iterator>
 #include <optional>
+#include <string>
 
 #include "member.h"
 
@@ -249,6 +252,41 @@ PyObject* call(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
     return nullptr;
 }
 
+// What a method made by `brief` has for `self`: the method, the attribute that takes calls, and its arguments.
+enum : u32 { kMethod, kAttribute, kDefaults };
+
+PyObject* call_briefly(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
+    PyObject* const* const bound = PySequence_Fast_ITEMS(self);
+    if (keywords != nullptr || count < 2 || count > 3)
+        return PyObject_Vectorcall(bound[kMethod], given, size_t(count), keywords);
+    const nb::object call = nb::steal(PyObject_GetAttr(given[0], bound[kAttribute]));
+    if (!call) return nullptr;
+    PyObject* arguments[kArguments];
+    std::copy_n(PySequence_Fast_ITEMS(bound[kDefaults]), kArguments, arguments);
+    arguments[kX] = given[1];
+    if (count == 3) arguments[kOut] = given[2];
+    return PyObject_Vectorcall(call.ptr(), arguments, kArguments, nullptr);
+}
+
+// A method, for a class, that does the same as a method of Python whose options have defaults. Called with arrays alone
+// it goes to the attribute of its object at once: to fill in keywords takes Python longer than a whole call.
+nb::object brief(nb::object method, const char* attribute, nb::tuple defaults, std::string doc) {
+    if (defaults.size() != kArguments) throw nb::value_error("there are as many defaults as arguments");
+    struct Definition {
+        std::string name, doc;
+        PyMethodDef method;
+    };
+    static std::deque<Definition> definitions;  // of methods of classes, which stay
+    Definition& definition = definitions.emplace_back(nb::cast<std::string>(method.attr("__name__")), std::move(doc));
+    definition.method = {definition.name.c_str(),
+                         reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_briefly)),
+                         METH_FASTCALL | METH_KEYWORDS, definition.doc.c_str()};
+    const nb::object interned = nb::steal(PyUnicode_InternFromString(attribute));
+    const nb::tuple bound = nb::make_tuple(method, interned, defaults);
+    const nb::object function = nb::steal(PyCFunction_New(&definition.method, bound.ptr()));
+    return nb::steal(PyInstanceMethod_New(function.ptr()));
+}
+
 PyMethodDef method{"call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call)), METH_FASTCALL, nullptr};
 
 int traverse(PyObject* self, visitproc visit, void* arg) {
@@ -269,6 +307,7 @@ void bind_known(nb::module_& module) {
              "tile"_a, "type"_a, "op"_a, "initial"_a.none(), "place"_a, "result"_a.none(),
              "taken"_a.none(), "average"_a, "offer"_a.none())
         .def("clear", &Known::clear);
+    module.def("brief", &brief, "method"_a, "attribute"_a, "defaults"_a, "doc"_a);
 }
 
 }  // namespace hocket

@@ -40,12 +40,13 @@ struct Terms {
     bool operator==(const Terms&) const = default;
 };
 
-// Where a rank's buffers lie in its arena, none of them beyond `end`, and how they may be used there: a set of `Lie`.
+// Where a rank's buffers lie in its arena, kNowhere for none, and which ways a call can go with them: a bit for each Way.
 struct Places {
     u64 ways;
     u64 input;
+    u64 input_bytes;
     u64 output;
-    u64 end;
+    u64 output_bytes;
 };
 
 // What a rank says when it enters a call. `call` is stored last. Of ranks that agree nobody reads more than the first
@@ -105,9 +106,9 @@ class Memory {
     virtual u64 place(const char* at) const = 0;
     // After a call that failed: others may still access what lies at this place of this rank's arena.
     virtual void keep(u64 place) = 0;
-    // The arena of another rank, of which the first `bytes` can be used until this is called again. Null, with errno,
-    // where it cannot be mapped.
-    virtual char* arena(u32 rank, u64 bytes) = 0;
+    // The arena of another rank, of which the places can be used until this is called again. Null, with errno, where it
+    // cannot be mapped.
+    virtual char* arena(u32 rank, const Places& places) = 0;
 };
 
 u64 whole_pages(u64 bytes);
@@ -136,7 +137,7 @@ class SharedMemory final : public Memory {
     int reserve(Window* window, u64 bytes) override;
     u64 place(const char* at) const override;
     void keep(u64 place) override;
-    char* arena(u32 rank, u64 bytes) override;
+    char* arena(u32 rank, const Places& places) override;
 
   private:
     struct Mapping : Window {
@@ -144,10 +145,12 @@ class SharedMemory final : public Memory {
     };
     struct Neighbour {
         int descriptor;
-        char* base;
-        u64 bytes;
+        char* base = nullptr;
+        u64 bytes = 0;
+        std::vector<bool> present{};  // by granule: it is in this process's page tables
     };
 
+    static void make_present(Neighbour& neighbour, u64 place, u64 bytes);
     void close();
 
     int descriptor_;

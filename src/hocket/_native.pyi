@@ -270,6 +270,15 @@ class Known:
         """
     def clear(self) -> None: ...
 
+def brief(
+    method: Callable[..., object], attribute: str, defaults: tuple[object, ...], doc: str
+) -> Callable[..., object]:
+    """A method, for a class, that does the same as ``method``, and takes a shorter way when called with arrays alone.
+
+    That is: it calls the attribute of its object with ``defaults``, where the second and third are put in. ``doc`` may
+    begin with a signature in CPython's form.
+    """
+
 def reserve_control(descriptor: int, ranks: int) -> int:
     """Make sure that there is memory for the control region. Returns 0 or an errno."""
 

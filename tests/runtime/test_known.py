@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -250,3 +252,45 @@ def test_timeout_names_the_rank() -> None:
             comm.barrier()
 
     hocket.spawn(late, 2)
+
+
+class Counting(Communicator):
+    """With a method of its own, which a short way must not miss."""
+
+    def all_reduce(self, *arguments: Any, **options: Any) -> Any:
+        self.counted = getattr(self, "counted", 0) + 1
+        return super().all_reduce(*arguments, **options)
+
+
+def test_methods_are_as_in_python() -> None:
+    """Calls with arrays alone do not pass through Python: nobody sees a difference (``_native.brief``)."""
+    assert str(inspect.signature(Communicator.reduce)) == "(self, x, out=None, *, op='sum', root=0, async_=False)"
+    assert Communicator.reduce.__name__ == "reduce"
+    with hocket.init() as comm:
+        assert str(inspect.signature(comm.scatter)) == "(x, out=None, *, root=0, counts=None, async_=False)"
+        assert (inspect.getdoc(comm.broadcast) or "").startswith("Every rank gets ``x`` of the root.")
+        x, out = np.ones(3), np.zeros(3)
+        ways: list[Callable[[], object]] = [
+            lambda: comm.all_reduce(x, out),
+            lambda: comm.all_reduce(x, out=out),
+            lambda: comm.all_reduce(out=out, x=x),
+            lambda: comm.all_reduce(x, out, op="sum", reproducible=None, async_=False),
+            lambda: Communicator.all_reduce(comm, x, out),
+        ]
+        for number, way in enumerate(ways):
+            out[:] = 0
+            with long_way() as run:
+                assert way() is out
+            assert run.call_count == (number == 0), number
+            assert out.tolist() == [1, 1, 1]
+        with pytest.raises(TypeError, match=r"all_reduce\(\) missing 1 required positional argument: 'x'"):
+            comm.all_reduce()  # type: ignore[call-overload]
+        with pytest.raises(TypeError, match=r"all_reduce\(\) takes from 2 to 3 positional arguments but 4 were given"):
+            comm.all_reduce(x, out, "sum")  # type: ignore[call-overload]
+        with pytest.raises(TypeError, match=r"all_reduce\(\) got an unexpected keyword argument 'root'"):
+            comm.all_reduce(x, out, root=0)  # type: ignore[call-overload]
+        with pytest.raises(AttributeError, match="'int' object has no attribute '_call'"):
+            Communicator.all_reduce(1, x)  # type: ignore[call-overload]
+        own = Counting(comm._endpoint)
+        assert own.all_reduce(x).tolist() == [1, 1, 1]
+        assert own.counted == 1
