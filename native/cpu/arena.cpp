@@ -11,6 +11,7 @@ namespace hocket {
 namespace {
 
 constexpr u64 kFirstExtent = 16 << 20;
+constexpr int kCollapse = 25;  // MADV_COLLAPSE, which not all headers have
 
 }  // namespace
 
@@ -34,12 +35,9 @@ char* Arena::allocate(u64 bytes) {
     const auto [place, length] = *found;
     Extent& extent = extent_of(place);
     const u64 end = place - extent.place + bytes;
-    if (end > extent.backed) {
-        if (const int failed = reserve(descriptor_, extent.place + extent.backed, end - extent.backed)) {
-            errno = failed;
-            return nullptr;
-        }
-        extent.backed = end;
+    if (const int failed = back(extent, end)) {
+        errno = failed;
+        return nullptr;
     }
     free_.erase(found);
     if (length > bytes) free_.emplace(place + bytes, length - bytes);
@@ -90,15 +88,33 @@ void Arena::forked() {
     extended_ = 0;
 }
 
+// Puts memory behind an extent, at least up to `end`. Returns 0 or an errno.
+int Arena::back(Extent& extent, u64 end) {
+    while (extent.backed < end) {
+        const u64 place = extent.place + extent.backed, rest = kHugePage - extent.backed % kHugePage;
+        // The kernel (since Linux 6.1) makes one page of what has some memory: so of one that has as little as can be.
+        if (rest == kHugePage && reserve(descriptor_, place, kPage) == 0 &&
+            ::madvise(extent.base + extent.backed, kHugePage, kCollapse) == 0) {
+            extent.backed += kHugePage;
+            continue;
+        }
+        const u64 bytes = std::min(rest, end - extent.backed);
+        if (const int failed = reserve(descriptor_, place, bytes)) return failed;
+        extent.backed += bytes;
+    }
+    return 0;
+}
+
 bool Arena::grow(u64 bytes) {
+    bytes = (bytes + kHugePage - 1) / kHugePage * kHugePage;
     const Extent last = extended_ == 0 ? Extent{} : extents_[extended_ - 1];
     const u64 place = last.place + last.bytes;
     // A limit on address space may leave room for less.
     for (const u64 length : {std::max({bytes, place, kFirstExtent}), bytes}) {
         if (extended_ == kMostExtents) break;
-        void* at = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, off_t(place));
-        if (at == MAP_FAILED) continue;
-        extents_[extended_] = {static_cast<char*>(at), place, length, 0};
+        char* at = map_arena(descriptor_, place, length);
+        if (at == nullptr) continue;
+        extents_[extended_] = {at, place, length, 0};
         __atomic_store_n(&extended_, extended_ + 1, __ATOMIC_RELEASE);  // pairs with `place`
         free_.emplace(place, length);
         return true;

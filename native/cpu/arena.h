@@ -3,6 +3,8 @@
 // One file without a name, mapped extent by extent as it is needed; an extent is never moved, and no smaller than all
 // before it together, so there are few. What is free lies in a list in order of place, of which the first that is long
 // enough is taken: so the file stays short, and so does what others map of it. Memory that was used stays the arena's.
+// It has huge pages wherever the kernel gives them, whatever its setting for shared memory: they take a rank less time
+// to get than small ones, and other ranks next to none to map.
 //
 // Used under the GIL only, but for what says otherwise.
 #pragma once
@@ -47,6 +49,7 @@ class Arena {
     };
 
     bool grow(u64 bytes);
+    int back(Extent& extent, u64 end);
     Extent& extent_of(u64 place);
 
     static constexpr u64 kMostExtents = 48;  // each doubles the whole

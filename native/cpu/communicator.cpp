@@ -270,16 +270,19 @@ void Communicator::settle(Candidate& candidate, u64 n, u32 type, u64 tile, bool 
 
 // What this rank has to say of its buffers: those of all ways are the same.
 Places Communicator::places(const Candidate (&candidates)[kWays]) const {
-    Places found{0, kNowhere, 0, kNowhere, 0};
+    Places found{0, kNowhere, kNowhere, 0};
     for (const Way way : {kInPlace, kApart}) {
         const Candidate& candidate = candidates[way];
         if (candidate.plan == nullptr) continue;
         found.ways |= u64(1) << way;
         const PlanHeader& h = candidate.plan->header();
-        if (candidate.input != nullptr) found.input = memory_.place(candidate.input);
-        if (candidate.output != nullptr) found.output = memory_.place(candidate.output);
-        found.input_bytes = h.input_blocks * candidate.geometry.unit;
-        found.output_bytes = h.output_blocks * candidate.geometry.unit;
+        const auto lies = [&](const char* at, u64 blocks) {
+            const u64 place = at == nullptr ? kNowhere : memory_.place(at);
+            if (place != kNowhere) found.end = std::max(found.end, place + blocks * candidate.geometry.unit);
+            return place;
+        };
+        found.input = lies(candidate.input, h.input_blocks);
+        found.output = lies(candidate.output, h.output_blocks);
     }
     return found;
 }
@@ -297,8 +300,8 @@ int Communicator::borrow(const Plan& plan) {
         const ConnectionRecord& record = plan.view_.connections[c];
         if (record.storage != (record.sends ? kPushed : kPulled)) continue;
         const Places& lies = said(record.peer).places;
-        if (lies.input == kNowhere && lies.output == kNowhere) continue;  // it has nothing
-        char* base = memory_.arena(record.peer, lies);
+        if (lies.end == 0) continue;  // it has nothing
+        char* base = memory_.arena(record.peer, lies.end);
         if (base == nullptr) return errno;
         theirs_[record.peer][0] = base + lies.input;
         theirs_[record.peer][1] = base + lies.output;
@@ -320,9 +323,9 @@ Outcome Communicator::await_readers(Execution<Cpu>& running) {
 // How a call fails that this rank has told others `lies` in. After a fault that they may not know of, they may go on with
 // the call, and access what lies there.
 Outcome Communicator::withdrawn(Outcome outcome, const Places& lies) {
-    if (outcome.fault != Fault::kMismatch && outcome.fault != Fault::kRefused && lies.ways != 0)
-        for (const u64 place : {lies.input, lies.output})
-            if (place != kNowhere) memory_.keep(place);
+    if (outcome.fault == Fault::kMismatch || outcome.fault == Fault::kRefused || lies.ways == 0) return outcome;
+    for (const u64 place : {lies.input, lies.output})
+        if (place != kNowhere) memory_.keep(place);
     return outcome;
 }
 

@@ -13,9 +13,6 @@
 namespace hocket {
 namespace {
 
-constexpr u64 kGranule = 64 << 10;  // of an arena, that is made present together
-constexpr int kPopulateRead = 22;   // MADV_POPULATE_READ, which not all headers have
-
 u64 control_bytes(u32 ranks) { return whole_pages(ranks * sizeof(RankBlock)); }
 
 void* map(int descriptor, u64 place, u64 bytes) {
@@ -38,9 +35,25 @@ int reserve(int descriptor, u64 place, u64 bytes) {
 
 int reserve_control(int descriptor, u32 ranks) { return reserve(descriptor, 0, control_bytes(ranks)); }
 
+char* map_arena(int descriptor, u64 place, u64 bytes) {
+    // Room for it wherever it begins in there; what is too much goes back.
+    void* found = ::mmap(nullptr, bytes + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (found == MAP_FAILED) return nullptr;
+    char* const room = static_cast<char*>(found);
+    const u64 skip = -reinterpret_cast<u64>(room) % kHugePage;
+    if (skip != 0) ::munmap(room, skip);
+    ::munmap(room + skip + bytes, kHugePage - skip);
+    void* at = ::mmap(room + skip, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor, off_t(place));
+    if (at != MAP_FAILED) return room + skip;
+    const int failed = errno;
+    ::munmap(room + skip, bytes);
+    errno = failed;
+    return nullptr;
+}
+
 SharedMemory::SharedMemory(int descriptor, u32 ranks, std::vector<int> arenas, Arena& own)
     : descriptor_(descriptor), ranks_(ranks), control_bytes_(control_bytes(ranks)), own_(own) {
-    for (const int arena : arenas) neighbours_.push_back({arena});
+    for (const int arena : arenas) neighbours_.push_back({arena, nullptr, 0});
     void* at = map(descriptor_, 0, control_bytes_);
     if (at == MAP_FAILED) {
         const int failed = errno;
@@ -93,38 +106,16 @@ u64 SharedMemory::place(const char* at) const { return own_.place(at); }
 void SharedMemory::keep(u64 place) { own_.keep(place); }
 
 // Maps more than is asked for, so that one that grows is mapped again a few times only: what has no memory takes none.
-char* SharedMemory::arena(u32 rank, const Places& places) {
+char* SharedMemory::arena(u32 rank, u64 bytes) {
     Neighbour& neighbour = neighbours_[rank];
-    u64 end = 0;
-    if (places.input != kNowhere) end = places.input + places.input_bytes;
-    if (places.output != kNowhere) end = std::max(end, places.output + places.output_bytes);
-    if (neighbour.base == nullptr || end > neighbour.bytes) {
-        const u64 wanted = std::bit_ceil(std::max(end, kWindowStride / 64));
-        void* at = neighbour.base == nullptr
-                       ? ::mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_SHARED, neighbour.descriptor, 0)
-                       : ::mremap(neighbour.base, neighbour.bytes, wanted, MREMAP_MAYMOVE);
-        if (at == MAP_FAILED) return nullptr;
-        ::madvise(at, wanted, MADV_DONTDUMP);  // it is in the dump of its rank
-        neighbour.base = static_cast<char*>(at);
-        neighbour.bytes = wanted;
-        neighbour.present.resize(wanted / kGranule);
-    }
-    if (places.input != kNowhere) make_present(neighbour, places.input, places.input_bytes);
-    if (places.output != kNowhere) make_present(neighbour, places.output, places.output_bytes);
+    if (bytes <= neighbour.bytes) return neighbour.base;
+    const u64 wanted = std::bit_ceil(std::max(bytes, kWindowStride / 64));
+    char* at = map_arena(neighbour.descriptor, 0, wanted);
+    if (at == nullptr) return nullptr;
+    ::madvise(at, wanted, MADV_DONTDUMP);  // it is in the dump of its rank
+    if (neighbour.base != nullptr) ::munmap(neighbour.base, neighbour.bytes);
+    neighbour = {neighbour.descriptor, at, wanted};
     return neighbour.base;
-}
-
-// What would fault page by page, when first stored to, is mapped in one go, in a third of the time: reading maps many
-// pages at once, and for stores too. Only a hint: where the kernel cannot (before Linux 5.14), the faults come.
-void SharedMemory::make_present(Neighbour& neighbour, u64 place, u64 bytes) {
-    const u64 end = (place + bytes + kGranule - 1) / kGranule;
-    for (u64 first = place / kGranule; first < end; ++first) {
-        u64 last = first;
-        while (last < end && !neighbour.present[last]) neighbour.present[last++] = true;
-        if (last == first) continue;
-        ::madvise(neighbour.base + first * kGranule, (last - first) * kGranule, kPopulateRead);
-        first = last;
-    }
 }
 
 }  // namespace hocket

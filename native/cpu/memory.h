@@ -15,6 +15,7 @@
 namespace hocket {
 
 constexpr u64 kPage = 4096;
+constexpr u64 kHugePage = 2 << 20;
 constexpr u64 kWindowStride = u64(1) << 30;  // the most a window can hold
 constexpr u64 kMostWindows = u64(1) << 24;
 constexpr u64 kFileBytes = (kMostWindows + 1) * kWindowStride;
@@ -40,13 +41,13 @@ struct Terms {
     bool operator==(const Terms&) const = default;
 };
 
-// Where a rank's buffers lie in its arena, kNowhere for none, and which ways a call can go with them: a bit for each Way.
+// Where a rank's buffers lie in its arena, kNowhere for none and none beyond `end`, and which ways a call can go with
+// them: a bit for each `Way`.
 struct Places {
     u64 ways;
     u64 input;
-    u64 input_bytes;
     u64 output;
-    u64 output_bytes;
+    u64 end;
 };
 
 // What a rank says when it enters a call. `call` is stored last. Of ranks that agree nobody reads more than the first
@@ -106,9 +107,9 @@ class Memory {
     virtual u64 place(const char* at) const = 0;
     // After a call that failed: others may still access what lies at this place of this rank's arena.
     virtual void keep(u64 place) = 0;
-    // The arena of another rank, of which the places can be used until this is called again. Null, with errno, where it
-    // cannot be mapped.
-    virtual char* arena(u32 rank, const Places& places) = 0;
+    // The arena of another rank, of which the first `bytes` can be used until this is called again. Null, with errno,
+    // where it cannot be mapped.
+    virtual char* arena(u32 rank, u64 bytes) = 0;
 };
 
 u64 whole_pages(u64 bytes);
@@ -118,6 +119,10 @@ u64 whole_pages(u64 bytes);
 int reserve(int descriptor, u64 place, u64 bytes);
 
 class Arena;
+
+// Maps the memory at a place of an arena, both multiples of kHugePage, so that huge pages are mapped as such. Null, with
+// errno, where it cannot.
+char* map_arena(int descriptor, u64 place, u64 bytes);
 
 // Makes sure that there is memory for the control region of so many ranks. Returns 0 or an errno.
 int reserve_control(int descriptor, u32 ranks);
@@ -137,7 +142,7 @@ class SharedMemory final : public Memory {
     int reserve(Window* window, u64 bytes) override;
     u64 place(const char* at) const override;
     void keep(u64 place) override;
-    char* arena(u32 rank, const Places& places) override;
+    char* arena(u32 rank, u64 bytes) override;
 
   private:
     struct Mapping : Window {
@@ -145,12 +150,10 @@ class SharedMemory final : public Memory {
     };
     struct Neighbour {
         int descriptor;
-        char* base = nullptr;
-        u64 bytes = 0;
-        std::vector<bool> present{};  // by granule: it is in this process's page tables
+        char* base;
+        u64 bytes;
     };
 
-    static void make_present(Neighbour& neighbour, u64 place, u64 bytes);
     void close();
 
     int descriptor_;

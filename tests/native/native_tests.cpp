@@ -89,7 +89,7 @@ class ThreadMemory final : public Memory {
     int reserve(Window*, u64) override { return EFBIG; }
     u64 place(const char* at) const override { return u64(at - world_.arena(rank_)); }
     void keep(u64 place) override { kept.push_back(place); }
-    char* arena(u32 rank, const Places&) override { return world_.arena(rank); }
+    char* arena(u32 rank, u64 bytes) override { return bytes <= World::kLent ? world_.arena(rank) : nullptr; }
 
     std::vector<u64> kept;
 
