@@ -92,8 +92,8 @@ void Arena::forked() {
 int Arena::back(Extent& extent, u64 end) {
     while (extent.backed < end) {
         const u64 place = extent.place + extent.backed, rest = kHugePage - extent.backed % kHugePage;
-        // The kernel (since Linux 6.1) makes one page of what has some memory: so of one that has as little as can be.
-        if (rest == kHugePage && reserve(descriptor_, place, kPage) == 0 &&
+        // The kernel (since Linux 6.1) makes one page of small ones, of as few as there are. The last: so long is the file.
+        if (rest == kHugePage && reserve(descriptor_, place + kHugePage - kPage, kPage) == 0 &&
             ::madvise(extent.base + extent.backed, kHugePage, kCollapse) == 0) {
             extent.backed += kHugePage;
             continue;
