@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import gc
 import itertools
+import mmap
 import os
 import random
 import resource
@@ -42,6 +44,10 @@ from tests.runtime.test_segments import refuse_memfd
 Array = NDArray[np.generic]
 
 PAGE = 4096
+
+
+HUGE = 2 << 20  # bytes of a huge page
+MADV_COLLAPSE = 25
 
 
 def address(array: Array) -> int:
@@ -407,6 +413,41 @@ def past_the_caches(comm: Communicator) -> None:
 def test_stores_past_the_caches(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOCKET_CACHE_BYTES", "0")
     hocket.spawn(past_the_caches, 2, threads=threads)
+
+
+def gives_huge_pages() -> bool:
+    """Whether the kernel makes one page of small ones of shared memory, asked by a way of our own."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    descriptor = os.memfd_create("probe")
+    os.pwrite(descriptor, b"1", HUGE - 1)
+    aligned = ctypes.c_void_p(1 << 40)  # nobody has anything there
+    at = ctypes.c_void_p(libc.mmap(aligned, ctypes.c_size_t(HUGE), mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0))
+    given = libc.madvise(at, ctypes.c_size_t(HUGE), MADV_COLLAPSE) == 0
+    libc.munmap(at, ctypes.c_size_t(HUGE))
+    os.close(descriptor)
+    return given
+
+
+def in_huge_pages(comm: Communicator) -> None:
+    """Both what a rank has and what it borrows."""
+
+    def mapped() -> int:
+        text = Path("/proc/self/smaps").read_text(encoding="utf-8")
+        return sum(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("ShmemPmdMapped"))
+
+    x = comm.empty(4 * HUGE, np.uint8)
+    assert address(x) % HUGE == 0
+    x[:] = comm.rank
+    assert mapped() == 4 * HUGE
+    comm.all_reduce(x)
+    assert mapped() == 4 * HUGE * comm.size
+    assert (x == comm.size * (comm.size - 1) // 2).all()
+
+
+@pytest.mark.skipif(not gives_huge_pages(), reason="the kernel gives no huge pages of shared memory")
+def test_huge_pages() -> None:
+    hocket.spawn(in_huge_pages, 2)
 
 
 def nothing_mapped(comm: Communicator) -> None:
