@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from typing import Literal, Self, TypeVar, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket import _native
 from hocket.collectives import whole
 from hocket.errors import InvalidArgument, caller
 from hocket.explain import Explanation, explain
@@ -23,14 +21,13 @@ from hocket.program import Contract
 from hocket.runtime import launch
 from hocket.runtime.bootstrap import meet
 from hocket.runtime.counts import Counts
-from hocket.runtime.execution import EAGER, Endpoint, Lending
+from hocket.runtime.execution import EAGER, Endpoint, Lending, brief
 from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.stores import Store
 from hocket.tuning import NAMED, Call, Choice, choose, lending_program
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Result = TypeVar("Result")
-Method = TypeVar("Method", bound=Callable[..., object])
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +114,6 @@ class _Roles:
             return Counts.exchange(given, ranks)
         inputs, outputs = (ranks if kind.cuts else 1) * self.reads, (ranks if kind.joins else 1) * self.writes
         return Counts.agree(given, ranks, rank, inputs, outputs)
-
-
-def _brief(method: Method) -> Method:
-    """The same method, but a call with arrays alone takes a shorter way to ``_call``."""
-    signature = inspect.signature(method)
-    given = {name: parameter.default for name, parameter in signature.parameters.items()}
-    options = {"async_": False, "op": "sum", "root": 0, "counts": None, "reproducible": None}
-    arguments = method.__name__, None, None, *({**options, **given}[name] for name in options)
-    bare = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
-    doc = f"{method.__name__}{inspect.Signature(bare)}\n--\n\n{inspect.getdoc(method)}"
-    return cast("Method", _native.brief(method, "_call", arguments, doc))
 
 
 class Communicator:
@@ -252,7 +238,7 @@ class Communicator:
         reproducible: Contract | None = None,
         async_: Literal[True],
     ) -> Handle[NDArray[Scalar]]: ...
-    @_brief
+    @brief
     def all_reduce(
         self,
         x: NDArray[Scalar],
@@ -288,7 +274,7 @@ class Communicator:
         counts: Sequence[int] | None = None,
         async_: Literal[True],
     ) -> Handle[NDArray[Scalar]]: ...
-    @_brief
+    @brief
     def all_gather(
         self,
         x: NDArray[Scalar],
@@ -323,7 +309,7 @@ class Communicator:
         counts: Sequence[int] | None = None,
         async_: Literal[True],
     ) -> Handle[NDArray[Scalar]]: ...
-    @_brief
+    @brief
     def reduce_scatter(
         self,
         x: NDArray[Scalar],
@@ -358,7 +344,7 @@ class Communicator:
         counts: tuple[Sequence[int], Sequence[int]] | None = None,
         async_: Literal[True],
     ) -> Handle[NDArray[Scalar]]: ...
-    @_brief
+    @brief
     def all_to_all(
         self,
         x: NDArray[Scalar],
@@ -388,7 +374,7 @@ class Communicator:
     def broadcast(
         self, x: NDArray[Scalar] | None, out: NDArray[Scalar] | None = None, *, root: int = 0, async_: Literal[True]
     ) -> Handle[NDArray[Scalar]]: ...
-    @_brief
+    @brief
     def broadcast(
         self, x: NDArray[Scalar] | None, out: NDArray[Scalar] | None = None, *, root: int = 0, async_: bool = False
     ) -> object:
@@ -418,7 +404,7 @@ class Communicator:
         root: int = 0,
         async_: Literal[True],
     ) -> Handle[NDArray[Scalar] | None]: ...
-    @_brief
+    @brief
     def reduce(
         self,
         x: NDArray[Scalar],
@@ -454,7 +440,7 @@ class Communicator:
         counts: Sequence[int] | None = None,
         async_: Literal[True],
     ) -> Handle[NDArray[Scalar] | None]: ...
-    @_brief
+    @brief
     def gather(
         self,
         x: NDArray[Scalar],
@@ -491,7 +477,7 @@ class Communicator:
         counts: Sequence[int] | None = None,
         async_: Literal[True],
     ) -> Handle[NDArray[Scalar]]: ...
-    @_brief
+    @brief
     def scatter(
         self,
         x: NDArray[Scalar] | None,

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from time import perf_counter
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
 import hocket
-from hocket.cli.compiled import Facts, Options, Pass, counts, show_counts
+from hocket.cli.compiled import Options, Pass, counts
 from hocket.cli.files import Finding, judge, parsed, print_findings
+from hocket.cli.passes import diff_of, named, parse_dump, pass_doc, pass_name, print_diff, print_times, text_after
 from hocket.cli.progress import working
-from hocket.cli.target import Case, UsageError, cases, is_xml, one_case, parse_size, show_value
-from hocket.compiler.pipeline import PASSES
-from hocket.errors import HocketError, InvalidArgument
+from hocket.cli.target import UsageError, cases, is_xml, one_case, parse_size
+from hocket.cli.verdicts import judge_case, print_counterexample, print_error, print_verdict, print_verdicts
+from hocket.errors import HocketError
 from hocket.formats.msccl_targets import TARGETS
 from hocket.ir.instr_dag import InstrDag
 from hocket.ir.schedule import Schedule
 from hocket.ir.text import Stage, print_stage
 from hocket.program import Program
-from hocket.verify import Contract, Proof, kept
 
 
 class _Commands(TyperGroup):
@@ -116,55 +113,8 @@ def _console() -> Console:
     return console
 
 
-def print_error(error: HocketError, console: Console) -> None:
-    """An error, in colour where there is a terminal."""
-    headline, newline, rest = str(error).partition("\n")
-    text = Text(headline, style="bold red")
-    text.append(newline + rest, style="not bold default")
-    console.print(text, soft_wrap=True)
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # check
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What was found out about one case: facts, a proof and the contract on bits that is kept, or an error."""
-
-    case: Case
-    seconds: float
-    facts: Facts | None = None
-    proof: Proof | None = None
-    sums: Contract | None = None
-    error: HocketError | None = None
-
-    def as_json(self) -> dict[str, object]:
-        found: dict[str, object] = {
-            "parameters": dict(self.case.parameters),
-            "verdict": "proven" if self.error is None else "refuted",
-            "seconds": round(self.seconds, 6),
-        }
-        if self.facts is not None:
-            found |= asdict(self.facts) | {"sums": self.sums}
-        if self.error is not None:
-            found["error"] = {"code": self.error.code, "text": str(self.error)}
-        return found
-
-
-def _judge(case: Case, options: Options) -> Verdict:
-    start = perf_counter()
-    try:
-        schedule = options.compile(case.load())
-    except UsageError:
-        raise
-    except InvalidArgument as error:  # no program came of it, so nothing is refuted
-        raise UsageError(error.message, error.help) from error
-    except HocketError as error:
-        return Verdict(case, perf_counter() - start, error=error)
-    facts = Facts.of(schedule)
-    proof = Proof(facts.ranks, facts.steps, schedule.slots, schedule.narrowings)
-    return Verdict(case, perf_counter() - start, facts, proof, kept(schedule))
 
 
 @app.command()
@@ -196,17 +146,17 @@ def check(
     with working(f"proving {target}") as update:
         for number, case in enumerate(chosen):
             update(f"proving {target} {case} ({number + 1} of {len(chosen)})")
-            verdicts.append(_judge(case, options))
+            verdicts.append(judge_case(case, options))
     refuted = [verdict for verdict in verdicts if verdict.error is not None]
     console = _console()
     if as_json:
         print(json.dumps({"target": target, "proven": not refuted, "cases": [v.as_json() for v in verdicts]}, indent=2))
     elif len(verdicts) == 1:
-        _print_verdict(console, target, verdicts[0])
+        print_verdict(console, target, verdicts[0])
     else:
-        _print_verdicts(console, verdicts)
+        print_verdicts(console, verdicts)
         if refuted:
-            _print_counterexample(console, refuted[0])
+            print_counterexample(console, refuted[0])
     if refuted:
         raise typer.Exit(1)
 
@@ -232,60 +182,6 @@ def _check_files(files: Sequence[str], as_json: bool) -> None:
             print_error(finding.error, console)
     if refuted:
         raise typer.Exit(1)
-
-
-def _print_verdict(console: Console, target: str, verdict: Verdict) -> None:
-    if verdict.facts is None:
-        _print_counterexample(console, verdict)
-        return
-    facts = verdict.facts
-    console.print(f"[green]{verdict.proof}[/]: {facts.collective}")
-    counts = (
-        (facts.thread_blocks, "thread block"),
-        (facts.channels, "channel"),
-        (facts.steps, "step"),
-    )
-    words = [f"{n} {noun}{'s' * (n != 1)}" for n, noun in counts]
-    sums = f"; sums: {verdict.sums}" if verdict.sums is not None else ""
-    text = f"{', '.join(words)}; {facts.traffic:.4g} buffers of memory traffic{sums}"
-    console.print(text, style="dim", soft_wrap=True)
-
-
-def _print_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in verdicts[0].case.parameters:
-        table.add_column(name, justify="right")
-    table.add_column("collective")
-    for name in ("thread blocks", "channels", "steps", "slots", "traffic"):
-        table.add_column(name, justify="right")
-    table.add_column("sums")
-    table.add_column("verdict")
-    table.add_column("seconds", justify="right")
-    for verdict in verdicts:
-        row = [show_value(value) for value in verdict.case.parameters.values()]
-        f = verdict.facts
-        if f is not None:
-            numbers = f.thread_blocks, f.channels, f.steps, f.slots
-            row += [f.collective.partition("(")[0], *map(str, numbers), f"{f.traffic:.4g}", verdict.sums or ""]
-            row.append("[green]proven[/]")
-        else:
-            assert verdict.error is not None
-            row += [""] * 7 + [f"[red]{verdict.error.code}[/]"]
-        table.add_row(*row, f"{verdict.seconds:.3f}")
-    console.print(table)
-    proven = sum(verdict.error is None for verdict in verdicts)
-    console.print(
-        f"\n{proven} of {len(verdicts)} proven. "
-        "[dim]Slots: the least that are enough. Traffic: all reads and writes, in buffers.[/]",
-        soft_wrap=True,
-    )
-
-
-def _print_counterexample(console: Console, verdict: Verdict) -> None:
-    assert verdict.error is not None
-    if verdict.case.parameters:
-        console.print(f"refuted for {verdict.case}", style="red")
-    print_error(verdict.error, console)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -328,8 +224,8 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Print a stage of a program, draw it, or show what the passes of the compiler made of it."""
-    dumps = [_parse_dump(word, rank or []) for word in dump_ir or []]
-    diffs = [_pass_name(word) for word in diff or []]
+    dumps = [parse_dump(word, rank or []) for word in dump_ir or []]
+    diffs = [pass_name(word) for word in diff or []]
     if output is not None:
         _check_picture(output)
     passes: list[Pass] = []
@@ -352,24 +248,26 @@ def show(
             _draw(found, output)
     text = print_stage(found, ranks=rank)
     if as_json:
-        listed = [{"name": p.name, "doc": _doc(p.name), "seconds": p.seconds, "made": counts(p.after)} for p in passes]
+        listed = [
+            {"name": p.name, "doc": pass_doc(p.name), "seconds": p.seconds, "made": counts(p.after)} for p in passes
+        ]
         report: dict[str, object] = {"name": found.name, "stage": wanted.value, "text": text, "passes": listed}
         if dumps:
             report["dumps"] = [
-                {"after": name, "ranks": ranks, "text": _after(passes, name, ranks)} for name, ranks in dumps
+                {"after": name, "ranks": ranks, "text": text_after(passes, name, ranks)} for name, ranks in dumps
             ]
         if diffs:
-            report["diffs"] = [{"pass": name, "lines": _diff(_named(passes, name), rank)} for name in diffs]
+            report["diffs"] = [{"pass": name, "lines": diff_of(named(passes, name), rank)} for name in diffs]
         print(json.dumps(report, indent=2))
         return
     console = _console()
     if time:
-        _print_times(console, passes)
+        print_times(console, passes)
     for name, ranks in dumps:
         print(f"# after {name}" + "".join(f", rank {r}" for r in ranks))
-        print(_after(passes, name, ranks), end="")
+        print(text_after(passes, name, ranks), end="")
     for name in diffs:
-        _print_diff(console, _named(passes, name), rank)
+        print_diff(console, named(passes, name), rank)
     if output is not None:
         Console(stderr=True, highlight=False).print(f"drew {output}", soft_wrap=True)
     elif stage is not None or not (dumps or diffs or time):
@@ -382,33 +280,6 @@ def _stage(wanted: StageName, made: Program | Schedule, passes: Sequence[Pass], 
     if wanted is StageName.instr:
         return next(p.after for p in reversed(passes) if isinstance(p.after, InstrDag))
     return schedule
-
-
-def _pass_name(name: str) -> str:
-    if name not in [known.name for known in PASSES]:
-        listed = "\n".join(f"  {known.name:<10} {known.doc}" for known in PASSES)
-        raise UsageError(f"there is no pass {name!r}", f"the passes are\n{listed}")
-    return name
-
-
-def _doc(name: str) -> str:
-    return next(known.doc for known in PASSES if known.name == name)
-
-
-def _parse_dump(text: str, ranks: Sequence[int]) -> tuple[str, list[int]]:
-    """``after=PASS,rank=N``: the pass, and the ranks to show (none: all, or those of --rank)."""
-    name, only = None, []
-    for word in text.split(","):
-        key, _, value = word.partition("=")
-        if key == "after":
-            name = _pass_name(value)
-        elif key == "rank" and value.isdecimal():
-            only.append(int(value))
-        else:
-            raise UsageError(f"expected after=PASS or rank=N, found {word!r}", "as in --dump-ir after=fuse,rank=2")
-    if name is None:
-        raise UsageError(f"{text!r} names no pass", "as in --dump-ir after=fuse,rank=2")
-    return name, only or list(ranks)
 
 
 def _check_ranks(ranks: Iterable[int], size: int) -> None:
@@ -431,39 +302,6 @@ def _draw(stage: Stage, path: Path) -> None:
         draw(stage, path)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
-
-
-def _print_times(console: Console, passes: Sequence[Pass]) -> None:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("pass")
-    table.add_column("ms", justify="right")
-    table.add_column("made")
-    table.add_column("", style="dim")
-    for p in passes:
-        table.add_row(p.name, f"{p.seconds * 1e3:.2f}", show_counts(p.after), _doc(p.name))
-    console.print(table)
-
-
-def _named(passes: Sequence[Pass], name: str) -> Pass:
-    return next(p for p in passes if p.name == name)
-
-
-def _after(passes: Sequence[Pass], name: str, ranks: Sequence[int]) -> str:
-    return print_stage(_named(passes, name).after, ranks=ranks or None)
-
-
-def _diff(changed: Pass, ranks: Sequence[int] | None) -> list[str]:
-    before, after = (print_stage(stage, ranks=ranks).splitlines() for stage in (changed.before, changed.after))
-    return list(difflib.unified_diff(before, after, f"before {changed.name}", f"after {changed.name}", lineterm=""))
-
-
-def _print_diff(console: Console, changed: Pass, ranks: Sequence[int] | None) -> None:
-    lines = _diff(changed, ranks)
-    if not lines:
-        console.print(f"{changed.name} changed nothing")
-    for line in lines:
-        style = "green" if line.startswith("+") else "red" if line.startswith("-") else None
-        console.print(Text(line, style=style or ""), soft_wrap=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------

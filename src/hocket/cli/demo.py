@@ -10,7 +10,7 @@ from rich.text import Text
 
 import hocket
 from hocket.algorithms import hierarchical
-from hocket.cli.compiled import Facts, Options, Pass, counts, show_counts
+from hocket.cli.compiled import Options, Pass, counts, show_counts
 from hocket.cli.measure import measure
 from hocket.cli.progress import working
 from hocket.cli.target import parse_size
@@ -59,8 +59,7 @@ def play(output: Path, size: str) -> int:
     say(f"  and so its part of the schedule is {blocks} thread blocks that run side by side")
     say("\n".join(f"    {line}" for line in _of_rank_0(schedule, "rank 0")), "dim")
 
-    facts = Facts.of(schedule)
-    proof = Proof(facts.ranks, facts.steps, schedule.slots, schedule.narrowings)
+    proof = Proof.of(schedule)
     head(3, "prove", f"{proof}: no deadlock, no race,")
     say("  and every rank ends with the sum of all. Each schedule is proven, each time it is compiled.")
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from hocket.cli import print_error
-from hocket.cli.compiled import Facts
 from hocket.cli.export import Wishes
 from hocket.cli.target import UsageError, UserCodeFailed, parse_size, user_code
+from hocket.cli.verdicts import print_error
 from hocket.errors import HocketError
 from hocket.formats.msccl_targets import TARGETS
 from hocket.integrations.msccl.program import MSCCLProgram
@@ -48,8 +47,7 @@ def _judge(program: MSCCLProgram, console: Console) -> bool:
     except HocketError as error:
         print_error(error, console)
         return False
-    facts = Facts.of(schedule)
-    proof = Proof(facts.ranks, facts.steps, schedule.slots, schedule.narrowings)
+    proof = Proof.of(schedule)
     collective = schedule.collective.name + ", in place" * schedule.collective.inplace
     said = Text.assemble((f"{program.name}: {proof}", "green"), f": {collective}")
     console.print(said, soft_wrap=True)

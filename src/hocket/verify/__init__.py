@@ -30,6 +30,11 @@ class Proof:
     slots: int
     narrowings: tuple[Narrowing, ...]
 
+    @classmethod
+    def of(cls, schedule: Schedule) -> Proof:
+        """That of a schedule which the compiler has proven, as it does with every one."""
+        return cls(len(schedule.ranks), sum(1 for _ in schedule.steps()), schedule.slots, schedule.narrowings)
+
     def __str__(self) -> str:
         slots = f"{self.slots} or more slots" if self.slots > 1 else "any number of slots"
         return f"proven for {self.ranks} ranks, {slots}"
