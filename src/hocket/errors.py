@@ -6,6 +6,7 @@ Call sites raise an error class with data; the wording lives here (design: one h
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import sys
@@ -69,16 +70,21 @@ Where = Location | Site
 def caller() -> Site:
     """The innermost frame that is not hocket's own, nor of an import; a library algorithm counts as the user's code."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and _is_ours(frame):
+    while _in_package(file := frame.f_code.co_filename) or (file == "<string>" and _generated(frame)):
+        if frame.f_back is None:
+            break
         frame = frame.f_back
     return Site(frame.f_code, frame.f_lasti)
 
 
-def _is_ours(frame: FrameType) -> bool:
-    name = frame.f_code.co_filename
-    if name == "<string>":  # what dataclasses generate has no file; it belongs to the module that asked for it
-        return str(frame.f_globals.get("__name__", "")).startswith(_MODULES)
-    return name.startswith((_PACKAGE, "<frozen importlib")) and not name.startswith(_PROGRAMS)
+@functools.cache
+def _in_package(file: str) -> bool:
+    return file.startswith((_PACKAGE, "<frozen importlib")) and not file.startswith(_PROGRAMS)
+
+
+def _generated(frame: FrameType) -> bool:
+    """Whether code without a file is hocket's: what dataclasses generate belongs to the module that asked for it."""
+    return str(frame.f_globals.get("__name__", "")).startswith(_MODULES)
 
 
 @dataclass(frozen=True, slots=True)

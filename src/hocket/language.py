@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, Token
 from typing import SupportsIndex
 
+from msgspec import Struct
+
 from hocket.collectives import BUFFERS, BufferName, Collective, whole
 from hocket.errors import (
     CountMismatch,
@@ -47,6 +49,7 @@ class Tracer:
     def __init__(self, name: str, collective: Collective, protocol: str) -> None:
         self.collective = collective
         self.factor = 1
+        self._ranks = collective.size
         self._builder = ChunkDagBuilder(name, collective, protocol)
         self._hints: dict[tuple[int | None, int, Storage | None], Hints] = {}
         self._places: dict[tuple[int, str, int, int], tuple[Span, Span]] = {}
@@ -86,13 +89,13 @@ class Tracer:
 
     def _add(self, kind: Kind, src: Span, span: Span, dst: Span, wishes: Wishes, site: Site) -> Ref:
         ch, storage = wishes
-        if ch is not None:
+        if ch is not None and type(ch) is not int:
             ch = _number("channel", ch, site)
-            if not 0 <= ch < MAX_CHANNEL:
-                raise OutOfRange("channel", ch, 0, MAX_CHANNEL, site)
         key = ch, self.factor, storage
         hints = self._hints.get(key)
         if hints is None:
+            if ch is not None and not 0 <= ch < MAX_CHANNEL:
+                raise OutOfRange("channel", ch, 0, MAX_CHANNEL, site)
             if storage not in (None, *STORAGES):
                 names = ", ".join(map(repr, STORAGES))
                 raise InvalidArgument(f"there is no storage {storage!r}", site, f"storages are {names}")
@@ -104,21 +107,22 @@ class Tracer:
         self, rank: Position, buffer: str, index: Position, count: SupportsIndex, site: Site
     ) -> tuple[Span, Span]:
         """The span that a program names, and the memory that it is."""
-        if type(rank) is type(index) is type(count) is int and type(buffer) is str:
-            found = self._places.get((rank, buffer, index, count))
-            if found is not None:
-                return found
-        span = self._span(rank, buffer, index, count, site)
-        return self._places.setdefault(
-            (span.rank, span.buffer, span.index, span.count), (span, self._builder.physical(span))
-        )
+        if not (type(rank) is type(index) is type(count) is int and type(buffer) is str):
+            span = self._span(rank, buffer, index, count, site)
+            rank, buffer, index, count = span.rank, span.buffer, span.index, span.count
+        key = rank, buffer, index, count
+        found = self._places.get(key)
+        if found is None:
+            span = self._span(rank, buffer, index, count, site)
+            found = self._places[key] = span, self._builder.physical(span)
+        return found
 
     def _span(self, rank: Position, buffer: str, index: Position, count: SupportsIndex, site: Site) -> Span:
         if not isinstance(buffer, str) or buffer not in BUFFERS:
             names = ", ".join(map(repr, BUFFERS))
             raise InvalidArgument(f"there is no buffer {buffer!r}", site, f"buffers are {names}")
         name: BufferName = buffer
-        ranks = self.collective.size
+        ranks = self._ranks
         r = rank if type(rank) is int else self._flatten("rank", rank, site)
         if not 0 <= r < ranks:
             raise OutOfRange("rank", r, 0, ranks, site)
@@ -162,7 +166,8 @@ class Tracer:
         if active is not self or ref.tracer is not self:
             help_ = "take a reference in this program, with chunk(...)"
             raise OutsideProgram("this reference", "belongs to another program", site, help_, ref.taken)
-        found = self._builder.overwritten(ref.physical, ref.born)
+        written = ref.born < len(self._builder.nodes)  # else nothing has been since
+        found = self._builder.overwritten(ref.physical, ref.born) if written else None
         if found is not None:
             i, writer = found
             overwritten = self._builder.nodes[writer].where
@@ -186,17 +191,14 @@ class Tracer:
 _active: ContextVar[Tracer | None] = ContextVar("hocket_tracer", default=None)
 
 
-class Ref:
+class Ref(Struct, frozen=True, eq=False, gc=False):
     """A reference to the chunks that a place holds now; it goes stale when the place is overwritten (section 3.3)."""
 
-    __slots__ = ("born", "physical", "span", "taken", "tracer")
-
-    def __init__(self, tracer: Tracer, span: Span, physical: Span, born: int, taken: Where) -> None:
-        self.tracer = tracer
-        self.span = span
-        self.physical = physical
-        self.born = born
-        self.taken = taken
+    tracer: Tracer
+    span: Span
+    physical: Span
+    born: int
+    taken: Where
 
     def copy(
         self,

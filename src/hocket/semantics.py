@@ -38,7 +38,7 @@ def evaluate(sources: Sequence[Source], fetch: Callable[[Source], list[V]], comb
     """
     if len(sources) == 1:
         return fetch(sources[0])
-    return list(map(combine, *[fetch(source) for source in sources]))
+    return list(map(combine, *map(fetch, sources)))
 
 
 Memory = list[dict[BufferName, list[V | None]]]

@@ -96,7 +96,7 @@ def _moved(step: Step, peer: int, channel: int) -> Step:
 
 def _with(schedule: Schedule, r: int, b: int, steps: tuple[Step, ...]) -> Schedule:
     rank = schedule.ranks[r]
-    block = replace(rank.thread_blocks[b], steps=steps)
+    block = structs.replace(rank.thread_blocks[b], steps=steps)
     blocks = (*rank.thread_blocks[:b], block, *rank.thread_blocks[b + 1 :])
     return replace(schedule, ranks=(*schedule.ranks[:r], Rank(rank.scratch, blocks), *schedule.ranks[r + 1 :]))
 

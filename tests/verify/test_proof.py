@@ -33,7 +33,7 @@ def edit(schedule: Schedule, rank: int, block: int, change: Callable[[list[Step]
     blocks = list(ranks[rank].thread_blocks)
     steps = list(blocks[block].steps)
     change(steps)
-    blocks[block] = replace(blocks[block], steps=tuple(steps))
+    blocks[block] = structs.replace(blocks[block], steps=tuple(steps))
     ranks[rank] = replace(ranks[rank], thread_blocks=tuple(blocks))
     return replace(schedule, ranks=tuple(ranks))
 

@@ -33,29 +33,29 @@ def accumulate(dag: InstrDag) -> InstrDag:
     local = [type(instr.srcs[0]) is type(instr.dsts[0]) is Span and len(instr.dsts) == 1 for instr in instrs]
     if not any(here and len(instr.srcs) > 1 for here, instr in zip(local, instrs, strict=True)):
         return dag
-    followers: dict[int, set[int]] = {}
+    followers: dict[int, list[int]] = {}
     for i, before in enumerate(dag.after):
         for earlier in before:
             if local[earlier]:
-                followers.setdefault(earlier, set()).add(i)
+                followers.setdefault(earlier, []).append(i)
     chains: dict[int, _Chain] = {}  # by their last instruction
     for i, instr in enumerate(instrs):
         if not local[i]:
             continue
-        chain = None
+        chain, its = None, lengths(dag, instr)
         for earlier in dag.after[i]:
-            if earlier in chains and _joins(dag, chains[earlier], i, instr):
+            if earlier in chains and _joins(dag, chains[earlier], i, its):
                 chain = chains.pop(earlier)
                 chain.srcs += instr.srcs[1:]
                 chain.where += instr.where
                 chain.members.append(i)
                 chain.others.discard(i)
-                chain.others |= followers.get(i, set())
-                chain.lengths |= lengths(dag, instr)
+                chain.others.update(followers.get(i, ()))
+                chain.lengths |= its
                 break
         else:
-            others = followers.get(i, set())
-            chain = _Chain(list(instr.srcs), _target(instr), list(instr.where), [i], others, lengths(dag, instr))
+            others = set(followers.get(i, ()))
+            chain = _Chain(list(instr.srcs), _target(instr), list(instr.where), [i], others, its)
         chain.target = _target(instr)
         chains[i] = chain
     end = list(range(len(instrs)))  # the last instruction of the chain that an instruction is in
@@ -87,18 +87,20 @@ def _target(instr: Instr) -> Span:
     return target
 
 
-def _joins(dag: InstrDag, chain: _Chain, i: int, instr: Instr) -> bool:
-    """Whether instruction i adds to what a chain has stored, or takes a sum out of scratch for good."""
+def _joins(dag: InstrDag, chain: _Chain, i: int, its: set[tuple[int, int]]) -> bool:
+    """Whether instruction i, of lengths ``its``, adds to what a chain has stored, or takes a sum out of scratch for
+    good."""
+    instr = dag.instrs[i]
     between, added = chain.target, instr.srcs[1:]
     # Whatever else waits for the chain has to come after its end.
-    if instr.srcs[0] != between or any(other < i for other in chain.others):
+    if instr.srcs[0] != between or min(chain.others, default=i) < i:
         return False
     if added:
         fits = instr.dsts[0] == between and not any(overlap(between, source) for source in added)
     else:
         read = [source for other in chain.others if other != i for source in dag.instrs[other].srcs]
         fits = len(chain.srcs) > 1 and between.buffer == "sc" and not any(overlap(between, source) for source in read)
-    return fits and len(chain.lengths | lengths(dag, instr)) <= 1
+    return fits and len(chain.lengths | its) <= 1
 
 
 def lengths(dag: InstrDag, instr: Instr) -> set[tuple[int, int]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 from dataclasses import replace
 
-from hocket.ir.instr_dag import Arrival, Departure, InstrDag, connections
+from hocket.ir.chunk_dag import Span
+from hocket.ir.instr_dag import Arrival, InstrDag, connections
 
 
 def assign_thread_blocks(dag: InstrDag) -> InstrDag:
@@ -16,29 +17,32 @@ def assign_thread_blocks(dag: InstrDag) -> InstrDag:
     connection = connections(dag)
     count = max(connection, default=-1) + 1
     # An end of a connection is a number: that of the connection where it sends, ``count`` more where it receives.
-    ends: list[list[int]] = []
     together = list(range(2 * count))  # a forest: ends of one tree share a thread block
+    ends: list[int | None] = []  # one of each instruction that has any
     for instr in dag.instrs:
-        its = [connection[s.edge] + count for s in instr.srcs if type(s) is Arrival]
-        its += [connection[d.edge] for d in instr.dsts if type(d) is Departure]
-        ends.append(its)
-        for other in its[1:]:
-            together[_root(together, other)] = _root(together, its[0])
+        end: int | None = None
+        for operand in instr.srcs + instr.dsts:
+            if not isinstance(operand, Span):
+                other = connection[operand.edge] + (count if type(operand) is Arrival else 0)
+                if end is None:
+                    end = other
+                else:
+                    together[_root(together, other)] = _root(together, end)
+        ends.append(end)
     block_of: list[int | None] = [None] * (2 * count)
     blocks = [0] * dag.collective.size
     ranks = [instr.rank for instr in dag.instrs]
-    for rank, its in zip(ranks, ends, strict=True):
-        if its:
-            root = _root(together, its[0])
-            if block_of[root] is None:
-                block_of[root] = blocks[rank]
-                blocks[rank] += 1
+    roots = [None if end is None else _root(together, end) for end in ends]
+    for rank, root in zip(ranks, roots, strict=True):
+        if root is not None and block_of[root] is None:
+            block_of[root] = blocks[rank]
+            blocks[rank] += 1
     blocks = [max(1, n) for n in blocks]
     latest = [[-1] * n for n in blocks]
     oldest: list[list[tuple[int, int]]] = [[(-1, b) for b in range(n)] for n in blocks]
     assigned: list[int] = []
-    for i, (rank, its) in enumerate(zip(ranks, ends, strict=True)):
-        block = block_of[_root(together, its[0])] if its else None
+    for i, (rank, root) in enumerate(zip(ranks, roots, strict=True)):
+        block = None if root is None else block_of[root]
         if block is None:
             heap = oldest[rank]
             while heap[0][0] != latest[rank][heap[0][1]]:

@@ -30,10 +30,13 @@ def assign_channels(dag: InstrDag) -> InstrDag:
     chains = _chains(dag)
     onward: dict[tuple[int, int, int], int] = {}
     backward: dict[tuple[int, int, int], int] = {}
+    taken: set[tuple[int, int, int, int]] = set()  # channel, src, rank and dst that are in both
 
     def fits(hop: _Hop, channel: int) -> bool:
         _, _, _, src, rank, dst = hop
-        return onward.get((rank, channel, src), dst) == dst and backward.get((rank, channel, dst), src) == src
+        return (channel, src, rank, dst) in taken or (
+            onward.get((rank, channel, src), dst) == dst and backward.get((rank, channel, dst), src) == src
+        )
 
     cut: set[int] = set()
     directed = [
@@ -50,8 +53,10 @@ def assign_channels(dag: InstrDag) -> InstrDag:
         for hop in chain:
             if fits(hop, channel):
                 _, arrival, departure, src, rank, dst = hop
-                onward[rank, channel, src] = dst
-                backward[rank, channel, dst] = src
+                if (channel, src, rank, dst) not in taken:
+                    taken.add((channel, src, rank, dst))
+                    onward[rank, channel, src] = dst
+                    backward[rank, channel, dst] = src
                 base[arrival] = base[departure] = chosen
             else:
                 cut.add(hop.instr)

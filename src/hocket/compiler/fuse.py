@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from msgspec import structs
@@ -19,17 +20,15 @@ def fuse(dag: InstrDag) -> InstrDag:
     fused_into: list[int | None] = [None] * len(dag.instrs)
     for receive, sending in chosen.items():
         fused_into[sending] = receive
-    kept = _used_otherwise(dag, chosen)
+    kept = _used_otherwise(dag, chosen, fused_into)
     number: list[int] = []
     instrs: list[Instr] = []
     after: list[tuple[int, ...]] = []
-    for i, instr in enumerate(dag.instrs):
-        into = fused_into[i]
+    for i, (instr, before, into) in enumerate(zip(dag.instrs, dag.after, fused_into, strict=True)):
         if into is not None:
             number.append(number[into])
             continue
         number.append(len(instrs))
-        before = dag.after[i]
         if len(before) == 1:
             after.append((number[before[0]],))
         else:
@@ -75,28 +74,32 @@ def _choose(dag: InstrDag, arrivals: Ends, departures: Ends) -> dict[int, int]:
             candidates.sort(key=lambda s: (-to_leaf[s], s))
     chains: dict[int, _Chain] = {}
     chosen: dict[int, int] = {}
+    edges = dag.edges
     for i in sorted(sends):
         arrival = arrivals[i]
         assert arrival is not None
-        into = dag.edges[arrival]
+        into = edges[arrival]
+        src, rank = into.src, into.dst
         chain = chains.get(arrival)
         if chain is None:
             chain = chains[arrival] = _Chain(into.base, into.instance)
         for send in sends[i]:
             departure = departures[send]
             assert departure is not None
-            out = dag.edges[departure]
-            if (None not in (chain.base, out.base) and chain.base != out.base) or chain.instance != out.instance:
+            out = edges[departure]
+            dst = out.dst
+            if chain.base != out.base and None not in (chain.base, out.base):
+                continue
+            if chain.instance != out.instance:
                 continue
             # A thread block has one receive peer and one send peer, so a chain that passes a rank twice must
             # do so in the same way.
-            if chain.onward.get((into.dst, into.src), out.dst) != out.dst:
+            if chain.onward.get((rank, src), dst) != dst or chain.backward.get((rank, dst), src) != src:
                 continue
-            if chain.backward.get((into.dst, out.dst), into.src) != into.src:
-                continue
-            chain.onward[into.dst, into.src] = out.dst
-            chain.backward[into.dst, out.dst] = into.src
-            chain.base = out.base if chain.base is None else chain.base
+            chain.onward[rank, src] = dst
+            chain.backward[rank, dst] = src
+            if chain.base is None:
+                chain.base = out.base
             chains[departure] = chain
             chosen[i] = send
             break
@@ -115,7 +118,7 @@ def _matching_sends(dag: InstrDag, arrivals: Ends, departures: Ends) -> dict[int
     return found
 
 
-def _used_otherwise(dag: InstrDag, chosen: dict[int, int]) -> set[int]:
+def _used_otherwise(dag: InstrDag, chosen: dict[int, int], fused_into: Sequence[int | None]) -> set[int]:
     """Of the chosen receives that reduce, those that store a chunk which another instruction than the fused send reads,
     or which is part of the collective's result."""
     reducing = {i for i in chosen if len(dag.instrs[i].srcs) > 1}
@@ -125,13 +128,15 @@ def _used_otherwise(dag: InstrDag, chosen: dict[int, int]) -> set[int]:
     # Who of those has written each chunk last.
     writers: list[dict[BufferName, dict[int, int]]] = [{"in": {}, "out": {}, "sc": {}} for _ in dag.scratch]
     for i, instr in enumerate(dag.instrs):
+        if fused_into[i] is not None:  # it reads what its receive has stored, and nothing else
+            continue
         of_rank = writers[instr.rank]
         for source in instr.srcs:
             if type(source) is Span:
                 written = of_rank[source.buffer]
                 for index in source.indices():
                     writer = written.get(index)
-                    if writer is not None and chosen[writer] != i:
+                    if writer is not None:
                         used.add(writer)
         for target in instr.dsts:
             if type(target) is Span:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 
 from hocket.collectives import BufferName
@@ -49,6 +50,31 @@ class _Host:
     where: list[Where]
 
 
+class _Transfers:
+    """For each connection who sends and who receives its transfers; for each edge which of them it is."""
+
+    def __init__(self, dag: InstrDag) -> None:
+        self.connection = connections(dag)
+        count = max(self.connection, default=-1) + 1
+        self.sent: list[list[int]] = [[] for _ in range(count)]
+        self.received: list[list[int]] = [[] for _ in range(count)]
+        self.turn = [0] * len(dag.edges)
+        for i, instr in enumerate(dag.instrs):
+            for target in instr.dsts:
+                if type(target) is Departure:
+                    queue = self.sent[self.connection[target.edge]]
+                    self.turn[target.edge] = len(queue)
+                    queue.append(i)
+            for source in instr.srcs:
+                if type(source) is Arrival:
+                    self.received[self.connection[source.edge]].append(i)
+
+    def beside(self, edge: int) -> tuple[list[int], list[int], int]:
+        """Who sends and who receives on the connection of an edge, and where among them its ends are."""
+        number = self.connection[edge]
+        return self.sent[number], self.received[number], self.turn[edge]
+
+
 class _Merging:
     """``instrs`` as they become. Instruction i is part of ``home[i]`` now, which is i itself for those that stay."""
 
@@ -59,40 +85,32 @@ class _Merging:
         self.home = list(range(len(dag.instrs)))
         self.members: dict[int, list[int]] = {}
         self.hosts: dict[int, _Host] = {}
-        self.connection = connections(dag)
-        # For each connection who sends and who receives its transfers; for each edge which of them it is.
-        count = max(self.connection, default=-1) + 1
-        self.sent: list[list[int]] = [[] for _ in range(count)]
-        self.received: list[list[int]] = [[] for _ in range(count)]
-        self.turn = [0] * len(dag.edges)
         self.followers: dict[int, list[int]] = {}
-        for i, instr in enumerate(dag.instrs):
-            for target in instr.dsts:
-                if type(target) is Departure:
-                    queue = self.sent[self.connection[target.edge]]
-                    self.turn[target.edge] = len(queue)
-                    queue.append(i)
-            for source in instr.srcs:
-                if type(source) is Arrival:
-                    self.received[self.connection[source.edge]].append(i)
+        for i, (instr, before) in enumerate(zip(dag.instrs, dag.after, strict=True)):
             if len(instr.dsts) == 1 and type(instr.dsts[0]) is Span:
                 self.followers[i] = []
-            for earlier in dag.after[i]:
+            for earlier in before:
                 if earlier in self.followers:
                     self.followers[earlier].append(i)
+
+    @cached_property
+    def transfers(self) -> _Transfers:
+        return _Transfers(self.dag)
 
     def run(self) -> InstrDag:
         dag = self.dag
         for i, instr in enumerate(dag.instrs):
             if len(instr.srcs) > 1:
                 self._take_terms(i)
+        home = self.home
+        riders = (i for i in reversed(range(len(home))) if [type(source) for source in self.instrs[i].srcs] == [Span])
         latest: dict[Span, int] = {}  # who read or stored a span last
-        for i, instr in enumerate(self.instrs):
-            if self.home[i] != i:
+        for i, instr in enumerate(self.instrs[: next(riders, -1) + 1]):  # nothing rides after the last of them
+            if home[i] != i:
                 continue
             host = i
-            if len(instr.srcs) == 1 and type(instr.srcs[0]) is Span:
-                source = instr.srcs[0]
+            source = instr.srcs[0]
+            if type(source) is Span and len(instr.srcs) == 1:
                 found = latest.get(source)
                 if found is not None and self._rides(i, found):
                     host = found
@@ -108,21 +126,21 @@ class _Merging:
             self.instrs[number] = self._bearing(number, bearer)
         number_of: list[int] = []
         kept = 0
-        for i, home in enumerate(self.home):
+        for i, its in enumerate(home):
             number_of.append(kept)
-            kept += home == i
+            kept += its == i
         instrs, after = [], []
         for i, before in enumerate(dag.after):
-            if self.home[i] != i:
+            if home[i] != i:
                 continue
             instrs.append(self.instrs[i])
             members = self.members.get(i)
             if members is not None:
                 before = (*before, *chain.from_iterable([dag.after[member] for member in members]))
             elif len(before) < 2:
-                after.append(tuple([number_of[self.home[earlier]] for earlier in before]))
+                after.append((number_of[home[before[0]]],) if before else before)
                 continue
-            after.append(tuple(sorted({number_of[self.home[earlier]] for earlier in before} - {number_of[i]})))
+            after.append(tuple(sorted({number_of[home[earlier]] for earlier in before} - {number_of[i]})))
         edges, scratch = self._edges(), self._scratch(instrs)
         return replace(dag, instrs=tuple(instrs), after=tuple(after), edges=edges, scratch=scratch)
 
@@ -150,7 +168,7 @@ class _Merging:
         if not candidates:
             return
         place_of = {source: at for at, source in enumerate(total.srcs) if type(source) is Span}
-        read = Counter(_chunks(total.srcs))
+        several_read = {chunk for chunk, times in Counter(_chunks(total.srcs)).items() if times > 1}
         stored = set(_chunks(total.dsts))
         alike = lengths(self.dag, total)
         local = len(place_of) + sum(type(target) is Span for target in total.dsts)
@@ -162,7 +180,7 @@ class _Merging:
             assert type(place) is Span
             at = place_of.get(place)
             chunks = _chunks((place,))
-            if at is None or any(read[chunk] > 1 for chunk in chunks):
+            if at is None or not several_read.isdisjoint(chunks):
                 continue
             # A sum can only be extended at its beginning; the first two terms may change places.
             several = len(term.srcs) > 1
@@ -188,7 +206,7 @@ class _Merging:
 
     def _only_receives(self, i: int) -> bool:
         """Whether an instruction receives, and stores to one place."""
-        return i in self.followers and self.home[i] == i and any(type(s) is Arrival for s in self.instrs[i].srcs)
+        return i in self.followers and self.home[i] == i and Arrival in map(type, self.instrs[i].srcs)
 
     def _nobody_else(self, earlier: int, i: int, place: Span | None) -> bool:
         """Whether instruction i comes before all that have to come after an earlier one, and reads ``place`` alone."""
@@ -201,8 +219,7 @@ class _Merging:
 
     def _can_wait(self, edge: int, i: int) -> bool:
         """Whether a transfer can be received only by instruction i."""
-        sent, received = self.sent[self.connection[edge]], self.received[self.connection[edge]]
-        turn = self.turn[edge]
+        sent, received, turn = self.transfers.beside(edge)
         if turn + 1 < len(received) and received[turn + 1] <= i:
             return False
         return turn + self.slots >= len(sent) or sent[turn + self.slots] > i
@@ -216,7 +233,8 @@ class _Merging:
             terms[at] = term.srcs
             where += term.where
             for edge in term.arrivals:
-                self.received[self.connection[edge]][self.turn[edge]] = i
+                _, received, turn = self.transfers.beside(edge)
+                received[turn] = i
             if i in self.followers:
                 self.followers[i] += [other for other in self.followers[earlier] if other != i]
             self._join(earlier, i)
@@ -246,7 +264,8 @@ class _Merging:
         elif type(target) is Departure:
             if not self._can_leave(target.edge, number, host):
                 return False
-            self.sent[self.connection[target.edge]][self.turn[target.edge]] = number
+            sent, _, turn = self.transfers.beside(target.edge)
+            sent[turn] = number
             host.sends.append(target)
         host.lengths = alike
         host.where += rider.where
@@ -264,8 +283,7 @@ class _Merging:
         kind = self.dag.edges[edge].base, self.dag.edges[edge].instance
         if host.kind is not None and host.kind != kind:
             return False
-        sent, received = self.sent[self.connection[edge]], self.received[self.connection[edge]]
-        turn = self.turn[edge]
+        sent, received, turn = self.transfers.beside(edge)
         if turn and sent[turn - 1] >= number:
             return False
         if turn >= self.slots and received[turn - self.slots] >= number:
@@ -300,7 +318,8 @@ class _Merging:
         edges = list(self.dag.edges)
         free = [0] * self.dag.collective.size
         for e in edges:
-            free[e.src] = max(free[e.src], (e.base or 0) + 1)
+            if (e.base or 0) >= free[e.src]:
+                free[e.src] = (e.base or 0) + 1
         found: dict[tuple[object, ...], int] = {}
         for host in sorted(self.members):
             instr = self.instrs[host]
@@ -309,7 +328,7 @@ class _Merging:
             if len(departures) < 2 and not passed_on:
                 continue
             peers = tuple(sorted(edges[edge].dst for edge in departures))
-            from_whom = tuple(sorted(self.connection[edge] for edge in instr.arrivals))
+            from_whom = tuple(sorted(self.transfers.connection[edge] for edge in instr.arrivals))
             first = self.dag.edges[departures[0]]
             key = instr.rank, peers, from_whom, first.base, first.instance
             if key not in found and free[instr.rank] < MAX_BASES:

@@ -50,12 +50,12 @@ class Rebuild:
                     continue
                 instr = receive
             instrs.append(instr)
-            if len(before) == 1 and not sent:
-                after.append((number[before[0]],))
-                continue
             moved = [number[d] for d in before]
-            moved += [sent[d] for d in before if d in sent and overwrites(instr, dag.instrs[d])]
-            after.append(tuple(sorted(moved)))
+            if sent:
+                moved += [sent[d] for d in before if d in sent and overwrites(instr, dag.instrs[d])]
+            if len(moved) > 1:
+                moved.sort()
+            after.append(tuple(moved))
         return replace(dag, instrs=tuple(instrs), after=tuple(after))
 
 

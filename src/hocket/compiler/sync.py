@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from hocket.ir.instr_dag import Arrival, Departure, InstrDag, connections
@@ -27,25 +28,30 @@ def synchronize(dag: InstrDag, slots: int) -> Schedule:
         for earlier in before:
             if block_of[earlier] != block_of[i]:
                 waiting[i] = waited[earlier] = True
-    asked = _asked(by_rank, block_of, waiting, waited)
+    asked = _asked(by_rank, block_of, waiting, waited) if any(waiting) else waiting
     connection = connections(dag)
     # The ends of each connection, and of the transfers whose messages lie in place.
-    receives: dict[int, Receive] = {}
-    sends: dict[int, Send] = {}
-    receives_at: dict[int, Receive] = {}
-    sends_at: dict[int, Send] = {}
+    receives: list[Receive] = []
+    sends: list[Send] = []
+    receive_of: list[Receive] = []
+    send_of: list[Send] = []
     for e, (edge, number) in enumerate(zip(dag.edges, connection, strict=True)):
-        channel = dag.channel(e) or 0
-        if number not in sends:
-            receives[number], sends[number] = Receive(edge.src, channel), Send(edge.dst, channel)
+        if number == len(sends):
+            channel = dag.channel(e) or 0
+            receives.append(Receive(edge.src, channel))
+            sends.append(Send(edge.dst, channel))
+        receive, send = receives[number], sends[number]
         if edge.at is not None:
-            receives_at[e], sends_at[e] = Receive(edge.src, channel, edge.at), Send(edge.dst, channel, edge.at)
+            receive, send = structs.replace(receive, at=edge.at), structs.replace(send, at=edge.at)
+        receive_of.append(receive)
+        send_of.append(send)
     ranks = []
     for rank, numbers in enumerate(by_rank):
-        count = max((block_of[i] for i in numbers), default=-1) + 1
+        count = max(map(block_of.__getitem__, numbers), default=-1) + 1
         steps: list[list[Step]] = [[] for _ in range(count)]
-        received: defaultdict[int, dict[Receive, None]] = defaultdict(dict)
-        sent: defaultdict[int, dict[Send, None]] = defaultdict(dict)
+        # The connections of each block, in the order of their first use.
+        received: defaultdict[int, dict[int, None]] = defaultdict(dict)
+        sent: defaultdict[int, dict[int, None]] = defaultdict(dict)
         nothing: Clock = np.full(count, -1, np.int32)
         clocks: list[Clock | None] = [None] * count  # None for a thread block that knows nothing
         finished: dict[int, Clock] = {}  # of those that are waited for and know something
@@ -60,22 +66,25 @@ def synchronize(dag: InstrDag, slots: int) -> Schedule:
             srcs: list[Source] = []
             for source in instr.srcs:
                 if type(source) is Arrival:
-                    receive = receives[connection[source.edge]]
-                    received[block][receive] = None
-                    srcs.append(receives_at.get(source.edge, receive))
+                    received[block][connection[source.edge]] = None
+                    srcs.append(receive_of[source.edge])
                 else:
                     srcs.append(source)  # type: ignore[arg-type]
             dsts: list[Destination] = []
             for target in instr.dsts:
                 if type(target) is Departure:
-                    send = sends[connection[target.edge]]
-                    sent[block][send] = None
-                    dsts.append(sends_at.get(target.edge, send))
+                    sent[block][connection[target.edge]] = None
+                    dsts.append(send_of[target.edge])
                 else:
                     dsts.append(target)  # type: ignore[arg-type]
             steps[block].append(Step(tuple(srcs), tuple(dsts), waits, instr.where))
         blocks = [
-            ThreadBlock(tuple(received.get(b, ())), tuple(sent.get(b, ())), tuple(s)) for b, s in enumerate(steps)
+            ThreadBlock(
+                tuple([receives[n] for n in received.get(b, ())]),
+                tuple([sends[n] for n in sent.get(b, ())]),
+                tuple(its),
+            )
+            for b, its in enumerate(steps)
         ]
         ranks.append(Rank(dag.scratch[rank], tuple(blocks)))
     return Schedule(dag.name, dag.collective, dag.protocol, slots, tuple(ranks))

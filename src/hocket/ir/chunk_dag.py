@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from typing import Literal, TypeVar, get_args
 
 from msgspec import Struct
@@ -29,7 +30,9 @@ class Span(Struct, frozen=True, gc=False):
     count: int = 1
     stride: int = 1
 
-    def indices(self) -> range:
+    def indices(self) -> Sequence[int]:
+        if self.count == 1:
+            return (self.index,)
         return range(self.index, self.index + self.count * self.stride, self.stride)
 
     def get(self, table: list[V]) -> list[V]:
@@ -123,7 +126,7 @@ class ChunkDag:
 
     def operations(self) -> Iterator[tuple[int, ChunkNode]]:
         inputs = self.collective.size
-        return ((i, self.nodes[i]) for i in range(inputs, len(self.nodes)))
+        return enumerate(islice(self.nodes, inputs, None), inputs)
 
 
 class ChunkDagBuilder:
@@ -170,10 +173,10 @@ class ChunkDagBuilder:
         """The first chunk of a written physical span, counted within it, that node ``since`` or a later one wrote last,
         and that node."""
         table: list[int] = self._writer[span.rank][span.buffer]  # type: ignore[assignment]
-        writers = span.get(table)
-        if max(writers) < since:
+        if span.count == 1 and table[span.index] < since:
             return None
-        return next((i, writer) for i, writer in enumerate(writers) if writer >= since)
+        writers = span.get(table)
+        return next(((i, writer) for i, writer in enumerate(writers) if writer >= since), None)
 
     def add(self, kind: Kind, src: Span, dst: Span, hints: Hints, where: Where | None) -> int:
         """Append an operation on physical spans, of which what is read was written, and return its number."""
@@ -181,7 +184,7 @@ class ChunkDagBuilder:
         if dst.buffer == "sc":
             self._grow(dst)
         writer, readers = self._writer[src.rank][src.buffer], self._readers[src.rank][src.buffer]
-        true = set(src.get(writer))
+        true = src.get(writer)
         for i in src.indices() if src.count > 1 else (src.index,):
             reading = readers[i]
             if reading is None:
@@ -189,18 +192,17 @@ class ChunkDagBuilder:
             else:
                 reading.append(me)
         writer, readers = self._writer[dst.rank][dst.buffer], self._readers[dst.rank][dst.buffer]
-        false: set[int | None] = set()
+        false: list[int | None] = []
         overwritten = true if kind is _REDUCE else false
         for i in dst.indices() if dst.count > 1 else (dst.index,):
-            overwritten.add(writer[i])
+            overwritten.append(writer[i])
             writer[i] = me
             reading = readers[i]
             if reading is not None:
-                false.update(reading)
+                false += reading
                 readers[i] = None
-        false -= true
-        false.discard(None)
-        self.nodes.append(ChunkNode(kind, src, dst, _ascending(true), _ascending(false), hints, where))
+        reused = _ascending(set(false).difference(true, (None,))) if false else ()
+        self.nodes.append(ChunkNode(kind, src, dst, _ascending(set(true)), reused, hints, where))
         return me
 
     def _grow(self, span: Span) -> None:
@@ -215,7 +217,7 @@ class ChunkDagBuilder:
 
 
 def _ascending(nodes: set[int | None]) -> tuple[int, ...]:
-    """What is left once None is not among them."""
+    """Of nodes among which None is not."""
     return tuple(sorted(nodes)) if len(nodes) > 1 else tuple(nodes)  # type: ignore[arg-type]
 
 

@@ -7,7 +7,10 @@ eight shapes of this form (design section 2).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
+from itertools import count
+from operator import attrgetter
 
 from msgspec import Struct
 
@@ -166,14 +169,13 @@ def at_edges(edges: int, ends: Ends) -> list[int]:
     return found
 
 
+_CONNECTION = attrgetter("src", "dst", "base", "instance")
+
+
 def connections(dag: InstrDag) -> list[int]:
     """For each edge a number for its connection: transfers between the same ranks on one channel share it."""
-    numbers: dict[tuple[int, int, int | None], int] = {}
-    factor = dag.refinement
-    return [
-        numbers.setdefault((e.src, e.dst, None if e.base is None else e.base * factor + e.instance), len(numbers))
-        for e in dag.edges
-    ]
+    numbers: defaultdict[tuple[int, int, int, int], int] = defaultdict(count().__next__)
+    return [numbers[key] for key in map(_CONNECTION, dag.edges)]
 
 
 def depths_to_leaf(dag: InstrDag, departures: Ends, receiver: list[int]) -> list[int]:

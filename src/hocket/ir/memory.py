@@ -88,7 +88,9 @@ def apart(collective: Collective, rank: int, part: Rank) -> Rank | None:
     left = move.unwritten()
     for steps in blocks:
         steps[:] = [move.copying(step, left) for step in steps]
-    thread_blocks = [replace(old, steps=tuple(steps)) for steps, old in zip(blocks, part.thread_blocks, strict=True)]
+    thread_blocks = [
+        structs.replace(old, steps=tuple(steps)) for steps, old in zip(blocks, part.thread_blocks, strict=True)
+    ]
     if copies := move.copies(left):
         thread_blocks.append(ThreadBlock((), (), copies))
     return replace(part, thread_blocks=tuple(thread_blocks))

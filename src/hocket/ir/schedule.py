@@ -143,8 +143,7 @@ def _touched(operands: Sequence[Source | Destination]) -> tuple[Span, ...]:
     return tuple([place for place in places if place is not None])
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadBlock:
+class ThreadBlock(Struct, frozen=True, gc=False):
     """Steps in the order they run, and the connections they use: at most one of each in the paper's form.
 
     A connection is named here without the places of its messages.
@@ -220,39 +219,41 @@ def verify(schedule: Schedule) -> None:
 
     Whether the schedule does its job (races, deadlock, postcondition) is for ``hocket.verify``.
     """
-    collective = schedule.collective
-    if len(schedule.ranks) != collective.size:
-        raise InvalidSchedule(f"{len(schedule.ranks)} ranks for a collective of {collective.size}")
+    collective, size = schedule.collective, schedule.collective.size
+    if len(schedule.ranks) != size:
+        raise InvalidSchedule(f"{len(schedule.ranks)} ranks for a collective of {size}")
     if schedule.protocol not in PROTOCOLS:
         raise InvalidSchedule(f"there is no protocol {schedule.protocol!r}")
     if schedule.slots < 1:
         raise InvalidSchedule("a connection has at least one slot")
     sizes = buffer_sizes(collective, [rank.scratch for rank in schedule.ranks])
-    aliases = [alias.buffer if (alias := collective.alias(r)) is not None else None for r in range(collective.size)]
-    traffic: dict[tuple[int, int, int], _Traffic] = {}
+    aliases = [alias.buffer if (alias := collective.alias(r)) is not None else None for r in range(size)]
+    nobody: tuple[int, _Messages] = (-1, [])
+    # By sender, receiver and channel.
+    sent: dict[tuple[int, int, int], _Messages] = {}
+    received: dict[tuple[int, int, int], _Messages] = {}
     for r, rank in enumerate(schedule.ranks):
-        owners: dict[tuple[bool, int, int], int] = {}
+        owned: dict[tuple[bool, int, int], tuple[int, _Messages]] = {}  # with the thread block
         for b, block in enumerate(rank.thread_blocks):
             ends: tuple[Receive | Send, ...] = (*block.receives, *block.sends)
             for end in ends:
-                key = type(end) is Receive, end.peer, end.channel
-                owner = owners.get(key)
-                if owner == b:
-                    raise InvalidSchedule(f"rank {r}, thread block {b}: connection {end} is named twice")
-                if owner is not None:
+                key = receives, peer, channel = type(end) is Receive, end.peer, end.channel
+                if key in owned:
+                    owner = owned[key][0]
+                    if owner == b:
+                        raise InvalidSchedule(f"rank {r}, thread block {b}: connection {end} is named twice")
                     _conflict(schedule, r, end, owner, b)
-                owners[key] = b
-                if end.peer == r or not 0 <= end.peer < collective.size or end.channel < 0 or end.at is not None:
+                if peer == r or not 0 <= peer < size or channel < 0 or end.at is not None:
                     raise InvalidSchedule(f"rank {r}, thread block {b}: there is no connection {end}")
+                messages: _Messages = []
+                owned[key] = b, messages
+                if receives:
+                    received[peer, r, channel] = messages
+                else:
+                    sent[r, peer, channel] = messages
         lengths = [len(block.steps) for block in rank.thread_blocks]
+        own = {buffer: chunks for buffer, chunks in sizes[r].items() if buffer != aliases[r]}
         for b, block in enumerate(rank.thread_blocks):
-            received = {
-                (end.peer, end.channel): traffic.setdefault((end.peer, r, end.channel), ([], []))
-                for end in block.receives
-            }
-            sent = {
-                (end.peer, end.channel): traffic.setdefault((r, end.peer, end.channel), ([], [])) for end in block.sends
-            }
             for s, step in enumerate(block.steps):
                 if not step.srcs or not step.dsts:
                     raise InvalidSchedule("a step without source or destination", schedule.step_name(r, b, s))
@@ -263,32 +264,36 @@ def verify(schedule: Schedule) -> None:
                         place = operand
                         if operand.rank != r:
                             raise InvalidSchedule("memory of another rank", schedule.step_name(r, b, s))
+                        lies_well = place.count == place.stride == 1 and 0 <= place.index < own.get(place.buffer, 0)
                     else:
-                        receives = type(operand) is Receive
-                        messages = (received if receives else sent).get((operand.peer, operand.channel))
-                        if messages is None:
+                        owner, messages = owned.get((type(operand) is Receive, operand.peer, operand.channel), nobody)
+                        if owner != b:
                             raise InvalidSchedule(
                                 f"{operand} is not a connection of its thread block", schedule.step_name(r, b, s)
                             )
-                        messages[receives].append(operand.at)
+                        messages.append(operand.at)
                         if operand.at is None:
                             continue
                         place = operand.at
-                        in_place = True
+                        in_place, lies_well = True, False
                         if place.rank not in (r, operand.peer) or place.buffer == "sc":
                             raise InvalidSchedule(
                                 f"the message of {operand} is in no input or output of its two ranks",
                                 schedule.step_name(r, b, s),
                             )
-                    if wrong := misplaced(place, sizes):
-                        raise InvalidSchedule(wrong, schedule.step_name(r, b, s))
-                    if place.buffer == aliases[place.rank]:
-                        name = "in" if place.buffer == "out" else "out"
-                        raise InvalidSchedule(
-                            f"a step names {place}, which in-place is memory of {name!r}", schedule.step_name(r, b, s)
-                        )
-                    mixed = mixed or place.count != (count or place.count)
-                    count = place.count
+                    if not lies_well:
+                        if wrong := misplaced(place, sizes):
+                            raise InvalidSchedule(wrong, schedule.step_name(r, b, s))
+                        if place.buffer == aliases[place.rank]:
+                            name = "in" if place.buffer == "out" else "out"
+                            raise InvalidSchedule(
+                                f"a step names {place}, which in-place is memory of {name!r}",
+                                schedule.step_name(r, b, s),
+                            )
+                    if count is None:
+                        count = place.count
+                    elif count != place.count:
+                        mixed = True
                 if count is None:
                     raise InvalidSchedule(
                         "a step has no local operand to say how many chunks it works on", schedule.step_name(r, b, s)
@@ -298,7 +303,7 @@ def verify(schedule: Schedule) -> None:
                 if in_place:
                     _check_in_place(schedule, r, b, s, step)
                 if in_place or len(step.srcs) > 1 or len(step.dsts) > 1 or type(step.srcs[0]) is type(step.dsts[0]):
-                    _check_operands(schedule, r, b, s, step)
+                    _check_operands(schedule, r, b, s, step, in_place)
                 for wait in step.waits:
                     other = wait.thread_block
                     if other == b or not 0 <= other < len(lengths) or not 0 <= wait.step < lengths[other]:
@@ -306,25 +311,32 @@ def verify(schedule: Schedule) -> None:
                             f"a step waits for {other}.{wait.step}, no step of another thread block",
                             schedule.step_name(r, b, s),
                         )
-    for connection, ends_of in traffic.items():
-        _check_traffic(connection, *ends_of)
+    for connection, messages in sent.items():
+        _check_traffic(connection, messages, received.pop(connection, []))
+    for connection, messages in received.items():
+        _check_traffic(connection, [], messages)
 
 
-_Traffic = tuple[list[Span | None], list[Span | None]]
-"""Where the messages of a connection lie, in order: as sent, as received."""
+_Messages = list[Span | None]
+"""Where the messages at one end of a connection lie, in order."""
 
 
-def _check_traffic(connection: tuple[int, int, int], sent: list[Span | None], received: list[Span | None]) -> None:
+def _check_traffic(connection: tuple[int, int, int], sent: _Messages, received: _Messages) -> None:
     """Both ends agree about the messages, and all are of one kind."""
     sender, receiver, channel = connection
     if len(sent) != len(received):
         raise UnmatchedTransfer(sender, receiver, channel, len(sent), len(received))
-    name = f"the connection from rank {sender} to rank {receiver} on channel {channel}"
     if sent != received:
         number = next(i for i, (one, other) in enumerate(zip(sent, received, strict=True)) if one != other)
-        raise InvalidSchedule(f"message {number} of {name} is in one place for one end, in another for the other")
-    if len({None if at is None else at.rank for at in sent}) > 1:
-        raise InvalidSchedule(f"{name} carries messages of several kinds: all are in slots, pulled, or pushed")
+        raise InvalidSchedule(
+            f"message {number} of the connection from rank {sender} to rank {receiver} on channel {channel} is in one "
+            "place for one end, in another for the other"
+        )
+    if len(sent) > 1 and len({None if at is None else at.rank for at in sent}) > 1:
+        raise InvalidSchedule(
+            f"the connection from rank {sender} to rank {receiver} on channel {channel} carries messages of several "
+            "kinds: all are in slots, pulled, or pushed"
+        )
 
 
 def _check_in_place(schedule: Schedule, rank: int, block: int, number: int, step: Step) -> None:
@@ -343,17 +355,23 @@ def _check_in_place(schedule: Schedule, rank: int, block: int, number: int, step
         )
 
 
-def _check_operands(schedule: Schedule, rank: int, block: int, number: int, step: Step) -> None:
+def _check_operands(schedule: Schedule, rank: int, block: int, number: int, step: Step, in_place: bool) -> None:
     """A step does one slot operation for each end, and is the same whichever of its chunks it does first."""
     for operands in (step.srcs, step.dsts):
         if len(operands) > 1:
-            ends = [operand for operand in operands if not isinstance(operand, Span)]
-            if len(ends) > 1 and len({(end.peer, end.channel) for end in ends}) < len(ends):
+            ends = [(operand.peer, operand.channel) for operand in operands if not isinstance(operand, Span)]
+            if len(ends) > 1 and len(set(ends)) < len(ends):
                 raise InvalidSchedule(
                     "a step uses one end of a connection twice", schedule.step_name(rank, block, number)
                 )
+    if in_place:
+        reads, writes = step.reads(), step.writes()
+    else:
+        reads, writes = (tuple([o for o in operands if isinstance(o, Span)]) for operands in (step.srcs, step.dsts))
+    if len(writes) < 2 and (not reads or reads == writes):
+        return
     written: dict[tuple[int, BufferName], list[Span]] = {}
-    for target in step.writes():
+    for target in writes:
         others = written.setdefault((target.rank, target.buffer), [])
         for other in others:
             if shares_chunk(target, other):
@@ -361,7 +379,7 @@ def _check_operands(schedule: Schedule, rank: int, block: int, number: int, step
                     f"a step writes {target} and {other}, which overlap", schedule.step_name(rank, block, number)
                 )
         others.append(target)
-    for source in step.reads():
+    for source in reads:
         for target in written.get((source.rank, source.buffer), ()):
             # Equal is fine, as in a reduce; and mostly they are one object.
             if source is not target and source != target and shares_chunk(source, target):

@@ -29,14 +29,15 @@ class Events:
         self.position: list[int] = []
         self.first: list[list[int]] = []
         for r, part in enumerate(schedule.ranks):
-            self.first.append([])
+            first: list[int] = []
             for b, block in enumerate(part.thread_blocks):
                 length = len(block.steps)
-                self.first[r].append(len(self.steps))
-                self.steps.extend(block.steps)
-                self.rank.extend([r] * length)
-                self.block.extend([b] * length)
-                self.position.extend(range(length))
+                first.append(len(self.steps))
+                self.steps += block.steps
+                self.block += [b] * length
+                self.position += range(length)
+            self.first.append(first)
+            self.rank += [r] * (len(self.steps) - len(self.rank))
         self.sent: dict[tuple[int, int, int], list[int]] = {}
         self.received: dict[tuple[int, int, int], list[int]] = {}
         self.in_place: set[tuple[int, int, int]] = set()
@@ -44,19 +45,19 @@ class Events:
         for r, part in enumerate(schedule.ranks):
             first = self.first[r]
             for b, block in enumerate(part.thread_blocks):
-                received = {
-                    (e.peer, e.channel): self.received.setdefault((e.peer, r, e.channel), []) for e in block.receives
-                }
-                sent = {(e.peer, e.channel): self.sent.setdefault((r, e.peer, e.channel), []) for e in block.sends}
+                for into in block.receives:
+                    self.received[into.peer, r, into.channel] = []
+                for out in block.sends:
+                    self.sent[r, out.peer, out.channel] = []
                 for i, step in enumerate(block.steps, first[b]):
                     if step.waits:
                         self.before[i] += [first[wait.thread_block] + wait.step for wait in step.waits]
                     for source in step.srcs:
                         if type(source) is Receive:
-                            received[source.peer, source.channel].append(i)
+                            self.received[source.peer, r, source.channel].append(i)
                     for target in step.dsts:
                         if type(target) is Send:
-                            sent[target.peer, target.channel].append(i)
+                            self.sent[r, target.peer, target.channel].append(i)
                             if target.at is not None:
                                 self.in_place.add((r, target.peer, target.channel))
         counts = [step.count for step in self.steps]

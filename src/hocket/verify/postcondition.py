@@ -49,7 +49,7 @@ class Terms:
         term = self._known[parts] = len(self.parts)
         self.parts.append(parts)
         self.made.append(self.step)
-        self.place.append(min([self.place[part] for part in parts]))
+        self.place.append(min(map(self.place.__getitem__, parts)))
         return term
 
     def outputs(self) -> list[list[Term | None]]:
@@ -67,25 +67,30 @@ class Terms:
         Each set is kept only until its last use, and a set that nothing else needs is extended in place, so that a
         long sum costs no more than its length.
         """
-        uses = [0] * len(self.parts)
+        parts, leaves = self.parts, self.leaves
+        uses = [0] * len(parts)
         for t in wanted:
             uses[t] = 1
-        for t in range(len(self.parts) - 1, self.leaves - 1, -1):
+        for t in range(len(parts) - 1, leaves - 1, -1):
             if uses[t]:
-                for part in self.parts[t]:
+                for part in parts[t]:
                     uses[part] += 1
-        found: dict[Term, Sum | None] = {}
         sets: dict[Term, dict[int, int] | None] = {}
 
         def take(t: Term) -> dict[int, int] | None:
+            if t < leaves:
+                rank, index = parts[t]
+                return {index: 1 << rank}
             uses[t] -= 1
-            total = sets[t] if uses[t] else sets.pop(t)
-            return total if total is None or not uses[t] else dict(total)
-
-        for t, parts in enumerate(self.parts):
             if not uses[t]:
-                continue
-            sets[t] = {parts[1]: 1 << parts[0]} if t < self.leaves else functools.reduce(_union, map(take, parts))
+                return sets.pop(t)
+            total = sets[t]
+            return None if total is None else dict(total)
+
+        found: dict[Term, Sum | None] = {}
+        for t in range(len(parts)):
+            if t >= leaves and uses[t]:
+                sets[t] = functools.reduce(_union, map(take, parts[t]))
             if t in wanted:
                 total = take(t)
                 found[t] = None if total is None else tuple(sorted(total.items()))
@@ -159,7 +164,7 @@ def check_values(events: Events, order: Order) -> tuple[Terms, tuple[Narrowing, 
     narrow: dict[tuple[int, int], Where | None] = {}
     chunks = schedule.collective.chunks
     place = terms.place
-    steps, ranks = events.steps, events.rank
+    steps, ranks, in_place = events.steps, events.rank, bool(events.in_place)
     rank, number = 0, 0
 
     def fetch(source: Source) -> list[Term]:
@@ -176,7 +181,7 @@ def check_values(events: Events, order: Order) -> tuple[Terms, tuple[Narrowing, 
 
     for number in order:
         step, rank = steps[number], ranks[number]
-        if not step.moves:
+        if in_place and not step.moves:
             continue
         terms.step = number
         values = evaluate(step.srcs, fetch, terms.combine)
@@ -189,9 +194,10 @@ def check_values(events: Events, order: Order) -> tuple[Terms, tuple[Narrowing, 
             target.set(memory[target.rank][target.buffer], values)
             if target.buffer == "sc" or chunks == 1:
                 continue
-            for index, value in zip(target.indices(), values, strict=True):
-                if place[value] < index % chunks:
-                    narrow.setdefault((place[value], index % chunks), step.where[0] if step.where else None)
+            for i, value in enumerate(values):
+                location = (target.index + i * target.stride) % chunks
+                if place[value] < location:
+                    narrow.setdefault((place[value], location), step.where[0] if step.where else None)
 
     def history(rank: int, buffer: BufferName, index: int) -> tuple[Flow, ...]:
         flows = []
