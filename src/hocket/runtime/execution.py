@@ -129,7 +129,7 @@ class Handle(Generic[Result]):
 
 
 def brief(method: Method) -> Method:
-    """The same method of Communicator, but a call with arrays alone takes a shorter way to ``_call`` (``Endpoint.known``)."""
+    """The same method of Communicator, but a call with arrays alone takes a shorter way to ``_call``."""
     signature = inspect.signature(method)
     given = {name: parameter.default for name, parameter in signature.parameters.items()}
     options = {"async_": False, "op": "sum", "root": 0, "counts": None, "reproducible": None}
