@@ -125,8 +125,11 @@ def compile_chunks(
     observer: Observer | None = None,
 ) -> Schedule:
     """A Chunk DAG, from wherever, as a proven schedule; as ``Program.compile``."""
-    check_program(dag)
-    schedule, _ = proven(run_passes(dag, Options(instances, slots, opcodes, in_place), observer), reproducible)
+    try:
+        schedule, _ = proven(run_passes(dag, Options(instances, slots, opcodes, in_place), observer), reproducible)
+    except Exception:
+        check_program(dag)  # the proof decides; but what is wrong with a program is said in its own terms
+        raise
     return schedule
 
 
