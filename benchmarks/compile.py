@@ -110,7 +110,7 @@ def measure(program: str, size: int) -> Row:
     again = process_time()
     prove(schedule)
     proof = process_time() - again
-    operations = sum(node.dst.count for _, node in dag.operations())
+    operations = sum(node.dst.count for _, node in built.chunk_dag.operations())
     return Row(program, size, operations, traced - start, compiled - traced, proof, megabytes)
 
 
