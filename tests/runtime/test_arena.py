@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import gc
+import hashlib
 import itertools
 import mmap
 import os
@@ -37,7 +38,7 @@ from hocket.runtime.execution import EAGER, Endpoint
 from hocket.runtime.plan import lower
 from hocket.tuning import NAMED, lending_program
 from tests.property.programs import random_case
-from tests.runtime.cases import PAIRS, Run, check
+from tests.runtime.cases import PAIRS, Run, check, data
 from tests.runtime.test_known import long_way
 from tests.runtime.test_segments import refuse_memfd
 
@@ -314,6 +315,28 @@ def schedules(comm: Communicator, count: int, threads: int) -> None:
 @pytest.mark.parametrize(("ranks", "count", "threads"), [(1, 0, 1), (2, 15, 1), (3, 15, 2), (4, 15, 1), (7, 0, 1)])
 def test_schedules_have_the_bits_of_the_reference(ranks: int, count: int, threads: int) -> None:
     hocket.spawn(schedules, ranks, (count, threads), threads=threads)
+
+
+def digests(comm: Communicator) -> tuple[str, dict[tuple[str, str, bool], str]]:
+    """The instruction set, and hashes of sums of random bits, by collective, type, and whether the arrays are lent."""
+    found = {}
+    for name, dtype, lent in itertools.product(("all_reduce", "reduce_scatter"), ("float32", "float16"), (False, True)):
+        x, out = ((comm.empty if lent else np.empty)(40_002, dtype) for _ in range(2))
+        x[:] = data(comm.rank, len(x), dtype)
+        result = getattr(comm, name)(x, out if name == "all_reduce" else out[: len(x) // comm.size])
+        found[name, dtype, lent] = hashlib.sha256(np.where(np.isnan(result), 0, result).tobytes()).hexdigest()
+    return _native.ISA, found
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_every_instruction_set_gives_the_same_bits(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On private and on shared arrays; NaNs apart."""
+    expected = hocket.spawn(digests, 3, threads=threads)
+    for isa in _native.ISAS:
+        monkeypatch.setenv("HOCKET_ISA", isa)
+        found = hocket.spawn(digests, 3, threads=threads)
+        assert {name for name, _ in found} == {isa}
+        assert [hashes for _, hashes in found] == [hashes for _, hashes in expected]
 
 
 def refused(comm: Communicator) -> None:
