@@ -245,8 +245,28 @@ template <class Type, class Step> void sweep_lines(const char* to, u64 bytes, St
     if (at != bytes) sweep_rest<Type>(at, bytes, step);
 }
 
+constexpr u64 kBlock = 12 << 10;
+
+// Stores `value(at, span)` to several destinations, one after the other, a block at a time. Two streams of stores side
+// by side take up to four times as long where what they store to is in the cache of a core that is far away; and memcpy
+// has means to store whole lines without reading them.
+template <class Type, class Value> void spread_blocks(char* const* dsts, u32 m, u64 bytes, u32 last, Value value) {
+    alignas(kCacheLine) char block[kBlock];
+    for (u64 begin = 0, length; begin < bytes; begin += length) {
+        length = bytes - begin < kBlock ? bytes - begin : kBlock;
+        sweep<Type>(length, [=, &block](u64 at, auto span) { span.write(block + at, value(begin + at, span)); });
+        for (u32 d = 0; d < m; ++d) {
+            char* to = dsts[d] + begin;
+            if (d < 32 && last >> d & 1)
+                sweep_lines<Plain<u8>>(to, length, [=, &block](u64 at, auto span) { span.last(to + at, span.read(block + at)); });
+            else __builtin_memcpy(to, block, length);
+        }
+    }
+}
+
 // Stores `value(at, span)` to the destinations, to those in the set `last` past the caches.
 template <class Type, class Value> void spread(char* const* dsts, u32 m, u64 bytes, u32 last, Value value) {
+    if (m > 1 && bytes >= kBlock) return spread_blocks<Type>(dsts, m, bytes, last, value);
     const auto step = [=](u64 at, auto span) {
         const auto found = value(at, span);
         for (u32 d = 0; d < m; ++d)
@@ -259,7 +279,7 @@ template <class Type, class Value> void spread(char* const* dsts, u32 m, u64 byt
 
 // The same for up to two destinations, where there is no loop in the loop.
 template <class Type, class Value> void spread_fast(char* const* dsts, u32 m, u64 bytes, u32 last, Value value) {
-    if (m > 2 || last == 3) return spread<Type>(dsts, m, bytes, last, value);
+    if (m > 2 || last == 3 || (m == 2 && bytes >= kBlock)) return spread<Type>(dsts, m, bytes, last, value);
     char *one = dsts[last >> 1], *other = dsts[m - 1 - (last >> 1)];  // the one that is last, if any is
     const auto step = [=](u64 at, auto span) { span.last(one + at, value(at, span)); };
     const auto both = [=](u64 at, auto span) {

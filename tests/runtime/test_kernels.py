@@ -44,6 +44,26 @@ def test_kernels(dtype: str, op: str) -> None:
             assert same(sources[1], expected).all()
 
 
+@pytest.mark.parametrize(("dtype", "op"), [("float32", "sum"), ("float16", "max"), ("complex128", "prod")])
+def test_long_ones_to_several_places(dtype: str, op: str) -> None:
+    """Those go block by block, whatever begins where, and whichever are stored past the caches."""
+    code = _native.TYPES.index(dtype), _native.OPERATORS.index(op)
+    itemsize = np.dtype(dtype).itemsize
+    for nbytes, k, m, isa in product((12 << 10, 40_000), (1, 2, 3), (2, 3), _native.ISAS):
+        size = nbytes // itemsize + 3
+        sources = [data(seed, size, dtype) for seed in range(k)]
+        with np.errstate(all="ignore"):
+            expected = combine_arrays(op)(*sources) if k > 1 else sources[0]
+        for last in range(1 << m):
+            memory = [np.full(size + 2 * d + 9, 1, dtype) for d in range(m)]
+            places = [whole[d : d + size] for d, whole in enumerate(memory)]
+            _native.reduce(places, sources, *code, isa, last)
+            for d, (place, whole) in enumerate(zip(places, memory, strict=True)):
+                assert same(place, expected).all(), (isa, size, k, m, last, d)
+                assert (whole[:d] == 1).all()
+                assert (whole[d + size :] == 1).all()
+
+
 @pytest.mark.parametrize(("dtype", "op"), PAIRS)
 def test_stores_past_the_caches(dtype: str, op: str) -> None:
     """The same bits and nothing else, wherever destinations begin, and whichever of them are stored so."""
