@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fcntl.h>
 #include <iterator>
 #include <new>
 #include <sys/mman.h>
@@ -88,18 +89,26 @@ void Arena::forked() {
     extended_ = 0;
 }
 
-// Puts memory behind an extent, at least up to `end`. Returns 0 or an errno.
+// Puts memory behind an extent, at least up to `end`. Returns 0, or an errno, and then has taken none.
 int Arena::back(Extent& extent, u64 end) {
+    const u64 before = extent.backed;
     while (extent.backed < end) {
         const u64 place = extent.place + extent.backed, rest = kHugePage - extent.backed % kHugePage;
         // The kernel (since Linux 6.1) makes one page of small ones, of as few as there are. The last: so long is the file.
-        if (rest == kHugePage && reserve(descriptor_, place + kHugePage - kPage, kPage) == 0 &&
-            ::madvise(extent.base + extent.backed, kHugePage, kCollapse) == 0) {
-            extent.backed += kHugePage;
-            continue;
+        if (collapses_ && rest == kHugePage && reserve(descriptor_, place + kHugePage - kPage, kPage) == 0) {
+            if (::madvise(extent.base + extent.backed, kHugePage, kCollapse) == 0) {
+                extent.backed += kHugePage;
+                continue;
+            }
+            collapses_ = errno != EINVAL;  // of a kernel that does not know it, or a file that it has none for
         }
         const u64 bytes = std::min(rest, end - extent.backed);
-        if (const int failed = reserve(descriptor_, place, bytes)) return failed;
+        if (const int failed = reserve(descriptor_, place, bytes)) {
+            const u64 taken = extent.backed - before + kHugePage;
+            ::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(extent.place + before), off_t(taken));
+            extent.backed = before;
+            return failed;
+        }
         extent.backed += bytes;
     }
     return 0;

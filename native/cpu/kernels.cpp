@@ -279,7 +279,8 @@ template <class Type, class Value> void spread(char* const* dsts, u32 m, u64 byt
 
 // The same for up to two destinations, where there is no loop in the loop.
 template <class Type, class Value> void spread_fast(char* const* dsts, u32 m, u64 bytes, u32 last, Value value) {
-    if (m > 2 || last == 3 || (m == 2 && bytes >= kBlock)) return spread<Type>(dsts, m, bytes, last, value);
+    if (m > 1 && bytes >= kBlock) return spread_blocks<Type>(dsts, m, bytes, last, value);
+    if (m > 2 || last == 3) return spread<Type>(dsts, m, bytes, last, value);
     char *one = dsts[last >> 1], *other = dsts[m - 1 - (last >> 1)];  // the one that is last, if any is
     const auto step = [=](u64 at, auto span) { span.last(one + at, value(at, span)); };
     const auto both = [=](u64 at, auto span) {
@@ -291,11 +292,11 @@ template <class Type, class Value> void spread_fast(char* const* dsts, u32 m, u6
     m == 1 ? sweep_lines<Type>(one, bytes, step) : sweep_lines<Type>(one, bytes, both);
 }
 
-// Those of the set `last` that can be stored past the caches together: as far from the beginning of a line as the first,
-// and that a whole number of items.
-u32 aligned_alike(char* const* dsts, u32 m, u32 last, u64 item) {
+// Those of the set `last` that can be stored past the caches: by blocks all, and otherwise those as far from the beginning
+// of a line as the first, where that is a whole number of items.
+u32 aligned_alike(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item) {
     if (m < 32) last &= (1u << m) - 1;
-    if (last == 0) return 0;
+    if (last == 0 || (m > 1 && bytes >= kBlock)) return last;
     const u64 first = reinterpret_cast<u64>(dsts[__builtin_ctz(last)]);
     if (-first % kCacheLine % item != 0) return 0;
     for (u32 i = 0; i < m && i < 32; ++i)
@@ -305,7 +306,7 @@ u32 aligned_alike(char* const* dsts, u32 m, u32 last, u64 item) {
 
 void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, u32 last) {
     char* from = srcs[0];
-    if (last != 0 && (last = aligned_alike(dsts, m, last, 1)) != 0)
+    if (last != 0 && (last = aligned_alike(dsts, m, bytes, last, 1)) != 0)
         return spread_fast<Plain<u8>>(dsts, m, bytes, last, [=](u64 at, auto span) { return span.read(from + at); });
     if (m > 1) return spread_fast<Plain<u8>>(dsts, m, bytes, 0, [=](u64 at, auto span) { return span.read(from + at); });
     if (dsts[0] != from) __builtin_memcpy(dsts[0], from, bytes);
@@ -314,7 +315,7 @@ void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, u32 last)
 template <class Type, class Op>
 void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last) {
     if (k == 1) return move(dsts, m, srcs, k, bytes, last);
-    if (last != 0) last = aligned_alike(dsts, m, last, kItem<Type, Op>);
+    if (last != 0) last = aligned_alike(dsts, m, bytes, last, kItem<Type, Op>);
     if (k == 2) {  // nearly always
         char *a = srcs[0], *b = srcs[1];
         return spread_fast<Type>(dsts, m, bytes, last, [=](u64 at, auto span) {

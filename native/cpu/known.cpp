@@ -277,7 +277,8 @@ nb::object brief(nb::object method, const char* attribute, nb::tuple defaults, s
         PyMethodDef method;
     };
     static std::deque<Definition> definitions;  // of methods of classes, which stay
-    Definition& definition = definitions.emplace_back(nb::cast<std::string>(method.attr("__name__")), std::move(doc));
+    definitions.push_back({nb::cast<std::string>(method.attr("__name__")), std::move(doc), {}});
+    Definition& definition = definitions.back();
     definition.method = {definition.name.c_str(),
                          reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_briefly)),
                          METH_FASTCALL | METH_KEYWORDS, definition.doc.c_str()};

@@ -44,11 +44,7 @@ char* map_arena(int descriptor, u64 place, u64 bytes) {
     if (skip != 0) ::munmap(room, skip);
     ::munmap(room + skip + bytes, kHugePage - skip);
     void* at = ::mmap(room + skip, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor, off_t(place));
-    if (at != MAP_FAILED) return room + skip;
-    const int failed = errno;
-    ::munmap(room + skip, bytes);
-    errno = failed;
-    return nullptr;
+    return at == MAP_FAILED ? nullptr : room + skip;  // the room stays: nobody knows what is there after a failure
 }
 
 SharedMemory::SharedMemory(int descriptor, u32 ranks, std::vector<int> arenas, Arena& own)

@@ -276,7 +276,7 @@ def brief(
     """A method, for a class, that does the same as ``method``, and takes a shorter way when called with arrays alone.
 
     That is: it calls the attribute of its object with ``defaults``, where the second and third are put in. ``doc`` may
-    begin with a signature in CPython's form.
+    begin with a signature in CPython's form. The result has no annotations, and no qualified name of its class.
     """
 
 def reserve_control(descriptor: int, ranks: int) -> int:

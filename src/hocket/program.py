@@ -127,10 +127,12 @@ def compile_chunks(
     """A Chunk DAG, from wherever, as a proven schedule; as ``Program.compile``."""
     try:
         schedule, _ = proven(run_passes(dag, Options(instances, slots, opcodes, in_place), observer), reproducible)
-    except Exception:
-        check_program(dag)  # the proof decides; but what is wrong with a program is said in its own terms
-        raise
-    return schedule
+    except Exception as error:
+        failure = error
+    else:
+        return schedule
+    check_program(dag)  # the proof decides; but what is wrong with a program is said in its own terms
+    raise failure
 
 
 def _protocol(name: str) -> str:

@@ -129,10 +129,11 @@ def full(comm: Communicator) -> None:
     arena._own = None
     with hocket.init() as other:
         x = other.empty(100_000, np.uint8)
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+        limits, held = resource.getrlimit(resource.RLIMIT_FSIZE), os.fstat(arena.own().descriptor).st_blocks
+        resource.setrlimit(resource.RLIMIT_FSIZE, (9 << 20, limits[1]))
         with pytest.raises(MemoryError):
-            other.empty(2 << 20, np.uint8)
+            other.empty(32 << 20, np.uint8)
+        assert os.fstat(arena.own().descriptor).st_blocks == held, "what it had taken before it failed"
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         x[:] = comm.rank
         other.all_reduce(x)
@@ -438,16 +439,20 @@ def test_stores_past_the_caches(threads: int, monkeypatch: pytest.MonkeyPatch) -
     hocket.spawn(past_the_caches, 2, threads=threads)
 
 
-def gives_huge_pages() -> bool:
-    """Whether the kernel makes one page of small ones of shared memory, asked by a way of our own."""
+def gives_huge_pages(count: int) -> bool:
+    """Whether the kernel makes so many huge pages of small ones of shared memory, asked by a way of our own."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
-    descriptor = os.memfd_create("probe")
-    os.pwrite(descriptor, b"1", HUGE - 1)
-    aligned = ctypes.c_void_p(1 << 40)  # nobody has anything there
-    at = ctypes.c_void_p(libc.mmap(aligned, ctypes.c_size_t(HUGE), mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0))
-    given = libc.madvise(at, ctypes.c_size_t(HUGE), MADV_COLLAPSE) == 0
-    libc.munmap(at, ctypes.c_size_t(HUGE))
+    try:
+        descriptor = os.memfd_create("probe")
+    except OSError:
+        return False
+    for number in range(count):
+        os.pwrite(descriptor, b"1", (number + 1) * HUGE - 1)
+    length, aligned = ctypes.c_size_t(count * HUGE), ctypes.c_void_p(1 << 40)  # nobody has anything there
+    at = libc.mmap(aligned, length, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+    given = at == aligned.value and libc.madvise(aligned, length, MADV_COLLAPSE) == 0
+    libc.munmap(ctypes.c_void_p(at), length)
     os.close(descriptor)
     return given
 
@@ -468,8 +473,9 @@ def in_huge_pages(comm: Communicator) -> None:
     assert (x == comm.size * (comm.size - 1) // 2).all()
 
 
-@pytest.mark.skipif(not gives_huge_pages(), reason="the kernel gives no huge pages of shared memory")
 def test_huge_pages() -> None:
+    if not gives_huge_pages(16):
+        pytest.skip("the kernel gives no huge pages of shared memory")
     hocket.spawn(in_huge_pages, 2)
 
 

@@ -22,6 +22,7 @@ import hocket
 from hocket import Communicator, HocketError
 from hocket.errors import CallTimeout, CommunicatorDead, InvalidArgument, PeerFailed, PeerRefused, WrongType
 from hocket.runtime.execution import Endpoint
+from hocket.tuning import NAMED
 
 Array = NDArray[np.generic]
 
@@ -263,7 +264,7 @@ class Counting(Communicator):
 
 
 def test_methods_are_as_in_python() -> None:
-    """Calls with arrays alone do not pass through Python: nobody sees a difference (``_native.brief``)."""
+    """Calls with arrays alone do not pass through Python, and do the same (``_native.brief``)."""
     assert str(inspect.signature(Communicator.reduce)) == "(self, x, out=None, *, op='sum', root=0, async_=False)"
     assert Communicator.reduce.__name__ == "reduce"
     with hocket.init() as comm:
@@ -294,3 +295,22 @@ def test_methods_are_as_in_python() -> None:
         own = Counting(comm._endpoint)
         assert own.all_reduce(x).tolist() == [1, 1, 1]
         assert own.counted == 1
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_brief_call_has_the_defaults_of_the_method(name: str) -> None:
+    """Both ways give ``_call`` the very same objects."""
+
+    class Spy:
+        given: tuple[object, ...] = ()
+
+        def _call(self, *arguments: object) -> None:
+            self.given = arguments
+
+    method, spy, x, out = getattr(Communicator, name), Spy(), np.ones(1), np.ones(1)
+    for arrays in ((x,), (x, out)):
+        method(spy, *arrays)
+        brief = spy.given
+        method(spy, *arrays, async_=False)
+        assert len(brief) == len(spy.given)
+        assert all(one is other for one, other in zip(brief, spy.given, strict=True)), (brief, spy.given)

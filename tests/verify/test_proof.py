@@ -392,3 +392,11 @@ def test_the_reference_refuses_the_sizes_that_a_communicator_refuses() -> None:
     assert all((out == 2).all() for out in reference(schedule, even))
     with pytest.raises(UnevenSize):
         reference(schedule, uneven)
+
+
+def test_a_wrong_program_is_refuted_once_in_its_own_terms() -> None:
+    with Program(AllReduce(2), name="half") as program:
+        chunk(0, "in", 0).copy(0, "out", 0)
+    with pytest.raises(PostconditionFailed, match=r"in\[0\] copied into") as caught:
+        program.compile()
+    assert caught.value.__context__ is None

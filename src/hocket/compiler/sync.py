@@ -37,7 +37,8 @@ def synchronize(dag: InstrDag, slots: int) -> Schedule:
     send_of: list[Send] = []
     for e, (edge, number) in enumerate(zip(dag.edges, connection, strict=True)):
         if number == len(sends):
-            channel = dag.channel(e) or 0
+            channel = dag.channel(e)
+            assert channel is not None  # all have been given one
             receives.append(Receive(edge.src, channel))
             sends.append(Send(edge.dst, channel))
         receive, send = receives[number], sends[number]

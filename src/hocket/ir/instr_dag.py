@@ -173,8 +173,9 @@ _CONNECTION = attrgetter("src", "dst", "base", "instance")
 
 
 def connections(dag: InstrDag) -> list[int]:
-    """For each edge a number for its connection: transfers between the same ranks on one channel share it."""
-    numbers: defaultdict[tuple[int, int, int, int], int] = defaultdict(count().__next__)
+    """For each edge a number for its connection, from 0 in the order of first use: transfers between the same ranks on
+    one channel share it."""
+    numbers: defaultdict[tuple[int, int, int | None, int], int] = defaultdict(count().__next__)
     return [numbers[key] for key in map(_CONNECTION, dag.edges)]
 
 
