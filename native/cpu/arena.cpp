@@ -104,7 +104,7 @@ int Arena::back(Extent& extent, u64 end) {
         }
         const u64 bytes = std::min(rest, end - extent.backed);
         if (const int failed = reserve(descriptor_, place, bytes)) {
-            const u64 taken = extent.backed - before + kHugePage;
+            const u64 taken = extent.backed + rest - before;  // up to the end of a huge page, so never in another extent
             ::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(extent.place + before), off_t(taken));
             extent.backed = before;
             return failed;

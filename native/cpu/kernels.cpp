@@ -245,11 +245,11 @@ template <class Type, class Step> void sweep_lines(const char* to, u64 bytes, St
     if (at != bytes) sweep_rest<Type>(at, bytes, step);
 }
 
-constexpr u64 kBlock = 12 << 10;
+constexpr u64 kBlock = 12 << 10;  // stays in the first-level cache, and is long enough for memcpy's best way
 
 // Stores `value(at, span)` to several destinations, one after the other, a block at a time. Two streams of stores side
-// by side take up to four times as long where what they store to is in the cache of a core that is far away; and memcpy
-// has means to store whole lines without reading them.
+// by side take several times as long while lines are slow to come from the cache of another core; and memcpy has means to
+// store whole lines without reading them.
 template <class Type, class Value> void spread_blocks(char* const* dsts, u32 m, u64 bytes, u32 last, Value value) {
     alignas(kCacheLine) char block[kBlock];
     for (u64 begin = 0, length; begin < bytes; begin += length) {

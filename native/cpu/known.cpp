@@ -269,7 +269,7 @@ PyObject* call_briefly(PyObject* self, PyObject* const* given, Py_ssize_t count,
 }
 
 // A method, for a class, that does the same as a method of Python whose options have defaults. Called with arrays alone
-// it goes to the attribute of its object at once: to fill in keywords takes Python longer than a whole call.
+// it goes to the attribute of its object at once: to fill in keywords takes Python a good part of a short call.
 nb::object brief(nb::object method, const char* attribute, nb::tuple defaults, std::string doc) {
     if (defaults.size() != kArguments) throw nb::value_error("there are as many defaults as arguments");
     struct Definition {

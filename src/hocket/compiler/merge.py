@@ -95,6 +95,7 @@ class _Merging:
 
     @cached_property
     def transfers(self) -> _Transfers:
+        """Of all that is not merged yet: whatever moves an end of a transfer has asked here first."""
         return _Transfers(self.dag)
 
     def run(self) -> InstrDag:
@@ -126,9 +127,9 @@ class _Merging:
             self.instrs[number] = self._bearing(number, bearer)
         number_of: list[int] = []
         kept = 0
-        for i, its in enumerate(home):
+        for i, host in enumerate(home):
             number_of.append(kept)
-            kept += its == i
+            kept += host == i
         instrs, after = [], []
         for i, before in enumerate(dag.after):
             if home[i] != i:

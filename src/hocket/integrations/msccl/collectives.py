@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
@@ -36,12 +37,12 @@ class Collective:
         return buffer, index
 
 
-class _Known(Collective):
+class _Known(Collective, ABC):
     """A collective that hocket knows too."""
 
+    @abstractmethod
     def same(self) -> collectives.Collective:
         """hocket's value for it."""
-        raise NotImplementedError
 
     def check(self, prog: MSCCLProgram) -> bool | None:
         wrong = prog.refuted(self.same())
@@ -49,8 +50,9 @@ class _Known(Collective):
             print(wrong, file=sys.stderr)
         return wrong is None
 
+    @abstractmethod
     def _chunk(self, rank: int, index: int) -> Chunk:
-        raise NotImplementedError
+        """What chunk ``index`` of a rank's input is at the start."""
 
     def init_buffers(self) -> Buffers:
         same = self.same()
