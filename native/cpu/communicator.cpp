@@ -11,6 +11,7 @@ namespace hocket {
 namespace {
 
 constexpr u32 kGlances = 1 << 16;     // visits without sleep between two looks for faults
+constexpr u64 kSoon = 8 << 10;        // bytes that a rank asks for while it waits for the others
 
 u64 larger_buffer(const PlanHeader& h, const Geometry& geometry) {
     return (h.input_blocks > h.output_blocks ? h.input_blocks : h.output_blocks) * geometry.unit;
@@ -163,7 +164,9 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     }
     const Places lies = first.one_round ? Places{} : places(candidates);
     const Places* told = first.one_round ? nullptr : &lies;
-    Outcome entered = call.units ? enter(mine, counted, kNobody, told) : enter(mine, plan.name_, plan.author_, told);
+    const u64 stored = sure && call.output != nullptr ? plan.header().output_blocks * first.geometry.unit : 0;
+    const std::span soon(call.output, std::min(stored, kSoon));
+    Outcome entered = call.units ? enter(mine, counted, kNobody, told, soon) : enter(mine, plan.name_, plan.author_, told, soon);
     if (entered.fault != Fault::kNone) return withdrawn(std::move(entered), lies);
     if (!sure) {
         u64 n = 0;
@@ -440,8 +443,10 @@ int Communicator::reserve(const Candidate& candidate) {
 // them, whatever layout of slots the call before had. What a rank sends in one round is stored before, for the same
 // reason, but not by a rank that is dead: it may never have seen the lines of call c + 1.
 //
-// What the line holds already is not stored again: the other ranks may have it in their caches.
-Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 author, const Places* places) {
+// What the line holds already is not stored again: the other ranks may have it in their caches. `soon`: what this rank is
+// going to store, and may have in no cache.
+Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 author, const Places* places,
+                            std::span<const char> soon) {
     if (dead()) return is_dead();
     const u64 call = ++calls_;
     CallHeader& line = control_[rank_].headers[call % 2];
@@ -457,6 +462,7 @@ Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 auth
     Cpu::publish_header(&line.call, call);  // pairs with observe_header below, on every other rank
     for (u32 r = 0; r < size_; ++r)
         if (r != rank_) ring(control_[r].bell);
+    for (u64 at = 0; at < soon.size(); at += kAlign) __builtin_prefetch(soon.data() + at, 1);
     u32 next = 0;
     Outcome outcome = drive(
         [&] {

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -189,7 +190,8 @@ class Communicator {
     template <class Body> Outcome recorded(u64 plan, Body body);
     template <class Body> Outcome record(u64 plan, Body body);
     template <class Event> Outcome carry_out(Plan& plan, const Call& call, Event event);
-    Outcome enter(const Terms& mine, const std::string& text, u64 author, const Places* places = nullptr);
+    Outcome enter(const Terms& mine, const std::string& text, u64 author, const Places* places = nullptr,
+                  std::span<const char> soon = {});
     int prepare(Candidate& candidate, const Call& call, u64 n, u32 type);
     Places places(const Candidate (&candidates)[kWays]) const;
     Way choose(u64 ways) const;

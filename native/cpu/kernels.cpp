@@ -227,60 +227,81 @@ template <class Type, class Step> [[gnu::noinline]] void sweep_rest(u64 at, u64 
     }
 }
 
-// The same for all bytes, a register's worth at a time.
-template <class Type, class Step> void sweep(u64 bytes, Step step) {
-    u64 at = 0;
-    for (; at + Type::kBytes <= bytes; at += Type::kBytes) step(at, Whole<Type>{});
-    if (at != bytes) sweep_rest<Type>(at, bytes, step);
-}
-
 constexpr u64 kCacheLine = 64;
 
-// The same; after the first bytes, `to + at` is where a line begins or some registers further.
-template <class Type, class Step> void sweep_lines(const char* to, u64 bytes, Step step) {
-    const u64 before = -reinterpret_cast<u64>(to) % kCacheLine;
-    u64 at = before < bytes ? before : bytes;
-    if (at != 0) sweep_rest<Type>(0, at, step);
-    for (; at + Type::kBytes <= bytes; at += Type::kBytes) step(at, Aligned<Type>{});
-    if (at != bytes) sweep_rest<Type>(at, bytes, step);
+// `step(at, span)` for bytes [at, end), a register's worth at a time, and `ask(at)` before each line.
+template <template <class> class Span, class Type, class Step, class Ask>
+void sweep_from(u64 at, u64 end, Step step, Ask ask) {
+    while (at + kCacheLine <= end) {
+        ask(at);
+        for (const u64 next = at + kCacheLine; at != next; at += Type::kBytes) step(at, Span<Type>{});
+    }
+    for (; at + Type::kBytes <= end; at += Type::kBytes) step(at, Span<Type>{});
+    if (at != end) sweep_rest<Type>(at, end, step);
 }
+
+// The same for all bytes.
+template <class Type, class Step, class Ask> void sweep(u64 bytes, Step step, Ask ask) {
+    sweep_from<Whole, Type>(0, bytes, step, ask);
+}
+
+// The same; after the first bytes, `to + at` is where a line begins or some registers further.
+template <class Type, class Step, class Ask> void sweep_lines(const char* to, u64 bytes, Step step, Ask ask) {
+    const u64 before = -reinterpret_cast<u64>(to) % kCacheLine;
+    const u64 at = before < bytes ? before : bytes;
+    if (at != 0) sweep_rest<Type>(0, at, step);
+    sweep_from<Aligned, Type>(at, bytes, step, ask);
+}
+
+// Asks for a line of `bytes` bytes some time before it is the turn of byte `at`. Left to itself, a core that streams from
+// memory waits for fewer lines at once.
+constexpr u64 kAhead = 2 << 10;
+u64 ahead(u64 at, u64 bytes) { return at + kAhead < bytes ? at + kAhead : at; }
+void ask_to_read(const char* from, u64 at, u64 bytes) { __builtin_prefetch(from + ahead(at, bytes), 0); }
+void ask_to_store(char* to, u64 at, u64 bytes) { __builtin_prefetch(to + ahead(at, bytes), 1); }
+constexpr auto kNothing = [](u64) {};
 
 constexpr u64 kBlock = 12 << 10;  // stays in the first-level cache, and is long enough for memcpy's best way
 
 // Stores `value(at, span)` to several destinations, one after the other, a block at a time. Two streams of stores side
 // by side take several times as long while lines are slow to come from the cache of another core; and memcpy has means to
-// store whole lines without reading them.
-template <class Type, class Value> void spread_blocks(char* const* dsts, u32 m, u64 bytes, u32 last, Value value) {
+// store whole lines without reading them. `ask(at)` asks for what the value is made of.
+template <class Type, class Value, class Ask>
+void spread_blocks(char* const* dsts, u32 m, u64 bytes, u32 last, Value value, Ask ask) {
     alignas(kCacheLine) char block[kBlock];
     for (u64 begin = 0, length; begin < bytes; begin += length) {
         length = bytes - begin < kBlock ? bytes - begin : kBlock;
-        sweep<Type>(length, [=, &block](u64 at, auto span) { span.write(block + at, value(begin + at, span)); });
+        sweep<Type>(
+            length, [=, &block](u64 at, auto span) { span.write(block + at, value(begin + at, span)); },
+            [=](u64 at) { ask(begin + at); });
         for (u32 d = 0; d < m; ++d) {
             char* to = dsts[d] + begin;
-            if (d < 32 && last >> d & 1)
-                sweep_lines<Plain<u8>>(to, length, [=, &block](u64 at, auto span) { span.last(to + at, span.read(block + at)); });
+            const auto step = [=, &block](u64 at, auto span) { span.last(to + at, span.read(block + at)); };
+            if (d < 32 && last >> d & 1) sweep_lines<Plain<u8>>(to, length, step, kNothing);
             else __builtin_memcpy(to, block, length);
         }
     }
 }
 
 // Stores `value(at, span)` to the destinations, to those in the set `last` past the caches.
-template <class Type, class Value> void spread(char* const* dsts, u32 m, u64 bytes, u32 last, Value value) {
-    if (m > 1 && bytes >= kBlock) return spread_blocks<Type>(dsts, m, bytes, last, value);
+template <class Type, class Value, class Ask>
+void spread(char* const* dsts, u32 m, u64 bytes, u32 last, Value value, Ask ask) {
+    if (m > 1 && bytes >= kBlock) return spread_blocks<Type>(dsts, m, bytes, last, value, ask);
     const auto step = [=](u64 at, auto span) {
         const auto found = value(at, span);
         for (u32 d = 0; d < m; ++d)
             if (d < 32 && last >> d & 1) span.last(dsts[d] + at, found);
             else span.write(dsts[d] + at, found);
     };
-    if (last == 0) sweep<Type>(bytes, step);
-    else sweep_lines<Type>(dsts[__builtin_ctz(last)], bytes, step);
+    if (last == 0) sweep<Type>(bytes, step, ask);
+    else sweep_lines<Type>(dsts[__builtin_ctz(last)], bytes, step, ask);
 }
 
 // The same for up to two destinations, where there is no loop in the loop.
-template <class Type, class Value> void spread_fast(char* const* dsts, u32 m, u64 bytes, u32 last, Value value) {
-    if (m > 1 && bytes >= kBlock) return spread_blocks<Type>(dsts, m, bytes, last, value);
-    if (m > 2 || last == 3) return spread<Type>(dsts, m, bytes, last, value);
+template <class Type, class Value, class Ask>
+void spread_fast(char* const* dsts, u32 m, u64 bytes, u32 last, Value value, Ask ask) {
+    if (m > 1 && bytes >= kBlock) return spread_blocks<Type>(dsts, m, bytes, last, value, ask);
+    if (m > 2 || last == 3) return spread<Type>(dsts, m, bytes, last, value, ask);
     char *one = dsts[last >> 1], *other = dsts[m - 1 - (last >> 1)];  // the one that is last, if any is
     const auto step = [=](u64 at, auto span) { span.last(one + at, value(at, span)); };
     const auto both = [=](u64 at, auto span) {
@@ -288,8 +309,12 @@ template <class Type, class Value> void spread_fast(char* const* dsts, u32 m, u6
         span.last(one + at, found);
         span.write(other + at, found);
     };
-    if (last == 0) return m == 1 ? sweep<Type>(bytes, step) : sweep<Type>(bytes, both);
-    m == 1 ? sweep_lines<Type>(one, bytes, step) : sweep_lines<Type>(one, bytes, both);
+    const auto ask_all = [=](u64 at) {
+        ask(at);
+        ask_to_store(other, at, bytes);
+    };
+    if (last == 0) return m == 1 ? sweep<Type>(bytes, step, ask_all) : sweep<Type>(bytes, both, ask_all);
+    m == 1 ? sweep_lines<Type>(one, bytes, step, ask) : sweep_lines<Type>(one, bytes, both, ask_all);
 }
 
 // Those of the set `last` that can be stored past the caches: by blocks all, and otherwise those as far from the beginning
@@ -306,9 +331,11 @@ u32 aligned_alike(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item) {
 
 void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, u32 last) {
     char* from = srcs[0];
-    if (last != 0 && (last = aligned_alike(dsts, m, bytes, last, 1)) != 0)
-        return spread_fast<Plain<u8>>(dsts, m, bytes, last, [=](u64 at, auto span) { return span.read(from + at); });
-    if (m > 1) return spread_fast<Plain<u8>>(dsts, m, bytes, 0, [=](u64 at, auto span) { return span.read(from + at); });
+    if (last != 0) last = aligned_alike(dsts, m, bytes, last, 1);
+    if (last != 0 || m > 1)
+        return spread_fast<Plain<u8>>(
+            dsts, m, bytes, last, [=](u64 at, auto span) { return span.read(from + at); },
+            [=](u64 at) { ask_to_read(from, at, bytes); });
     if (dsts[0] != from) __builtin_memcpy(dsts[0], from, bytes);
 }
 
@@ -318,20 +345,27 @@ void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 l
     if (last != 0) last = aligned_alike(dsts, m, bytes, last, kItem<Type, Op>);
     if (k == 2) {  // nearly always
         char *a = srcs[0], *b = srcs[1];
-        return spread_fast<Type>(dsts, m, bytes, last, [=](u64 at, auto span) {
-            return combine<Op>(span.read(a + at), span.read(b + at));
-        });
+        return spread_fast<Type>(
+            dsts, m, bytes, last,
+            [=](u64 at, auto span) { return combine<Op>(span.read(a + at), span.read(b + at)); },
+            [=](u64 at) {
+                ask_to_read(a, at, bytes);
+                ask_to_read(b, at, bytes);
+            });
     }
-    spread<Type>(dsts, m, bytes, last, [=](u64 at, auto span) {
-        auto value = span.read(srcs[0] + at);
-        for (u32 s = 1; s < k; ++s) value = combine<Op>(value, span.read(srcs[s] + at));
-        return value;
+    const auto value = [=](u64 at, auto span) {
+        auto found = span.read(srcs[0] + at);
+        for (u32 s = 1; s < k; ++s) found = combine<Op>(found, span.read(srcs[s] + at));
+        return found;
+    };
+    spread<Type>(dsts, m, bytes, last, value, [=](u64 at) {
+        for (u32 s = 0; s < k; ++s) ask_to_read(srcs[s], at, bytes);
     });
 }
 
 template <class Type> void divide(char* data, u64 bytes, u32 p) {
     const typename Type::Element divisor(p);
-    sweep<Type>(bytes, [=](u64 at, auto span) { span.write(data + at, span.read(data + at) / divisor); });
+    sweep<Type>(bytes, [=](u64 at, auto span) { span.write(data + at, span.read(data + at) / divisor); }, kNothing);
 }
 
 }  // namespace
