@@ -23,6 +23,9 @@ from hocket.algorithms import all_pairs, chain, direct, knomial, movement_avoidi
 from hocket.cli.measure import unit
 
 BATCHES = 20
+TILES = {"short tiles": 32 << 10}
+"""Tiles of candidates, in bytes; others have what the runtime chooses."""
+
 CANDIDATES: dict[str, dict[str, Callable[[int], Program]]] = {
     "all_reduce": {
         "one-shot": all_pairs.one_shot_all_reduce,
@@ -33,7 +36,12 @@ CANDIDATES: dict[str, dict[str, Callable[[int], Program]]] = {
     },
     "all_gather": {"direct": direct.all_gather, "ring": ring.all_gather},
     "reduce_scatter": {"direct": direct.reduce_scatter, "ring": ring.reduce_scatter},
-    "broadcast": {"flat": lambda p: knomial.broadcast(p, max(2, p)), "tree": tree.broadcast, "chain": chain.broadcast},
+    "broadcast": {
+        "flat": lambda p: knomial.broadcast(p, max(2, p)),
+        "short tiles": lambda p: knomial.broadcast(p, max(2, p)),
+        "tree": tree.broadcast,
+        "chain": chain.broadcast,
+    },
     "reduce": {"flat": lambda p: knomial.reduce(p, max(2, p)), "tree": tree.reduce, "chain": chain.reduce},
 }
 
@@ -43,8 +51,8 @@ def measure(comm: Communicator, name: str, sizes: list[int]) -> list[list[list[f
     cores = sorted(os.sched_getaffinity(0))
     if comm.size <= len(cores):
         os.sched_setaffinity(0, {cores[comm.rank]})
-    schedules = [make(comm.size).compile() for make in CANDIDATES[name].values()]
-    collective, rank = schedules[0].collective, comm.rank
+    schedules = [(make(comm.size).compile(), TILES.get(label)) for label, make in CANDIDATES[name].items()]
+    collective, rank = schedules[0][0].collective, comm.rank
     found = []
     for size in sizes:
         n = unit(collective, size, "float32")
@@ -53,12 +61,12 @@ def measure(comm: Communicator, name: str, sizes: list[int]) -> list[list[list[f
         calls = max(3, min(100, (1 << 21) // size))
         seconds: list[list[float]] = [[] for _ in schedules]
         for _ in range(BATCHES):
-            for schedule, times in zip(schedules, seconds, strict=True):
-                comm.run(schedule, x if len(x) else None, out if len(out) else None)
+            for (schedule, tile), times in zip(schedules, seconds, strict=True):
+                comm.run(schedule, x if len(x) else None, out if len(out) else None, tile=tile)
                 comm.barrier()
                 begin = time.perf_counter()
                 for _ in range(calls):
-                    comm.run(schedule, x if len(x) else None, out if len(out) else None)
+                    comm.run(schedule, x if len(x) else None, out if len(out) else None, tile=tile)
                 times.append((time.perf_counter() - begin) / calls)
         found.append(seconds)
     return found

@@ -62,6 +62,36 @@ def test_a_call_does_what_was_said(
     assert {e.threads for e in said} == {1, threads}
 
 
+def test_a_broadcast_has_short_tiles_where_no_rank_waits_for_a_core() -> None:
+    def tile(size: int, crowded: bool) -> int | None:
+        return choose(Call("broadcast", 2, size, crowded=crowded)).line.tile
+
+    sizes = (256 << 10, (256 << 10) + 1, 16 << 20, (16 << 20) + 1)
+    assert [tile(size, False) for size in sizes] == [None, 32 << 10, 32 << 10, None]
+    assert [tile(size, True) for size in sizes] == [None] * 4
+
+
+def broadcast_both(comm: Communicator) -> bool:
+    """Of an array of its own, then of a shared one; says whether there are more ranks than cores."""
+    shared = comm.empty(1 << 18, np.float32)
+    for x in (np.ones(1 << 18, np.float32), shared):
+        x[:] = comm.rank
+        comm.broadcast(x, root=1)
+        assert (x == 1).all()
+    return comm.explain("broadcast", 1 << 20, root=1).tile > 32 << 10 if comm.rank == 0 else False
+
+
+def test_a_tile_of_the_table_is_not_for_shared_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(trace.VARIABLE, str(tmp_path / "trace.json"))
+    crowded = hocket.spawn(broadcast_both, 2, threads=1)[0]
+    events = json.loads((tmp_path / "trace.json").read_text())
+    calls = [e["args"] for e in events if e.get("cat") == "call" and "args" in e and e["tid"] == 0]
+    tiles = {about["call"]: about["tile_bytes"] for about in calls}
+    through_slots, lent = (tiles[call] for call in sorted(tiles))
+    assert crowded or through_slots == 32 << 10
+    assert lent > 32 << 10
+
+
 def facts(comm: Communicator) -> list[Explanation]:
     if comm.rank:
         return []

@@ -132,7 +132,8 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     const auto prepare_all = [&](u64 n, u32 type) {
         for (Candidate& candidate : candidates) {
             if (candidate.plan == nullptr || first.one_round) continue;
-            if (const int failed = prepare(candidate, call, n, type)) return failed;
+            const bool called = &candidate == &first || plan.lends();  // and not what takes its place
+            if (const int failed = prepare(candidate, call, n, type, called ? call.tile : 0)) return failed;
         }
         return 0;
     };
@@ -254,8 +255,8 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
 }
 
 // Settles a candidate and sees to memory. Returns 0 or an errno.
-int Communicator::prepare(Candidate& candidate, const Call& call, u64 n, u32 type) {
-    settle(candidate, n, type, call.tile, call.units != nullptr && !call.units->digest);
+int Communicator::prepare(Candidate& candidate, const Call& call, u64 n, u32 type, u64 tile) {
+    settle(candidate, n, type, tile, call.units != nullptr && !call.units->digest);
     candidate.kernel = candidate.plan->combines() ? kernels().reduce[type][call.op] : kernels().move;
     return reserve(candidate);
 }

@@ -65,7 +65,7 @@ struct Offer {
     char* output = nullptr;
 };
 
-// What a call works on. `n` elements a unit; `tile` 0: chosen from the size. A rank with neither input nor output does
+// What a call works on. `n` elements a unit; `tile` is not for what is offered, 0: chosen from the size. A rank with neither input nor output does
 // not know n and the type. `initial_bytes` from `initial` are copied to `initial_to` first, once all ranks agree. With
 // `units`, n is the length of the largest: of all, or of those of this rank where they are pairwise.
 struct Call {
@@ -192,7 +192,7 @@ class Communicator {
     template <class Event> Outcome carry_out(Plan& plan, const Call& call, Event event);
     Outcome enter(const Terms& mine, const std::string& text, u64 author, const Places* places = nullptr,
                   std::span<const char> soon = {});
-    int prepare(Candidate& candidate, const Call& call, u64 n, u32 type);
+    int prepare(Candidate& candidate, const Call& call, u64 n, u32 type, u64 tile);
     Places places(const Candidate (&candidates)[kWays]) const;
     Way choose(u64 ways) const;
     int borrow(const Plan& plan);

@@ -539,7 +539,9 @@ class Communicator:
     ) -> Choice:
         endpoint = self._endpoint
         at = operator.index(root)
-        return choose(Call(name, self.size, size, at, reproducible, endpoint.threads, endpoint.sockets, uneven))
+        return choose(
+            Call(name, self.size, size, at, reproducible, endpoint.threads, endpoint.sockets, endpoint.crowded, uneven)
+        )
 
     def _default(self, choice: Choice) -> Schedule:
         found = self._defaults.get(choice)

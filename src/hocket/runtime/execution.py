@@ -149,7 +149,8 @@ class Endpoint:
         """
         self.rank = meeting.rank
         self.size = meeting.size
-        spins, yields = _PATIENCE[meeting.cores == 0]
+        self.crowded = meeting.cores == 0
+        spins, yields = _PATIENCE[self.crowded]
         self.threads = threads or max(1, meeting.cores)
         self.caches = caches.capacity(meeting.size)
         self.sockets = meeting.sockets
