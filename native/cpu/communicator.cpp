@@ -132,8 +132,8 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     const auto prepare_all = [&](u64 n, u32 type) {
         for (Candidate& candidate : candidates) {
             if (candidate.plan == nullptr || first.one_round) continue;
-            const bool called = &candidate == &first || plan.lends();  // and not what takes its place
-            if (const int failed = prepare(candidate, call, n, type, called ? call.tile : 0)) return failed;
+            const u64 tile = candidate.plan == &plan ? call.tile : 0;  // not of what takes its place
+            if (const int failed = prepare(candidate, call, n, type, tile)) return failed;
         }
         return 0;
     };

@@ -65,9 +65,10 @@ struct Offer {
     char* output = nullptr;
 };
 
-// What a call works on. `n` elements a unit; `tile` is not for what is offered, 0: chosen from the size. A rank with neither input nor output does
-// not know n and the type. `initial_bytes` from `initial` are copied to `initial_to` first, once all ranks agree. With
-// `units`, n is the length of the largest: of all, or of those of this rank where they are pairwise.
+// What a call works on. `n` elements a unit; `tile` 0: chosen from the size, as for other plans that are offered. A rank
+// with neither input nor output does not know n and the type. `initial_bytes` from `initial` are copied to `initial_to`
+// first, once all ranks agree. With `units`, n is the length of the largest: of all, or of those of this rank where they
+// are pairwise.
 struct Call {
     char* input;
     char* output;

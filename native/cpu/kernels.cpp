@@ -253,10 +253,10 @@ template <class Type, class Step, class Ask> void sweep_lines(const char* to, u6
     sweep_from<Aligned, Type>(at, bytes, step, ask);
 }
 
-// Asks for a line of `bytes` bytes some time before it is the turn of byte `at`. Left to itself, a core that streams from
-// memory waits for fewer lines at once.
+// Asks for a line of `bytes` bytes some time before it is the turn of byte `at`, or for the last one. Left to itself, a
+// core that streams from memory waits for fewer lines at once.
 constexpr u64 kAhead = 2 << 10;
-u64 ahead(u64 at, u64 bytes) { return at + kAhead < bytes ? at + kAhead : at; }
+u64 ahead(u64 at, u64 bytes) { return at + kAhead < bytes ? at + kAhead : bytes - 1; }
 void ask_to_read(const char* from, u64 at, u64 bytes) { __builtin_prefetch(from + ahead(at, bytes), 0); }
 void ask_to_store(char* to, u64 at, u64 bytes) { __builtin_prefetch(to + ahead(at, bytes), 1); }
 constexpr auto kNothing = [](u64) {};
@@ -265,7 +265,8 @@ constexpr u64 kBlock = 12 << 10;  // stays in the first-level cache, and is long
 
 // Stores `value(at, span)` to several destinations, one after the other, a block at a time. Two streams of stores side
 // by side take several times as long while lines are slow to come from the cache of another core; and memcpy has means to
-// store whole lines without reading them. `ask(at)` asks for what the value is made of.
+// store whole lines without reading them. `ask(at)` asks for what the value is made of, that of the next block while this
+// one goes to memory.
 template <class Type, class Value, class Ask>
 void spread_blocks(char* const* dsts, u32 m, u64 bytes, u32 last, Value value, Ask ask) {
     alignas(kCacheLine) char block[kBlock];
@@ -277,7 +278,8 @@ void spread_blocks(char* const* dsts, u32 m, u64 bytes, u32 last, Value value, A
         for (u32 d = 0; d < m; ++d) {
             char* to = dsts[d] + begin;
             const auto step = [=, &block](u64 at, auto span) { span.last(to + at, span.read(block + at)); };
-            if (d < 32 && last >> d & 1) sweep_lines<Plain<u8>>(to, length, step, kNothing);
+            const auto ask_next = [=](u64 at) { ask(begin + length + at); };
+            if (d < 32 && last >> d & 1) sweep_lines<Plain<u8>>(to, length, step, ask_next);
             else __builtin_memcpy(to, block, length);
         }
     }
