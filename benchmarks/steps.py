@@ -1,10 +1,9 @@
-"""Where the time of a large call goes: ``python benchmarks/steps.py [--collective NAME ...] [--bytes N] [--json FILE]``.
+"""Where the time of a large call goes: ``python benchmarks/steps.py [--collective NAME ...] [--bytes N] [--json F]``.
 
-Two ranks call a collective by name on pairs of arrays that no cache holds, on private arrays and on shared ones, with
-HOCKET_TRACE. A row is a kind of step, told by where its operands lie: its part of the time between the beginning of
-calls and their end, the microseconds a call, and the bytes that it loads and stores in a second, in units of a copy past
-the caches by both cores in the same run, which loads and stores no more than an array each. What is no step is waiting,
-for the other rank to come or to go on.
+Two ranks call a collective by name on pairs of arrays that no cache holds, private ones and then shared ones, with
+HOCKET_TRACE. A row is a kind of step, told by where its operands lie: its share of the time from the beginning of calls
+to their end, the microseconds in a call of a rank, and the bytes that it loads and stores in a second in units of what
+a core has of a copy past the caches by both in the same run. What is no step is waiting for the other rank.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import tempfile
 import time
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from machine import describe, title
@@ -29,6 +29,8 @@ import hocket
 from hocket import Communicator
 from hocket.runtime import trace
 from hocket.tuning import NAMED
+
+Event = dict[str, Any]
 
 RANKS = 2
 LAPS = 4
@@ -65,39 +67,34 @@ def calls(comm: Communicator, name: str, size: int, shared: bool, native: str) -
     return statistics.median(rates)
 
 
-def kind(step: str) -> str:
-    """``1.0 rrcs in[1] <0.0 -> >0.1 out[1]`` is ``in, slot -> slot, out``; what lies with the peer is "theirs"."""
-    sources, destinations = (
-        [
-            "their " + part[0]
-            if (part := re.findall(r"@\d+\.(\w+)", operand))
-            else "slot"
-            if "." in operand
-            else operand
-            for operand in re.sub(r"\[[^]]*\]", "", side).split()
-        ]
-        for side in step.split(maxsplit=2)[2].split("->")
-    )
-    return f"{', '.join(sorted(sources))} -> {', '.join(sorted(destinations))}"
+def place(operand: str) -> str:
+    """``<0.0`` and ``>0.0`` are a slot, ``in[1]`` is "in", and ``<0.0@0.in[1]`` is "their in"."""
+    lies = re.fullmatch(r"[<>][\d.]+(?:@\d+\.(\w+))?|(\w+)", re.sub(r"\[.*\]", "", operand))
+    assert lies is not None, operand
+    there, here = lies.groups()
+    return here or (f"their {there}" if there else "slot")
 
 
-def profile(events: list[dict[str, object]]) -> tuple[float, dict[str, tuple[float, float]]]:
+def kind(step: str) -> tuple[str, int]:
+    """What is told of a step, such as ``1.0 rrcs in[1] <0.0 -> >0.1 out[1]``, and how many operands it has."""
+    sources, destinations = ([place(operand) for operand in side.split()] for side in step.split(" ", 2)[2].split("->"))
+    return f"{', '.join(sorted(sources))} -> {', '.join(sorted(destinations))}", len(sources) + len(destinations)
+
+
+def profile(events: list[Event]) -> tuple[float, dict[str, tuple[float, float]]]:
     """Microseconds of a call, and of each kind of step the microseconds and the bytes loaded and stored in a call."""
     tracks = [e for e in events if e.get("cat") == "call" and e["tid"] == 0 and "args" in e and e["name"] != "barrier"]
-    spans: dict[tuple[int, int], float] = {(e["pid"], e["args"]["call"]): e["dur"] for e in tracks}  # type: ignore
-    first = sorted(call for _, call in spans)[len(spans) // LAPS]
-    spans = {key: dur for key, dur in spans.items() if key[1] >= first}
+    first = sorted(event["args"]["call"] for event in tracks)[len(tracks) // LAPS]
+    spans = {(e["pid"], e["args"]["call"]): e["dur"] for e in tracks if e["args"]["call"] >= first}
     steps: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for event in events:
         about = event.get("args", {})
-        if event.get("cat") != "step" or (event["pid"], about["call"]) not in spans or not about["moves"]:  # type: ignore
+        if event.get("cat") != "step" or (event["pid"], about["call"]) not in spans or not about["moves"]:
             continue
-        name = kind(about["step"])  # type: ignore
-        steps[name][0] += event["dur"]  # type: ignore
-        steps[name][1] += about["bytes"] * len(re.findall(r"\w+", name.replace("their ", "")))  # type: ignore
-    return statistics.fmean(spans.values()), {
-        name: (us / len(spans), moved / len(spans)) for name, (us, moved) in steps.items()
-    }
+        name, operands = kind(about["step"])
+        steps[name][0] += event["dur"] / len(spans)
+        steps[name][1] += operands * about["bytes"] / len(spans)
+    return statistics.fmean(spans.values()), {name: (us, moved) for name, (us, moved) in steps.items()}
 
 
 def main() -> None:
