@@ -97,6 +97,10 @@ struct Cursor {
     u32 step;
 };
 
+// What a thread block executes while others of its rank wait. One that waits for nobody would else send all of a large
+// buffer before another says that it may be read, and memory would be read and stored in turns.
+constexpr u64 kTilesAVisit = 2;
+
 enum class Progress : u32 { kStalled, kMoved, kDone };
 
 // What keeps a thread block from going on.
@@ -143,14 +147,16 @@ template <class H> class Execution {
         }
     }
 
-    // Visits the thread blocks [first, end) once, each as far as it can go. Different threads may drive disjoint ranges,
-    // each with its own `pointers`.
+    // Visits the thread blocks [first, end) once, each for kTilesAVisit or as far as it can go. Different threads may drive
+    // disjoint ranges, each with its own `pointers`.
     template <class Layer> Progress advance(Layer& hardware, char** pointers, u32 first, u32 end) {
         bool moved = false, done = true;
         for (u32 b = first; b < end; ++b) {
             Cursor& cursor = cursors_[b];
             const BlockRecord& block = plan_.blocks[b];
-            while (cursor.tile < geometry_.tiles && ready(block, cursor)) {
+            const u64 rest = geometry_.tiles - cursor.tile;
+            const u64 stop = cursor.tile + (rest < kTilesAVisit ? rest : kTilesAVisit);
+            while (cursor.tile < stop && ready(block, cursor)) {
                 const StepRecord& step = plan_.steps[block.first_step + cursor.step];
                 hardware.begins();
                 execute(hardware, pointers, step, cursor.tile, one_round_ ? kLocal : kAll);
