@@ -2,8 +2,8 @@
 
 Two ranks call a collective by name on pairs of arrays that no cache holds, private ones and then shared ones, with
 HOCKET_TRACE. A row is a kind of step, told by where its operands lie: its share of the time from the beginning of calls
-to their end, the microseconds in a call of a rank, and the bytes that it loads and stores in a second in units of what
-a core has of a copy past the caches by both in the same run. What is no step is waiting for the other rank.
+to their end, the microseconds in a call of a rank, and how fast it loads and stores, as a multiple of what a core gets
+when both copy past the caches, in the same run. What is no step is entering the call and waiting for the other rank.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def calls(comm: Communicator, name: str, size: int, shared: bool, native: str) -
     for _ in range(LAPS):
         for x, out in zip(inputs, outputs, strict=True):
             comm.barrier()
-            getattr(comm, name)(x, *[out] * (name != "broadcast"))
+            operands = (x,) if name == "broadcast" else (x, out)
+            getattr(comm, name)(*operands)
         for x, out in zip(inputs, outputs, strict=True):
             elements = min(len(x), len(out)) // 16 * 16
             comm.barrier()
@@ -83,6 +84,8 @@ def kind(step: str) -> tuple[str, int]:
 
 def profile(events: list[Event]) -> tuple[float, dict[str, tuple[float, float]]]:
     """Microseconds of a call, and of each kind of step the microseconds and the bytes loaded and stored in a call."""
+    if any(name.startswith("dropped_") for event in events for name in event.get("args", {})):
+        raise SystemExit("the trace had no room for so many steps: fewer --bytes")
     tracks = [e for e in events if e.get("cat") == "call" and e["tid"] == 0 and "args" in e and e["name"] != "barrier"]
     first = sorted(event["args"]["call"] for event in tracks)[len(tracks) // LAPS]
     spans = {(e["pid"], e["args"]["call"]): e["dur"] for e in tracks if e["args"]["call"] >= first}
@@ -117,12 +120,13 @@ def main() -> None:
                 whole, steps = profile(json.loads(file.read_text()))
                 print(
                     f"{name}, {given.bytes} bytes, {'shared' if shared else 'private'} arrays: {whole:.0f} us a call, "
-                    f"a copy {2 * copy / 1e9:.0f} GB/s"
+                    f"a copy {RANKS * copy / 1e9:.0f} GB/s"
                 )
                 waits = whole - sum(us for us, _ in steps.values())
                 for label, (us, moved) in (*steps.items(), ("waits", (waits, 0.0))):
                     rate = moved / us * 1e6 / copy
-                    rows.append({"collective": name, "shared": shared, "step": label, "us": us, "copies": rate})
+                    row = {"collective": name, "bytes": given.bytes, "shared": shared, "call_us": whole}
+                    rows.append(row | {"step": label, "us": us, "copies": rate})
                     print(f"  {label:32}{us / whole:8.0%}{us:10.0f} us" + (f"{rate:8.2f}" if moved else ""))
     if given.json is not None:
         given.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=2) + "\n")

@@ -98,7 +98,7 @@ struct Cursor {
 };
 
 // What a thread block executes while others of its rank wait. One that waits for nobody would else send all of a large
-// buffer before another says that it may be read, and memory would be read and stored in turns.
+// buffer before the next one lends anything, and a rank would load and store by turns.
 constexpr u64 kTilesAVisit = 2;
 
 enum class Progress : u32 { kStalled, kMoved, kDone };

@@ -18,7 +18,7 @@
 
 namespace hocket {
 
-constexpr u64 kLine = 128;  // two cache lines: neighbours are fetched in pairs
+constexpr u64 kLine = 2 * kCacheLine;  // neighbours are fetched in pairs
 
 // A line of a counter.
 struct Counter {

@@ -132,7 +132,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     const auto prepare_all = [&](u64 n, u32 type) {
         for (Candidate& candidate : candidates) {
             if (candidate.plan == nullptr || first.one_round) continue;
-            const u64 tile = candidate.plan == &plan ? call.tile : 0;  // not of what takes its place
+            const u64 tile = candidate.plan == &plan ? call.tile : 0;  // of no other that takes its place
             if (const int failed = prepare(candidate, call, n, type, tile)) return failed;
         }
         return 0;
@@ -444,8 +444,8 @@ int Communicator::reserve(const Candidate& candidate) {
 // them, whatever layout of slots the call before had. What a rank sends in one round is stored before, for the same
 // reason, but not by a rank that is dead: it may never have seen the lines of call c + 1.
 //
-// What the line holds already is not stored again: the other ranks may have it in their caches. `soon`: what this rank is
-// going to store, and may have in no cache.
+// What the line holds already is not stored again: the other ranks may have it in their caches. `soon`: where the
+// output begins. It is asked for, no more, and may reach past the end.
 Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 author, const Places* places,
                             std::span<const char> soon) {
     if (dead()) return is_dead();
@@ -463,7 +463,7 @@ Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 auth
     Cpu::publish_header(&line.call, call);  // pairs with observe_header below, on every other rank
     for (u32 r = 0; r < size_; ++r)
         if (r != rank_) ring(control_[r].bell);
-    for (u64 at = 0; at < soon.size(); at += kAlign) __builtin_prefetch(soon.data() + at, 1);
+    for (u64 at = 0; at < soon.size(); at += kCacheLine) __builtin_prefetch(soon.data() + at, 1);
     u32 next = 0;
     Outcome outcome = drive(
         [&] {

@@ -227,11 +227,10 @@ template <class Type, class Step> [[gnu::noinline]] void sweep_rest(u64 at, u64 
     }
 }
 
-constexpr u64 kCacheLine = 64;
-
 // `step(at, span)` for bytes [at, end), a register's worth at a time, and `ask(at)` before each line.
 template <template <class> class Span, class Type, class Step, class Ask>
 void sweep_from(u64 at, u64 end, Step step, Ask ask) {
+    static_assert(kCacheLine % Type::kBytes == 0);
     while (at + kCacheLine <= end) {
         ask(at);
         for (const u64 next = at + kCacheLine; at != next; at += Type::kBytes) step(at, Span<Type>{});
@@ -266,7 +265,7 @@ constexpr u64 kBlock = 12 << 10;  // stays in the first-level cache, and is long
 // Stores `value(at, span)` to several destinations, one after the other, a block at a time. Two streams of stores side
 // by side take several times as long while lines are slow to come from the cache of another core; and memcpy has means to
 // store whole lines without reading them. `ask(at)` asks for what the value is made of, that of the next block while this
-// one goes to memory.
+// one goes to memory for the first time.
 template <class Type, class Value, class Ask>
 void spread_blocks(char* const* dsts, u32 m, u64 bytes, u32 last, Value value, Ask ask) {
     alignas(kCacheLine) char block[kBlock];
@@ -279,8 +278,9 @@ void spread_blocks(char* const* dsts, u32 m, u64 bytes, u32 last, Value value, A
             char* to = dsts[d] + begin;
             const auto step = [=, &block](u64 at, auto span) { span.last(to + at, span.read(block + at)); };
             const auto ask_next = [=](u64 at) { ask(begin + length + at); };
-            if (d < 32 && last >> d & 1) sweep_lines<Plain<u8>>(to, length, step, ask_next);
-            else __builtin_memcpy(to, block, length);
+            if (d >= 32 || (last >> d & 1) == 0) __builtin_memcpy(to, block, length);
+            else if ((last & ((1u << d) - 1)) == 0) sweep_lines<Plain<u8>>(to, length, step, ask_next);
+            else sweep_lines<Plain<u8>>(to, length, step, kNothing);
         }
     }
 }
@@ -311,12 +311,12 @@ void spread_fast(char* const* dsts, u32 m, u64 bytes, u32 last, Value value, Ask
         span.last(one + at, found);
         span.write(other + at, found);
     };
-    const auto ask_all = [=](u64 at) {
+    const auto ask_other = [=](u64 at) {  // not for lines that may go past the caches
         ask(at);
         ask_to_store(other, at, bytes);
     };
-    if (last == 0) return m == 1 ? sweep<Type>(bytes, step, ask_all) : sweep<Type>(bytes, both, ask_all);
-    m == 1 ? sweep_lines<Type>(one, bytes, step, ask) : sweep_lines<Type>(one, bytes, both, ask_all);
+    if (last == 0) return m == 1 ? sweep<Type>(bytes, step, ask_other) : sweep<Type>(bytes, both, ask_other);
+    m == 1 ? sweep_lines<Type>(one, bytes, step, ask) : sweep_lines<Type>(one, bytes, both, ask_other);
 }
 
 // Those of the set `last` that can be stored past the caches: by blocks all, and otherwise those as far from the beginning

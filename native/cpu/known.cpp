@@ -262,7 +262,7 @@ PyObject* call_briefly(PyObject* self, PyObject* const* given, Py_ssize_t count,
         return PyObject_Vectorcall(bound[kMethod], given, size_t(count), keywords);
     for (Py_ssize_t a = 1; a < count; ++a) {  // they may be in no cache, and take two lines each
         __builtin_prefetch(given[a]);
-        __builtin_prefetch(reinterpret_cast<const char*>(given[a]) + kAlign);
+        __builtin_prefetch(reinterpret_cast<const char*>(given[a]) + kCacheLine);
     }
     const nb::object call = nb::steal(PyObject_GetAttr(given[0], bound[kAttribute]));
     if (!call) return nullptr;

@@ -82,8 +82,8 @@ def reduce(ranks: int, root: int = 0, instances: int = 1, *, inplace: bool = Tru
 def broadcast(ranks: int, root: int = 0, instances: int = 1, *, inplace: bool = True) -> Program:
     """Rank r gets slice r of the root and sends it to all others, as the root does with its own.
 
-    With storage peer, all at once read a slice in the memory of the root and store it in that of all others. So the
-    root's own slice is last: what it does first is to say that the others may read.
+    With storage peer, all at once read a slice in the memory of the root and store it in that of all others. The root's
+    own slice comes last: first it says that the others may read theirs.
     """
     with Program(
         Broadcast(ranks, ranks, inplace=inplace, root=root), name="direct_broadcast", instances=instances
