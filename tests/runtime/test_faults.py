@@ -396,6 +396,7 @@ def test_a_rank_that_ends_while_the_others_meet() -> None:
     hello = {"protocol": bootstrap._PROTOCOL, "rank": 2, "size": 4, "cores": [0]}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
         while line.connect_ex(f"\0hocket/{variables['HOCKET_RENDEZVOUS']}/0"):
+            assert ranks[0].poll() is None
             time.sleep(0.01)
         socket.send_fds(line, [json.dumps(hello).encode()], [0, 0])
     assert ranks[0].communicate(timeout=20)[0] == "2 ended while the ranks were meeting\n"
