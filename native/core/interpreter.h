@@ -5,7 +5,9 @@
 // blocks. The tile loop is the outer one. There is one instruction, `dsts = reduce(srcs)`.
 //
 // A call in one round has the messages of all ranks in place before it advances: `send` has executed the steps that send,
-// and nothing that they store is waited for but by the call header. Its ends are always ready and count no messages.
+// and nothing that they store is waited for but by the call header. One in two rounds needs no message: with all ranks in
+// the call, all that others lend it may be read and written, and nobody leaves before all are done. In both the ends are
+// always ready and count no messages.
 //
 // A message may lie in a buffer of one of its ranks, which the other reads or writes in place. Its slots are counted as
 // ever, though there are none. What another reads in a rank's buffers it has read once it frees the slot: a rank ends a
@@ -112,20 +114,23 @@ struct Stall {
     u32 peer;
 };
 
+// How the ranks of a call wait for each other: message by message; once, for all to enter; twice, for all to be done too.
+enum class Rounds : u32 { kMany = 0, kOne = 1, kTwo = 2 };
+
 template <class H> class Execution {
   public:
     // The arrays have one entry for each thread block and each connection; `pointers` has one for each operand of the
     // step that has most. They belong to the caller and outlive the execution. Ends are ready to use.
     // `theirs`: the input and the output of each rank in whose buffers messages of this rank lie.
     Execution(const PlanView& plan, const Geometry& geometry, const Buffer (&buffers)[3], char* const (*theirs)[2],
-              Cursor* cursors, End* ends, bool one_round = false)
+              Cursor* cursors, End* ends, Rounds rounds = Rounds::kMany)
         : plan_(plan),
           geometry_(geometry),
           buffers_{buffers[0], buffers[1], buffers[2]},
           theirs_(theirs),
           cursors_(cursors),
           ends_(ends),
-          one_round_(one_round) {
+          rounds_(rounds) {
         for (u32 b = 0; b < plan_.header->blocks; ++b) {
             cursors_[b].finished = 0;
             cursors_[b].step = 0;
@@ -159,7 +164,7 @@ template <class H> class Execution {
             while (cursor.tile < stop && ready(block, cursor)) {
                 const StepRecord& step = plan_.steps[block.first_step + cursor.step];
                 hardware.begins();
-                execute(hardware, pointers, step, cursor.tile, one_round_ ? kLocal : kAll);
+                execute(hardware, pointers, step, cursor.tile, rounds_ == Rounds::kOne ? kLocal : kAll);
                 hardware.executed(b, cursor.step, cursor.tile);
                 if (++cursor.step == block.steps) {
                     cursor.step = 0;
@@ -281,7 +286,7 @@ template <class H> class Execution {
 
     // Exactly one slot operation for each connection end, even for zero bytes.
     void publish(H& hardware, const StepRecord& step, Cursor& cursor) {
-        for (u32 o = 0; o < step.sources + step.destinations && !one_round_; ++o) {
+        for (u32 o = 0; o < step.sources + step.destinations && rounds_ == Rounds::kMany; ++o) {
             const OperandRecord& operand = plan_.operands[step.first_operand + o];
             if (operand.place < kReceive) continue;
             End& end = ends_[operand.end];
@@ -298,7 +303,7 @@ template <class H> class Execution {
     char* const (*theirs_)[2];
     Cursor* cursors_;
     End* ends_;
-    bool one_round_;
+    Rounds rounds_;
 };
 
 }  // namespace hocket

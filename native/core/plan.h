@@ -19,10 +19,10 @@ constexpr u64 kCacheLine = 64;
 // `slots`: the least number of slots a connection needs. `scratch`: scratch chunks. `work` and `depth`: operands, each
 // counted for every chunk, that the busiest rank handles in a tile, and that the longest chain of steps does, over all ranks.
 // `eager`: chunks of the eager area that the rank that sends most needs for a call in one round; 0 if the schedule takes
-// more than one (runtime/plan.py).
+// more than one (runtime/plan.py). `two_rounds`: 1 if it takes two, with all messages in place (ir/messages.py).
 #define HOCKET_PLAN_HEADER(X)                                                                                     \
     X(magic) X(rank) X(ranks) X(chunks) X(input_blocks) X(output_blocks) X(scratch) X(slots) X(widest) X(fan)     \
-    X(work) X(depth) X(eager) X(blocks) X(steps) X(operands) X(waits) X(connections) X(multicasts)
+    X(work) X(depth) X(eager) X(two_rounds) X(blocks) X(steps) X(operands) X(waits) X(connections) X(multicasts)
 
 // A thread block: `steps` steps from `first_step`.
 #define HOCKET_PLAN_BLOCK(X) X(first_step) X(steps)
@@ -58,7 +58,7 @@ struct MulticastRecord { HOCKET_PLAN_MULTICAST(HOCKET_FIELD) };
 #undef HOCKET_FIELD
 
 // Changes whenever the layout or its meaning does.
-constexpr u32 kPlanMagic = 0x686b0004;
+constexpr u32 kPlanMagic = 0x686b0005;
 
 constexpr u32 kMostReaders = 31;  // of a multicast
 
@@ -91,6 +91,7 @@ struct PlanView {
     u32 most_operands;  // of one step
     bool combines;      // some step has more than one source
     bool lends;         // some message lies in a buffer
+    bool spares;        // some destination is in a step's `last`
 };
 
 // Lays a view over `words`. Returns null, or what is wrong with them: afterwards no number in the plan leads outside
@@ -120,6 +121,7 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
             reinterpret_cast<const MulticastRecord*>(words + multicasts),
             0,
             false,
+            false,
             false};
     for (u32 c = 0; c < h.connections; ++c) {
         const ConnectionRecord& record = view.connections[c];
@@ -129,6 +131,8 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
         if (record.storage != kSlots) {
             if (record.width != 0 || record.multicast != 0 || h.eager != 0) return "a message has two places";
             view.lends = true;
+        } else if (h.two_rounds != 0) {
+            return "a message of two rounds takes a slot";
         }
         if (record.multicast > h.multicasts || record.reader >= kMostReaders || (record.more != 0 && record.sends == 0) ||
             u64(c) + record.more >= h.connections)
@@ -153,6 +157,7 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
         if (u64(step.first_wait) + step.waits > h.waits) return "a step is outside the waits";
         if (step.count == 0) return "a step works on nothing";
         if (step.sources > 1) view.combines = true;
+        if (step.last != 0) view.spares = true;
         if (used > view.most_operands) view.most_operands = u32(used);
         bool local = false;
         for (u32 o = 0; o < used; ++o) {

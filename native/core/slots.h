@@ -57,7 +57,7 @@ struct End {
         debt = passed - *freed;
     }
 
-    // For a message that is there, or has its place, all through the call: in one round.
+    // For a message that is there, or has its place, all through the call: in one round, or in two.
     static End open(char* message, bool sends, u32 peer) {
         return {nullptr, nullptr, message, 0, 1, 0, sends ? 0u : 1u, 0, peer, 0};
     }

@@ -317,8 +317,8 @@ NB_MODULE(_native, m) {
         .def_ro("tile", &CallEvent::tile)
         .def_ro("tiles", &CallEvent::tiles)
         .def_ro("threads", &CallEvent::threads)
-        .def_ro("one_round", &CallEvent::one_round)
-        .def_ro("streams", &CallEvent::streams)
+        .def_ro("rounds", &CallEvent::rounds)
+        .def_prop_ro("streams", [](const CallEvent& event) { return Past(event.past) != Past::kNothing; })
         .def_prop_ro("fault", [](const CallEvent& event) -> std::optional<Fault> {
             if (Fault(event.fault) == Fault::kNone) return std::nullopt;
             return Fault(event.fault);
@@ -362,7 +362,7 @@ NB_MODULE(_native, m) {
         .def_prop_ro("tile", [](const Candidate& candidate) { return candidate.geometry.tile; })
         .def_prop_ro("tiles", [](const Candidate& candidate) { return candidate.geometry.tiles; })
         .def_ro("slots", &Candidate::slots)
-        .def_ro("one_round", &Candidate::one_round);
+        .def_prop_ro("one_round", &Candidate::in_one_round);
 
     nb::class_<Units>(m, "Units")
         .def(
@@ -390,10 +390,10 @@ NB_MODULE(_native, m) {
     nb::class_<Flight>(m, "Flight").def("done", &Flight::done).def("wait", &Flight::wait);
 
     nb::class_<Member>(m, "Member")
-        .def(nb::init<u32, u32, int, std::vector<int>, std::vector<int>, Arena&, u32, u32, double, u32, u64, Recorder*>(),
+        .def(nb::init<u32, u32, int, std::vector<int>, std::vector<int>, Arena&, u32, u32, double, u32, u64, bool, Recorder*>(),
              "rank"_a, "size"_a, "descriptor"_a, "lifelines"_a, "arenas"_a, "arena"_a, "spins"_a, "yields"_a,
-             "timeout"_a, "threads"_a = 1, "cache_bytes"_a = Settings{}.cache_bytes,
-             "recorder"_a.none() = nb::none(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 13>())
+             "timeout"_a, "threads"_a = 1, "cache_bytes"_a = Settings{}.cache_bytes, "looks"_a = Settings{}.looks,
+             "recorder"_a.none() = nb::none(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 14>())
         .def(
             "plan",
             [](Member& member, const nb::bytes& words, u64 digest, std::string name) {

@@ -12,6 +12,7 @@ namespace {
 
 constexpr u32 kGlances = 1 << 16;     // visits without sleep between two looks for faults
 constexpr u64 kSoon = 8 << 10;        // bytes that a rank asks for while it waits for the others
+constexpr u64 kSumsPast = 256 << 10, kMovesPast = 2 << 20;  // bytes of buffers in no cache from which on it pays
 
 u64 larger_buffer(const PlanHeader& h, const Geometry& geometry) {
     return (h.input_blocks > h.output_blocks ? h.input_blocks : h.output_blocks) * geometry.unit;
@@ -44,6 +45,11 @@ u64 signature(const Terms& terms) {
     return hash;
 }
 
+// Whether some of a buffer, at two places beyond what is asked for, is in no near cache.
+bool is_far(std::span<const char> buffer) {
+    return hocket::is_far(&buffer[buffer.size() / 2]) && hocket::is_far(&buffer[buffer.size() - 1]);
+}
+
 template <u64 N> void say(char (&text)[N], const std::string& what) {
     const u64 length = what.size() < N ? what.size() : N - 1;
     std::memcpy(text, what.data(), length);
@@ -51,6 +57,12 @@ template <u64 N> void say(char (&text)[N], const std::string& what) {
 }
 
 }  // namespace
+
+void Look::at_buffers() {
+    if (for_last && most() >= kSumsPast)
+        far = (input.empty() || is_far(input)) && (output.empty() || is_far(output));
+    for (u64 at = 0; at < std::min<u64>(output.size(), kSoon) && !far; at += kCacheLine) __builtin_prefetch(&output[at], 1);
+}
 
 Plan::Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::string name)
     : words_(std::move(words)), digest_(digest), name_(std::move(name)), author_(communicator.authors_++) {
@@ -88,6 +100,7 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
       outcomes_(settings.threads),
       moved_(settings.threads) {
     for (CallHeader& line : control_[rank_].headers) line.signature = signature(line.terms);
+    control_[rank_].done = calls_;
 }
 
 Outcome Communicator::run(Plan& plan, const Call& call) {
@@ -131,7 +144,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     Candidate& first = candidates[kThroughSlots];
     const auto prepare_all = [&](u64 n, u32 type) {
         for (Candidate& candidate : candidates) {
-            if (candidate.plan == nullptr || first.one_round) continue;
+            if (candidate.plan == nullptr || first.in_one_round()) continue;
             const u64 tile = candidate.plan == &plan ? call.tile : 0;  // of no other that takes its place
             if (const int failed = prepare(candidate, call, n, type, tile)) return failed;
         }
@@ -144,7 +157,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
                                    {output, way.geometry.unit, h.chunks, bounds(kOutput)},
                                    {scratch_.get(), h.scratch * way.geometry.chunk, h.scratch}};
         return Execution<Cpu>(way.plan->view_, way.geometry, buffers, theirs_.get(), way.plan->cursors_.data(),
-                              way.plan->ends_.data(), way.one_round);
+                              way.plan->ends_.data(), way.rounds);
     };
     const bool sure = !(mine.flags & (kSizeUnknown | kPairwise));  // of the size, before the others have said theirs
     if (sure) {
@@ -153,21 +166,29 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
             if (outcome.fault == Fault::kRefused) outcome.fault = Fault::kMemory;
             return outcome;
         }
-        if (first.one_round) {
+        if (first.in_one_round()) {
             open_round(plan, first.geometry, calls_ + 1);
             // What is to be copied into a buffer is still where it comes from.
             const auto shift = call.initial_bytes != 0 ? call.initial - call.initial_to : 0;
-            Cpu cpu{first.kernel, control_, rank_, false, false};
+            Cpu cpu{first.kernel, control_, rank_, false, Past::kNothing};
             execution(first, call.input ? call.input + shift : nullptr, call.input ? call.output : call.output + shift)
                 .send(cpu, plan.pointers_.data());
             add(0, cpu.moved);
         }
     }
-    const Places lies = first.one_round ? Places{} : places(candidates);
-    const Places* told = first.one_round ? nullptr : &lies;
-    const u64 stored = sure && call.output != nullptr ? plan.header().output_blocks * first.geometry.unit : 0;
-    const std::span soon(call.output, std::min(stored, kSoon));
-    Outcome entered = call.units ? enter(mine, counted, kNobody, told, soon) : enter(mine, plan.name_, plan.author_, told, soon);
+    const Places lies = first.in_one_round() ? Places{} : places(candidates);
+    const Places* told = first.in_one_round() ? nullptr : &lies;
+    Look look;
+    if (sure) {
+        const auto bytes = [&](Place place, u64 blocks) {
+            return call.units ? call.units->bounds[place].back() : blocks * first.geometry.unit;
+        };
+        if (call.input != nullptr) look.input = {call.input, bytes(kInput, plan.header().input_blocks)};
+        if (call.output != nullptr) look.output = {call.output, bytes(kOutput, plan.header().output_blocks)};
+        for (const Candidate& candidate : candidates)
+            look.for_last = look.for_last || (settings_.looks && candidate.plan != nullptr && candidate.plan->view_.spares);
+    }
+    Outcome entered = call.units ? enter(mine, counted, kNobody, told, &look) : enter(mine, plan.name_, plan.author_, told, &look);
     if (entered.fault != Fault::kNone) return withdrawn(std::move(entered), lies);
     if (!sure) {
         u64 n = 0;
@@ -182,19 +203,21 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         }
         if (!known) return {};  // nobody has data
         if (const int failed = prepare_all(n, type)) return withdrawn(no_memory("slots and scratch", failed), lies);
-        if (first.one_round) open_round(plan, first.geometry, calls_);  // without an input there is nothing to send
+        if (first.in_one_round()) open_round(plan, first.geometry, calls_);  // without an input there is nothing to send
     }
-    const Way way = first.one_round ? kThroughSlots : choose(lies.ways);
+    const Way way = first.in_one_round() ? kThroughSlots : choose(lies.ways);
     const Candidate& chosen = candidates[way];
     if (way != kThroughSlots)
         if (const int failed = borrow(*chosen.plan)) return withdrawn(no_memory("the arrays of others", failed), lies);
-    if (!chosen.one_round) open(chosen);
+    if (!chosen.in_one_round()) open(chosen);
     if (call.initial_bytes != 0 && way == kThroughSlots) std::memcpy(call.initial_to, call.initial, call.initial_bytes);
     Execution<Cpu> running = execution(chosen, chosen.input, chosen.output);
     const PlanHeader& h = chosen.plan->header();
     u32 threads = wanted_threads(chosen);
     if (threads > 1) threads = team_.grow(threads);
-    const bool streams = touched(chosen, chosen.input, chosen.output) > settings_.cache_bytes;
+    Past past = Past::kNothing;
+    if (touched(chosen, chosen.input, chosen.output) > settings_.cache_bytes) past = Past::kAll;
+    else if (look.far) past = way != kThroughSlots && look.most() >= kMovesPast ? Past::kAll : Past::kSums;
     if constexpr (watched) {
         event->plan = chosen.plan->author_;
         event->agreed = settings_.recorder->clock.ticks();
@@ -202,14 +225,14 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         event->tile = chosen.geometry.tile;
         event->tiles = chosen.geometry.tiles;
         event->threads = threads;
-        event->one_round = chosen.one_round;
-        event->streams = streams;
+        event->rounds = u32(chosen.rounds);
+        event->past = u32(past);
     }
     const auto work = [&](u32 thread) -> Outcome {
         const u32 begin = u32(u64(h.blocks) * thread / threads), end = u32(u64(h.blocks) * (thread + 1) / threads);
         char** pointers = chosen.plan->pointers_.data() + u64(chosen.plan->view_.most_operands) * thread;
         auto layer = [&] {
-            const Cpu cpu{chosen.kernel, control_, rank_, threads > 1, streams};
+            const Cpu cpu{chosen.kernel, control_, rank_, threads > 1, past};
             if constexpr (watched) return WatchedCpu(cpu, *settings_.recorder, thread, calls_, event->agreed);
             else return cpu;
         }();
@@ -248,7 +271,10 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
                 cause = &outcomes_[t];
         found = std::move(*cause);
     }
-    if (found.fault == Fault::kNone && way != kThroughSlots && !HOCKET_RELAX_READERS) found = await_readers(running);
+    if (found.fault == Fault::kNone && way != kThroughSlots) {
+        if (chosen.rounds == Rounds::kTwo) found = await_partners(*chosen.plan);
+        else if (!HOCKET_RELAX_READERS) found = await_readers(running);
+    }
     found.way = way;
     if (found.fault != Fault::kNone) return withdrawn(std::move(found), lies);
     return found;
@@ -267,8 +293,9 @@ void Communicator::settle(Candidate& candidate, u64 n, u32 type, u64 tile, bool 
     Geometry& geometry = candidate.geometry;
     candidate.slots = std::bit_ceil(h.slots > settings_.slots ? h.slots : settings_.slots);
     geometry = cut(n, type_bytes(type), h.chunks, widest, kEager, tile);
-    candidate.one_round = h.eager != 0 && geometry.tiles == 1 && h.eager * geometry.tile <= kEager && !pairwise;
-    if (!candidate.one_round)
+    const bool one = h.eager != 0 && geometry.tiles == 1 && h.eager * geometry.tile <= kEager && !pairwise;
+    candidate.rounds = one ? Rounds::kOne : h.two_rounds != 0 ? Rounds::kTwo : Rounds::kMany;
+    if (!one)
         geometry = cut(n, type_bytes(type), h.chunks, widest, most_of_slot(h, candidate.slots), tile, h.work, h.depth);
 }
 
@@ -324,6 +351,39 @@ Outcome Communicator::await_readers(Execution<Cpu>& running) {
                  });
 }
 
+// Says that this rank has done its part of a call in two rounds, and waits until those have that read or write its buffers.
+Outcome Communicator::await_partners(const Plan& plan) {
+    const PlanHeader& h = plan.header();
+    Cpu::publish_done(&control_[rank_].done, calls_);  // pairs with observe_done below, on those whose buffers it used
+    const auto uses_ours = [&](const ConnectionRecord& c) { return c.storage == (c.sends ? kPulled : kPushed); };
+    for (u32 c = 0; c < h.connections; ++c)
+        if (!uses_ours(plan.view_.connections[c])) ring(control_[plan.view_.connections[c].peer].bell);
+    const auto done = [&](u32 rank) {
+        return (Cpu::observe_done(&control_[rank].done) - calls_) >> 63 == 0;  // pairs with publish_done; calls may wrap
+    };
+    u32 next = 0;
+    return drive(
+        [&] {
+            const u32 before = next;
+            for (; next < h.connections; ++next) {
+                const ConnectionRecord& connection = plan.view_.connections[next];
+                if (uses_ours(connection) && !done(connection.peer)) break;
+            }
+            return next == h.connections ? Progress::kDone : next != before ? Progress::kMoved : Progress::kStalled;
+        },
+        [&](const u32* peer, Outcome& outcome) {
+            if (!peer) {
+                outcome.rank = plan.view_.connections[next].peer;
+                return true;
+            }
+            for (u32 c = next; c < h.connections; ++c) {
+                const ConnectionRecord& connection = plan.view_.connections[c];
+                if (uses_ours(connection) && connection.peer == *peer) return !done(*peer);
+            }
+            return false;
+        });
+}
+
 // How a call fails that this rank has told others `lies` in. After a fault that they may not know of, they may go on with
 // the call, and access what lies there.
 Outcome Communicator::withdrawn(Outcome outcome, const Places& lies) {
@@ -364,13 +424,17 @@ Traffic Communicator::traffic() const {
     return all;
 }
 
-// Sets the ends to the slots of connections, which are empty before a call.
+// Sets the ends to the slots of connections, which are empty before a call. In two rounds there are none.
 void Communicator::open(const Candidate& candidate) {
     Plan& plan = *candidate.plan;
     const Geometry& geometry = candidate.geometry;
     const PlanHeader& h = plan.header();
     for (u32 c = 0; c < h.connections; ++c) {
         const ConnectionRecord& record = plan.view_.connections[c];
+        if (candidate.rounds == Rounds::kTwo) {
+            plan.ends_[c] = End::open(nullptr, record.sends != 0, record.peer);
+            continue;
+        }
         const Window& window = *plan.windows_[c];
         Counters& counters = *window.counters;
         plan.ends_[c] = {&counters.filled.count, &counters.freed[record.reader].count, window.slots(),
@@ -419,8 +483,8 @@ u64 Communicator::touched(const Candidate& candidate, bool input, bool output) c
 int Communicator::reserve(const Candidate& candidate) {
     Plan& plan = *candidate.plan;
     const Geometry& geometry = candidate.geometry;
-    const u64 slots = candidate.one_round ? 0 : candidate.slots;
-    for (u32 c = 0; c < plan.header().connections; ++c) {
+    const u64 slots = candidate.in_one_round() ? 0 : candidate.slots;
+    for (u32 c = 0; c < plan.header().connections && candidate.rounds != Rounds::kTwo; ++c) {
         const u64 bytes = slots * plan.view_.connections[c].width * geometry.tile;
         if (plan.windows_[c]->counters != nullptr && bytes <= plan.windows_[c]->bytes) continue;
         if (const int failed = memory_.reserve(plan.windows_[c], bytes)) return failed;
@@ -444,10 +508,10 @@ int Communicator::reserve(const Candidate& candidate) {
 // them, whatever layout of slots the call before had. What a rank sends in one round is stored before, for the same
 // reason, but not by a rank that is dead: it may never have seen the lines of call c + 1.
 //
-// What the line holds already is not stored again: the other ranks may have it in their caches. `soon`: where the
-// output begins. It is asked for, no more, and may reach past the end.
+// What the line holds already is not stored again: the other ranks may have it in their caches. While it waits, the rank
+// looks at its buffers.
 Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 author, const Places* places,
-                            std::span<const char> soon) {
+                            Look* look) {
     if (dead()) return is_dead();
     const u64 call = ++calls_;
     CallHeader& line = control_[rank_].headers[call % 2];
@@ -463,7 +527,7 @@ Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 auth
     Cpu::publish_header(&line.call, call);  // pairs with observe_header below, on every other rank
     for (u32 r = 0; r < size_; ++r)
         if (r != rank_) ring(control_[r].bell);
-    for (u64 at = 0; at < soon.size(); at += kCacheLine) __builtin_prefetch(soon.data() + at, 1);
+    if (look != nullptr) look->at_buffers();
     u32 next = 0;
     Outcome outcome = drive(
         [&] {

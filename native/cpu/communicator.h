@@ -1,6 +1,7 @@
 // A rank's end of a communicator: enters calls, runs plans, notices faults.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <memory>
@@ -118,6 +119,7 @@ struct Settings {
     u32 threads = 1;                 // that share the thread blocks of a call
     u64 team_bytes = 1 << 20;        // of its larger buffer, from which on they do: less is not worth waking them
     u64 cache_bytes = ~u64(0);       // of all ranks together: a call that touches more stores results past the caches
+    bool looks = false;              // and so does one whose buffers are in no cache, as a look at them tells
     u64 first = 0;                   // the number of calls so far; tests begin near where it wraps
     void (*patient)() = nullptr;     // called when a thread has spun in vain, before it yields or sleeps
     Recorder* recorder = nullptr;    // of what this rank does; outlives the communicator
@@ -131,7 +133,18 @@ struct Candidate {
     Kernel kernel = nullptr;
     Geometry geometry{};
     u64 slots = 0;
-    bool one_round = false;
+    Rounds rounds = Rounds::kMany;
+    bool in_one_round() const { return rounds == Rounds::kOne; }
+};
+
+// What a rank does while it waits for others to enter: it asks for the first of its output, or, where the call has results
+// that nobody reads again (`for_last`), finds that all its buffers are `far`, in no cache near its core. Then so are such
+// results soon: they are better stored past the caches, and what they are stored over need not be fetched.
+struct Look {
+    std::span<const char> input, output;
+    bool for_last = false, far = false;
+    u64 most() const { return std::max(input.size(), output.size()); }
+    void at_buffers();
 };
 
 class Communicator {
@@ -192,12 +205,13 @@ class Communicator {
     template <class Body> Outcome record(u64 plan, Body body);
     template <class Event> Outcome carry_out(Plan& plan, const Call& call, Event event);
     Outcome enter(const Terms& mine, const std::string& text, u64 author, const Places* places = nullptr,
-                  std::span<const char> soon = {});
+                  Look* look = nullptr);
     int prepare(Candidate& candidate, const Call& call, u64 n, u32 type, u64 tile);
     Places places(const Candidate (&candidates)[kWays]) const;
     Way choose(u64 ways) const;
     int borrow(const Plan& plan);
     Outcome await_readers(Execution<Cpu>& running);
+    Outcome await_partners(const Plan& plan);
     Outcome withdrawn(Outcome outcome, const Places& lies);
     Outcome no_memory(const char* what, int error);
     Outcome agree() const;

@@ -42,6 +42,13 @@
 #define HOCKET_RELAX_STATE_OBSERVE 0
 #endif
 
+#ifndef HOCKET_RELAX_DONE_PUBLISH
+#define HOCKET_RELAX_DONE_PUBLISH 0
+#endif
+#ifndef HOCKET_RELAX_DONE_OBSERVE
+#define HOCKET_RELAX_DONE_OBSERVE 0
+#endif
+
 // A rank ends a call without waiting for those who read what it has lent.
 #ifndef HOCKET_RELAX_READERS
 #define HOCKET_RELAX_READERS 0
@@ -49,24 +56,45 @@
 
 namespace hocket {
 
+// Whether a byte is in no cache near this core, to go by how long it takes to load it. Never, where no clock is as fine.
+inline bool is_far(const char* at) {
+#if defined(__SSE2__)
+    constexpr u64 kNear = 150;  // ticks, some 50 ns: a cache that cores share answers within them, memory does not
+    __builtin_ia32_lfence();
+    const u64 begin = __builtin_ia32_rdtsc();
+    __builtin_ia32_lfence();
+    (void)*static_cast<const volatile char*>(at);
+    __builtin_ia32_lfence();
+    return __builtin_ia32_rdtsc() - begin > kNear;
+#else
+    (void)at;
+    return false;
+#endif
+}
+
 // Bytes that were read from sources and written to destinations: k and m times those of a kernel call.
 struct Traffic {
     u64 loaded;
     u64 stored;
 };
 
+// What of that which nobody reads again in a call is stored past the caches: nothing; sums that go to such places only;
+// all. A copy has other means to store a line without fetching it, as has what is stored block by block (kernels.cpp).
+enum class Past : u32 { kNothing = 0, kSums = 1, kAll = 2 };
+
 struct Cpu {
     Kernel kernel;
     RankBlock* control;
     u32 rank;
     bool together;  // several threads drive the thread blocks of this rank
-    bool streams;   // what nobody reads again in this call is stored past the caches
+    Past past;
     Traffic moved{};  // by the kernel calls so far
 
     void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last) {
         moved.loaded += k * bytes;
         moved.stored += m * bytes;
-        kernel(dsts, m, srcs, k, bytes, streams ? last : 0);
+        if (past == Past::kNothing || (past == Past::kSums && (k == 1 || m > 31 || last != (1u << m) - 1))) last = 0;
+        kernel(dsts, m, srcs, k, bytes, last);
     }
 
     // Stores past the caches are not ordered by the releases below. What is stored so belongs to one step alone, no step
@@ -76,7 +104,7 @@ struct Cpu {
     // the step drains them before it tells. Its own loads need no fence.
     void drain() const {
 #if defined(__SSE2__)
-        if (streams) __builtin_ia32_sfence();
+        if (past != Past::kNothing) __builtin_ia32_sfence();
 #endif
     }
 
@@ -120,6 +148,14 @@ struct Cpu {
     }
     static u64 observe_header(const u64* call) {  // pairs with publish_header
         return __atomic_load_n(call, HOCKET_PICK(HOCKET_RELAX_HEADER_OBSERVE, __ATOMIC_SEQ_CST));
+    }
+
+    // The end of a call in two rounds: what a rank has read and written in buffers of others. Part of going to sleep too.
+    static void publish_done(u64* done, u64 call) {  // pairs with observe_done
+        __atomic_store_n(done, call, HOCKET_PICK(HOCKET_RELAX_DONE_PUBLISH, __ATOMIC_SEQ_CST));
+    }
+    static u64 observe_done(const u64* done) {  // pairs with publish_done
+        return __atomic_load_n(done, HOCKET_PICK(HOCKET_RELAX_DONE_OBSERVE, __ATOMIC_SEQ_CST));
     }
 
     // Why a rank failed or left: `culprit` and `text`. Looked for between sleeps, so that a lost wake-up only costs one.

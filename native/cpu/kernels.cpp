@@ -262,9 +262,32 @@ constexpr auto kNothing = [](u64) {};
 
 constexpr u64 kBlock = 12 << 10;  // stays in the first-level cache, and is long enough for memcpy's best way
 
-// Stores `value(at, span)` to several destinations, one after the other, a block at a time. Two streams of stores side
-// by side take several times as long while lines are slow to come from the cache of another core; and memcpy has means to
-// store whole lines without reading them. `ask(at)` asks for what the value is made of, that of the next block while this
+// How to store to several destinations: side by side, or one after the other by blocks. `last`: those that go past the
+// caches.
+struct Stores {
+    u32 last;
+    bool by_blocks;
+};
+
+// From a block on, side by side only where all go past the caches. Two streams of other stores take several times as long
+// while lines are slow to come from the cache of another core; and memcpy has means to store whole lines without reading
+// them. What goes past the caches side by side lies as far from the beginning of a line as the first, a whole number of
+// items of `item` bytes.
+Stores stores_to(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item) {
+    const u32 all = m < 32 ? (1u << m) - 1 : ~0u;
+    last &= all;
+    u32 alike = last;
+    if (last != 0) {
+        const u64 first = reinterpret_cast<u64>(dsts[__builtin_ctz(last)]);
+        if (-first % kCacheLine % item != 0) alike = 0;
+        for (u32 i = 0; i < m && i < 32; ++i)
+            if ((reinterpret_cast<u64>(dsts[i]) - first) % kCacheLine != 0) alike &= ~(1u << i);
+    }
+    if (m > 1 && bytes >= kBlock && (m > 32 || alike != all)) return {last, true};
+    return {alike, false};
+}
+
+// Stores `value(at, span)` to several destinations, one after the other, a block at a time. `ask(at)` asks for what the value is made of, that of the next block while this
 // one goes to memory for the first time.
 template <class Type, class Value, class Ask>
 void spread_blocks(char* const* dsts, u32 m, u64 bytes, u32 last, Value value, Ask ask) {
@@ -285,10 +308,11 @@ void spread_blocks(char* const* dsts, u32 m, u64 bytes, u32 last, Value value, A
     }
 }
 
-// Stores `value(at, span)` to the destinations, to those in the set `last` past the caches.
+// Stores `value(at, span)` to the destinations.
 template <class Type, class Value, class Ask>
-void spread(char* const* dsts, u32 m, u64 bytes, u32 last, Value value, Ask ask) {
-    if (m > 1 && bytes >= kBlock) return spread_blocks<Type>(dsts, m, bytes, last, value, ask);
+void spread(char* const* dsts, u32 m, u64 bytes, Stores how, Value value, Ask ask) {
+    const u32 last = how.last;
+    if (how.by_blocks) return spread_blocks<Type>(dsts, m, bytes, last, value, ask);
     const auto step = [=](u64 at, auto span) {
         const auto found = value(at, span);
         for (u32 d = 0; d < m; ++d)
@@ -301,9 +325,9 @@ void spread(char* const* dsts, u32 m, u64 bytes, u32 last, Value value, Ask ask)
 
 // The same for up to two destinations, where there is no loop in the loop.
 template <class Type, class Value, class Ask>
-void spread_fast(char* const* dsts, u32 m, u64 bytes, u32 last, Value value, Ask ask) {
-    if (m > 1 && bytes >= kBlock) return spread_blocks<Type>(dsts, m, bytes, last, value, ask);
-    if (m > 2 || last == 3) return spread<Type>(dsts, m, bytes, last, value, ask);
+void spread_fast(char* const* dsts, u32 m, u64 bytes, Stores how, Value value, Ask ask) {
+    const u32 last = how.last;
+    if (how.by_blocks || m > 2) return spread<Type>(dsts, m, bytes, how, value, ask);
     char *one = dsts[last >> 1], *other = dsts[m - 1 - (last >> 1)];  // the one that is last, if any is
     const auto step = [=](u64 at, auto span) { span.last(one + at, value(at, span)); };
     const auto both = [=](u64 at, auto span) {
@@ -311,6 +335,12 @@ void spread_fast(char* const* dsts, u32 m, u64 bytes, u32 last, Value value, Ask
         span.last(one + at, found);
         span.write(other + at, found);
     };
+    const auto both_last = [=](u64 at, auto span) {
+        const auto found = value(at, span);
+        span.last(one + at, found);
+        span.last(other + at, found);
+    };
+    if (last == 3) return sweep_lines<Type>(one, bytes, both_last, ask);
     const auto ask_other = [=](u64 at) {  // not for lines that may go past the caches
         ask(at);
         ask_to_store(other, at, bytes);
@@ -319,24 +349,12 @@ void spread_fast(char* const* dsts, u32 m, u64 bytes, u32 last, Value value, Ask
     m == 1 ? sweep_lines<Type>(one, bytes, step, ask) : sweep_lines<Type>(one, bytes, both, ask_other);
 }
 
-// Those of the set `last` that can be stored past the caches: by blocks all, and otherwise those as far from the beginning
-// of a line as the first, where that is a whole number of items.
-u32 aligned_alike(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item) {
-    if (m < 32) last &= (1u << m) - 1;
-    if (last == 0 || (m > 1 && bytes >= kBlock)) return last;
-    const u64 first = reinterpret_cast<u64>(dsts[__builtin_ctz(last)]);
-    if (-first % kCacheLine % item != 0) return 0;
-    for (u32 i = 0; i < m && i < 32; ++i)
-        if ((reinterpret_cast<u64>(dsts[i]) - first) % kCacheLine != 0) last &= ~(1u << i);
-    return last;
-}
-
 void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, u32 last) {
     char* from = srcs[0];
-    if (last != 0) last = aligned_alike(dsts, m, bytes, last, 1);
-    if (last != 0 || m > 1)
+    const Stores how = stores_to(dsts, m, bytes, last, 1);
+    if (how.last != 0 || m > 1)
         return spread_fast<Plain<u8>>(
-            dsts, m, bytes, last, [=](u64 at, auto span) { return span.read(from + at); },
+            dsts, m, bytes, how, [=](u64 at, auto span) { return span.read(from + at); },
             [=](u64 at) { ask_to_read(from, at, bytes); });
     if (dsts[0] != from) __builtin_memcpy(dsts[0], from, bytes);
 }
@@ -344,11 +362,11 @@ void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, u32 last)
 template <class Type, class Op>
 void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last) {
     if (k == 1) return move(dsts, m, srcs, k, bytes, last);
-    if (last != 0) last = aligned_alike(dsts, m, bytes, last, kItem<Type, Op>);
+    const Stores how = stores_to(dsts, m, bytes, last, kItem<Type, Op>);
     if (k == 2) {  // nearly always
         char *a = srcs[0], *b = srcs[1];
         return spread_fast<Type>(
-            dsts, m, bytes, last,
+            dsts, m, bytes, how,
             [=](u64 at, auto span) { return combine<Op>(span.read(a + at), span.read(b + at)); },
             [=](u64 at) {
                 ask_to_read(a, at, bytes);
@@ -360,7 +378,7 @@ void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 l
         for (u32 s = 1; s < k; ++s) found = combine<Op>(found, span.read(srcs[s] + at));
         return found;
     };
-    spread<Type>(dsts, m, bytes, last, value, [=](u64 at) {
+    spread<Type>(dsts, m, bytes, how, value, [=](u64 at) {
         for (u32 s = 0; s < k; ++s) ask_to_read(srcs[s], at, bytes);
     });
 }

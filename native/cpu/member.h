@@ -52,11 +52,12 @@ class Gil {
 // background.
 struct Member {
     Member(u32 rank, u32 size, int descriptor, std::vector<int> lifelines, std::vector<int> arenas, Arena& arena,
-           u32 spins, u32 yields, double timeout, u32 threads, u64 cache_bytes, Recorder* recorder)
+           u32 spins, u32 yields, double timeout, u32 threads, u64 cache_bytes, bool looks, Recorder* recorder)
         : memory(descriptor, size, std::move(arenas), arena), lifelines(std::move(lifelines)) {
         Settings settings{{spins, yields}, timeout, python_interrupted};
         settings.threads = threads;
         settings.cache_bytes = cache_bytes;
+        settings.looks = looks;
         settings.patient = Gil::let_go;
         settings.recorder = recorder;
         communicator = std::make_unique<Communicator>(rank, size, memory, this->lifelines, settings);

@@ -79,6 +79,7 @@ enum State : u64 { kRunning = 0, kLeft = 1, kFailed = 2, kAborted = 3 };
 struct RankBlock {
     CallHeader headers[2];       // by parity of the call number
     alignas(kLine) char eager[2][kEager];  // what it sends in a call in one round: stored before its header, for good
+    alignas(kLine) u64 done;     // the latest call in two rounds that this rank has done its part of
     alignas(kLine) Bell bell;
     alignas(kLine) u64 looked;   // when this rank was last found waiting, in nanoseconds, and for whom: only hints,
     u64 peer;                    // to tell who holds up the ranks that wait for one that waits itself

@@ -49,7 +49,7 @@ class Clock {
 struct CallEvent {
     u64 number = 0, plan = 0, begin = 0, agreed = 0, end = 0, unit = 0, tile = 0, tiles = 0;
     u32 threads = 0, fault = 0;
-    bool one_round = false, streams = false;
+    u32 rounds = 0, past = 0;  // a Rounds, a Past
 };
 
 // A step on one tile. `bytes` is the length of its operands in this tile.

@@ -115,7 +115,7 @@ struct Operand {
 class Writer {
   public:
     Writer(u32 rank, u32 ranks, u32 chunks, u32 scratch, u32 slots)
-        : header_{kPlanMagic, rank, ranks, chunks, 1, 1, scratch, slots, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0} {}
+        : header_{kPlanMagic, rank, ranks, chunks, 1, 1, scratch, slots, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0} {}
 
     // Its connections are of one channel.
     void block(u32 channel = 0) {
@@ -135,6 +135,9 @@ class Writer {
 
     // No message takes a slot.
     void without_slots() { header_.widest = 0; }
+
+    // They wait for each other before and after alone.
+    void two_rounds() { header_.two_rounds = 1; }
 
     // Every rank sends one message, the same to all.
     void one_round() { header_.eager = 1; }
@@ -438,9 +441,10 @@ void rounds() {
 }
 
 // Rank r adds up slice r of all inputs, in place, and stores it to all results.
-std::vector<u32> direct(u32 rank, u32 ranks, bool inplace) {
+std::vector<u32> direct(u32 rank, u32 ranks, bool inplace, bool two_rounds) {
     Writer writer(rank, ranks, ranks, 0, 1);
     writer.without_slots();
+    if (two_rounds) writer.two_rounds();
     const Place result = inplace ? kInput : kOutput, their_result = inplace ? kTheirInput : kTheirOutput;
     writer.block();
     std::vector<Operand> all{{kInput, rank}}, results{{result, rank}};
@@ -458,7 +462,7 @@ std::vector<u32> direct(u32 rank, u32 ranks, bool inplace) {
 }
 
 // Buffers lie in the arenas of all ranks, in place, apart, or the one here and the other there; or of some only.
-void lent_sums(u32 ranks, u64 first, u32 threads) {
+void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds) {
     constexpr u64 kMost = World::kLent / 16;  // elements
     World world(ranks, first);
     on_threads(ranks, [&](u32 rank) {
@@ -469,8 +473,8 @@ void lent_sums(u32 ranks, u64 first, u32 threads) {
         mine.team_bytes = mine.cache_bytes = 0;
         Communicator communicator(rank, ranks, memory, {}, mine);
         Plan slots(communicator, ring(rank, ranks, 2, true), 1, "ring");
-        Plan inplace(communicator, direct(rank, ranks, true), 2, "in place");
-        Plan apart(communicator, direct(rank, ranks, false), 3, "apart");
+        Plan inplace(communicator, direct(rank, ranks, true, two_rounds), 2, "in place");
+        Plan apart(communicator, direct(rank, ranks, false, two_rounds), 3, "apart");
         int* const input = reinterpret_cast<int*>(world.arena(rank));
         int* const output = input + kMost;
         for (int round = 0; round < 60; ++round) {
@@ -499,7 +503,8 @@ void lent_sums(u32 ranks, u64 first, u32 threads) {
 void lent() {
     for (u32 ranks = 2; ranks <= 4; ++ranks)
         for (const u64 first : {u64(0), (u64(1) << 32) - 50, ~u64(0) - 50})
-            for (const u32 threads : {1u, 2u}) lent_sums(ranks, first, threads);
+            for (const u32 threads : {1u, 2u})
+                for (const bool two_rounds : {false, true}) lent_sums(ranks, first, threads, two_rounds);
     std::puts("lent: sums are right");
 }
 
@@ -587,36 +592,44 @@ void litmus_slots() {
 }
 
 // Messages in the buffers of one rank, which another reads or writes. Rank 0 offers what it has just copied, and changes
-// it as soon as the call is over; rank 1 stores what it has to rank 0, which looks at it as soon as the call is over.
+// it as soon as the call is over; rank 1 stores what it has to rank 0, which looks at it as soon as the call is over. In
+// two rounds rank 0 offers what it began with. Calls are counted from close to where that wraps.
+void litmus_lent(bool two_rounds, bool pushed) {
+    constexpr u64 kElements = 512, kFirst = ~u64(0) - 20;
+    World world(2, kFirst);
+    on_threads(2, [&](u32 rank) {
+        ThreadMemory memory(world, rank);
+        Settings mine = settings(1);
+        mine.first = kFirst;
+        Communicator communicator(rank, 2, memory, {}, mine);
+        Writer writer(rank, 2, 1, 0, 1);
+        writer.without_slots();
+        if (two_rounds) writer.two_rounds();
+        writer.block();
+        const Place offered = two_rounds ? kInput : kOutput, theirs = two_rounds ? kTheirInput : kTheirOutput;
+        if (pushed && rank == 0) writer.step({{kHere, 1}}, {{kOutput, 0}});
+        if (pushed && rank == 1) writer.step({{kInput, 0}}, {{kTheirOutput, 0, 0}});
+        if (!pushed && !two_rounds && rank == 0) writer.step({{kInput, 0}}, {{kOutput, 0}});
+        if (!pushed && rank == 0) writer.step({{offered, 0}}, {{kHere, 1}});
+        if (!pushed && rank == 1) writer.step({{theirs, 0, 0}}, {{kOutput, 0}});
+        Plan plan(communicator, writer.words(), 8, "lent");
+        long long* input = reinterpret_cast<long long*>(world.arena(rank));
+        long long* output = input + kElements;
+        for (int round = 0; round < 50; ++round) {
+            for (u64 i = 0; i < kElements; ++i) input[i] = (long long)(i * i) + round;
+            const Offer offer{{nullptr, nullptr, &plan}, reinterpret_cast<char*>(input), reinterpret_cast<char*>(output)};
+            const Outcome outcome = communicator.run(plan, {offer.input, offer.output, nullptr, nullptr, 0, kElements, 64,
+                                                            type_named("int64"), 0, true, nullptr, &offer});
+            CHECK(outcome.fault == Fault::kNone && outcome.way == kApart);
+            for (u64 i = 0; i < kElements && rank == u32(!pushed); ++i) CHECK(output[i] == (long long)(i * i) + round);
+            for (u64 i = 0; i < kElements; ++i) output[i] = -1;
+        }
+    });
+}
+
 void litmus_lent() {
-    constexpr u64 kElements = 512;
-    for (const bool pushed : {false, true}) {
-        World world(2);
-        on_threads(2, [&](u32 rank) {
-            ThreadMemory memory(world, rank);
-            Communicator communicator(rank, 2, memory, {}, settings(1));
-            Writer writer(rank, 2, 1, 0, 1);
-            writer.without_slots();
-            writer.block();
-            if (pushed && rank == 0) writer.step({{kHere, 1}}, {{kOutput, 0}});
-            if (pushed && rank == 1) writer.step({{kInput, 0}}, {{kTheirOutput, 0, 0}});
-            if (!pushed && rank == 0) writer.step({{kInput, 0}}, {{kOutput, 0}});
-            if (!pushed && rank == 0) writer.step({{kOutput, 0}}, {{kHere, 1}});
-            if (!pushed && rank == 1) writer.step({{kTheirOutput, 0, 0}}, {{kOutput, 0}});
-            Plan plan(communicator, writer.words(), 8, "lent");
-            long long* input = reinterpret_cast<long long*>(world.arena(rank));
-            long long* output = input + kElements;
-            for (int round = 0; round < 50; ++round) {
-                for (u64 i = 0; i < kElements; ++i) input[i] = (long long)(i * i) + round;
-                const Offer offer{{nullptr, nullptr, &plan}, reinterpret_cast<char*>(input), reinterpret_cast<char*>(output)};
-                const Outcome outcome = communicator.run(plan, {offer.input, offer.output, nullptr, nullptr, 0, kElements, 64,
-                                                                type_named("int64"), 0, true, nullptr, &offer});
-                CHECK(outcome.fault == Fault::kNone && outcome.way == kApart);
-                for (u64 i = 0; i < kElements && rank == u32(!pushed); ++i) CHECK(output[i] == (long long)(i * i) + round);
-                for (u64 i = 0; i < kElements; ++i) output[i] = -1;
-            }
-        });
-    }
+    for (const bool two_rounds : {false, true})
+        for (const bool pushed : {false, true}) litmus_lent(two_rounds, pushed);
     std::puts("lent: one way");
 }
 
@@ -672,7 +685,7 @@ void litmus_semaphore() {
         Cursor cursors[2];
         Execution<Cpu> execution(view, geometry, buffers, nullptr, cursors, nullptr);
         on_threads(2, [&](u32 block) {
-            Cpu cpu{kernels().reduce[type_named("int32")][0], &nobody, 0, true, false};
+            Cpu cpu{kernels().reduce[type_named("int32")][0], &nobody, 0, true, Past::kNothing};
             char* pointers[2];
             while (execution.advance(cpu, pointers, block, block + 1) != Progress::kDone) ::sched_yield();
         });
@@ -695,7 +708,7 @@ void semaphores_count_on() {
                                {reinterpret_cast<char*>(&data[2]), geometry.unit, 1}};
     Cursor cursors[2];
     Execution<Cpu> execution(view, geometry, buffers, nullptr, cursors, nullptr);
-    Cpu cpu{kernels().move, &nobody, 0, false, false};
+    Cpu cpu{kernels().move, &nobody, 0, false, Past::kNothing};
     char* pointers[2];
     const u64 first = (u64(1) << 32) - 3;
     cursors[1].tile = cursors[1].finished = first;
@@ -798,32 +811,63 @@ void failed_before() {
     std::puts("a failure in an earlier call: ends this one, where the number of calls wraps too");
 }
 
-// What a rank lends is not used again where a call failed: another may be late to read it.
-void lent_in_vain() {
+// What a rank lends is not used again where a call failed: another may be late to read it. In two rounds, too, where the
+// other is interrupted before it is done: it waits for itself.
+void lent_in_vain(bool two_rounds) {
     World world(2);
     looks = false;
     on_threads(2, [&](u32 rank) {
         ThreadMemory memory(world, rank);
         Settings mine = settings(1);
         mine.interrupted = [] { return !(looks = true); };
+        if (two_rounds && rank == 1) mine.interrupted = [] { return looks.load(); };
         Communicator communicator(rank, 2, memory, {}, mine);
         Writer writer(rank, 2, 1, 0, 1);
         writer.without_slots();
+        if (two_rounds) writer.two_rounds();
         writer.block();
         if (rank == 0) writer.step({{kInput, 0}}, {{kHere, 1}});
+        else if (two_rounds) writer.step({{kTheirInput, 0, 0}}, {{kInput, 0}}, {{0, 0}});
         Plan plan(communicator, writer.words(), 9, "nobody reads");
         const Offer offer{{nullptr, &plan}, world.arena(rank) + 64, nullptr};
         const Outcome outcome = communicator.run(
             plan, {offer.input, nullptr, nullptr, nullptr, 0, 1, 0, type_named("int64"), 0, true, nullptr, &offer});
+        if (rank == 1 && two_rounds) {
+            CHECK(outcome.fault == Fault::kInterrupted);
+            return;
+        }
         if (rank == 1) {
             CHECK(outcome.fault == Fault::kNone && memory.kept.empty());
             while (!looks) ::sched_yield();
             return communicator.fail(1, "raised something");
         }
-        CHECK(outcome.fault == Fault::kPeer && outcome.rank == 1 && outcome.text == "raised something");
+        CHECK(outcome.fault == Fault::kPeer && outcome.rank == 1);
+        CHECK(outcome.text == (two_rounds ? "was interrupted" : "raised something"));
         CHECK(memory.kept == std::vector<u64>{64});
     });
     std::puts("lent: kept where a call failed");
+}
+
+u32 spied;
+void spy(char* const*, u32, char* const*, u32, u64, u32 last) { spied = last; }
+
+// Which stores go past the caches, of those that may.
+void past_the_caches() {
+    RankBlock nobody{};
+    const auto asked = [&](Past past, u32 m, u32 k, u32 last) {
+        Cpu cpu{spy, &nobody, 0, false, past};
+        cpu.reduce(nullptr, m, nullptr, k, 64, last);
+        return spied;
+    };
+    for (const u32 k : {1u, 2u}) {
+        CHECK(asked(Past::kNothing, 2, k, 3) == 0);
+        CHECK(asked(Past::kAll, 2, k, 1) == 1);
+        CHECK(asked(Past::kSums, 1, k, 1) == k - 1);
+        CHECK(asked(Past::kSums, 2, k, 3) == 3 * (k - 1));
+        CHECK(asked(Past::kSums, 2, k, 2) == 0);
+    }
+    CHECK(asked(Past::kSums, 32, 2, ~0u) == 0);
+    std::puts("past the caches: what may go there");
 }
 
 // Words that are no plan are refused before anything follows them.
@@ -842,7 +886,7 @@ void refused(const std::vector<u32>& good) {
 
 void bad_plans() {
     refused(ring(0, 3, 2, true));
-    refused(direct(0, 3, true));
+    for (const bool two_rounds : {false, true}) refused(direct(0, 3, true, two_rounds));
     std::puts("bad plans: refused");
 }
 
@@ -899,6 +943,7 @@ int main(int arguments, char** words) {
     if (only_litmus) return 0;
     for (const u64 first : {u64(0), ~u64(0) - 1}) failed_later(first);
     failed_before();
+    past_the_caches();
     bad_plans();
     rings();
     rings_wrap();
@@ -906,7 +951,7 @@ int main(int arguments, char** words) {
     semaphores_count_on();
     rounds();
     lent();
-    lent_in_vain();
+    for (const bool two_rounds : {false, true}) lent_in_vain(two_rounds);
     teams();
     team_fails();
     background();

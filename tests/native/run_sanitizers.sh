@@ -26,7 +26,7 @@ build address -DHOCKET_SANITIZE=address,undefined
 "$work/address/native_tests"
 
 orders=READERS
-for order in FILLED FREED SEMAPHORE HEADER STATE; do
+for order in FILLED FREED SEMAPHORE HEADER STATE DONE; do
     orders="$orders ${order}_PUBLISH ${order}_OBSERVE"
 done
 failed=0

@@ -16,10 +16,12 @@ from hocket.collectives import members
 from hocket.errors import Deadlock, HocketError
 from hocket.ir.chunk_dag import ChunkDag
 from hocket.ir.instr_dag import Arrival, Departure, InstrDag
+from hocket.ir.messages import two_rounds
 from hocket.ir.schedule import Receive, Wait
 from hocket.ir.text import Stage, parse_instr_dag, parse_schedule, print_instr_dag, print_schedule
 from hocket.program import STORAGES
 from hocket.semantics import Machine, Stuck
+from hocket.verify.events import Events
 from tests.property import mutants, sweep
 from tests.property.programs import random_case
 
@@ -171,6 +173,21 @@ def test_no_rank_is_visited_after_it_has_left(seed: int) -> None:
         for span in (*step.reads(), *step.writes()):
             assert not left(span.rank)
         machine.event(place)
+
+
+@settings(max_examples=200, deadline=None)
+@given(seeds)
+def test_in_two_rounds_no_rank_needs_what_another_does(seed: int) -> None:
+    """No step that moves data comes after one of another rank."""
+    schedule = random_case(random.Random(seed)).program().compile(storage="peer")
+    if not two_rounds(schedule):
+        return
+    events = Events(schedule)
+    needed: list[set[int]] = [set() for _ in events.steps]  # the ranks that have moved something before
+    for i in events.least_slots(schedule.slots)[1]:
+        for j in events.before[i]:
+            needed[i] |= needed[j] | ({events.rank[j]} if events.steps[j].moves else set())
+        assert not events.steps[i].moves or needed[i] <= {events.rank[i]}
 
 
 @settings(max_examples=40, deadline=None)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 import hocket
 from hocket import Communicator, Handle, _native
-from hocket.algorithms import direct
+from hocket.algorithms import direct, ring
 from hocket.errors import (
     CallMismatch,
     CommunicatorDead,
@@ -33,6 +33,7 @@ from hocket.errors import (
     RankFailed,
     WrongType,
 )
+from hocket.ir.messages import two_rounds
 from hocket.runtime import arena, segments
 from hocket.runtime.execution import EAGER, Endpoint
 from hocket.runtime.plan import lower
@@ -498,9 +499,10 @@ def test_arenas_are_mapped_when_needed() -> None:
     hocket.spawn(nothing_mapped, 3)
 
 
-def killed_inside(comm: Communicator, done: Path) -> None:
-    """Rank 1 agrees on a call, does nothing of it, and is killed: rank 0 waits for it in a step."""
-    schedule = direct.all_reduce(comm.size).compile(storage="peer")
+def killed_inside(comm: Communicator, done: Path, in_a_step: bool) -> None:
+    """Rank 1 agrees on a call, does nothing of it, and is killed: others wait for it in a step, or at the end."""
+    schedule = (ring if in_a_step else direct).all_reduce(comm.size).compile(storage="peer")
+    assert two_rounds(schedule) != in_a_step
     x = comm.empty(30_000, np.float32)
     x[:] = 1
     comm.run(schedule, x)
@@ -518,16 +520,17 @@ def killed_inside(comm: Communicator, done: Path) -> None:
     where = address(x)
     with pytest.raises(PeerFailed, match="rank 1 has ended") as error:
         comm.run(schedule, x)
-    assert error.value.step is not None
+    assert (error.value.step is not None) == in_a_step
     del x, error
     gc.collect()
     assert address(arena.empty(30_000, np.float32)) != where, "rank 1 may still have been writing there"
     done.touch()
 
 
-def test_a_rank_that_dies_inside_a_call(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_a_step", [False, True])
+def test_a_rank_that_dies_inside_a_call(in_a_step: bool, tmp_path: Path) -> None:
     with pytest.raises(RankFailed, match="rank 1 was ended by SIGKILL"):
-        hocket.spawn(killed_inside, 2, (tmp_path / "done",))
+        hocket.spawn(killed_inside, 3 if in_a_step else 2, (tmp_path / "done", in_a_step))
     assert (tmp_path / "done").exists()
 
 

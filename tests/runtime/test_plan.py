@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,7 +19,7 @@ from hocket.ir.schedule import Narrowing, Rank, Receive, Schedule, Send, Step, T
 from hocket.ir.text import parse_schedule
 from hocket.runtime import arena, segments
 from hocket.runtime.plan import lower, pace
-from hocket.tuning import NAMED, default_program
+from hocket.tuning import NAMED, default_program, lending_program
 
 SIZES = st.integers(0, 3000)
 ITEMSIZES = st.sampled_from((4, 8))
@@ -219,6 +221,52 @@ rank 1 scratch 0
         schedule = parse_schedule(text)
         prove(schedule)
         assert [tables(schedule, rank)["header"][0]["eager"] for rank in range(2)] == [0, 0]
+
+
+def test_two_rounds() -> None:
+    """All that is called by name with arrays in reach; not where a rank passes on what it learns of."""
+    for name in NAMED:
+        for ranks, inplace in itertools.product((2, 3, 8), (True, False)):
+            program = lending_program(name, ranks, inplace=inplace)
+            if program is not None:
+                schedule = program.compile(storage="peer", instances=ranks)
+                assert {tables(schedule, rank)["header"][0]["two_rounds"] for rank in range(ranks)} == {1}, name
+    for program in (ring.all_reduce(3), direct.all_reduce(1)):
+        assert tables(program.compile(storage="peer"), 0)["header"][0]["two_rounds"] == 0, program.name
+    assert tables(direct.all_reduce(2).compile(), 0)["header"][0]["two_rounds"] == 0
+
+
+HEAD = "collective custom(ranks=2, chunks=1, inputs=2:2, outputs=2:2, post=-,-;-,-)\nprotocol auto\nslots 1\n"
+OFFERED = "rank 1 scratch 0\n  block 0 <0.0\n    0: recv <0.0@0.{} -> out[0]\n"
+PUSHED = "rank 1 scratch 0\n  block 0 >0.0\n    0: send in[0] -> >0.0@0.out[0]\n"
+
+
+@pytest.mark.parametrize(
+    ("steps", "other", "expected"),
+    [
+        (["block 0 >1.0", "0: send in[0] -> >1.0@0.in[0]", "1: copy in[1] -> out[0]"], OFFERED.format("in[0]"), 1),
+        (["block 0 >1.0", "0: copy in[1] -> out[0]", "1: send out[0] -> >1.0@0.out[0]"], OFFERED.format("out[0]"), 0),
+        (
+            ["block 0", "0: copy in[1] -> out[0]", "block 1 >1.0", "0: send out[0] -> >1.0@0.out[0]  after 0.0"],
+            OFFERED.format("out[0]"),
+            0,
+        ),
+        (["block 0 <1.0", "0: recv <1.0@0.out[0] -> out[0]", "block 1", "0: copy in[0] -> out[1]"], PUSHED, 1),
+        (["block 0 <1.0", "0: recv <1.0@0.out[0] -> out[0]", "1: copy out[0] -> out[1]"], PUSHED, 0),
+        (
+            ["block 0 <1.0", "0: recv <1.0@0.out[0] -> out[0]", "block 1", "0: copy out[0] -> out[1]  after 0.0"],
+            PUSHED,
+            0,
+        ),
+    ],
+    ids=["offers first", "offers late", "waits to offer", "learns last", "learns first", "waits to learn"],
+)
+def test_what_comes_before_or_after_a_message_in_place(steps: list[str], other: str, expected: int) -> None:
+    """Rank 0 offers, or learns, and has work beside."""
+    lines = "".join(f"  {line}\n" if line.startswith("block") else f"    {line}\n" for line in steps)
+    schedule = parse_schedule(f'schedule "rounds"\n{HEAD}rank 0 scratch 0\n{lines}{other}')
+    prove(schedule)
+    assert [tables(schedule, rank)["header"][0]["two_rounds"] for rank in range(2)] == [expected] * 2
 
 
 def test_multicasts() -> None:

@@ -140,7 +140,7 @@ def test_a_call_in_one_round(file: Path) -> None:
     assert_nested(events)
     for call in (1, 2, 3):
         assert_whole(events, call, default_program("all_reduce", 3, small=True).compile(), tiles=1)
-    assert all(e["args"]["one_round"] for e in of(events, "call") if "args" in e)
+    assert {e["args"]["rounds"] for e in of(events, "call") if "bytes" in e.get("args", {})} == {1}
     assert not of(events, "message")
 
 
@@ -152,6 +152,7 @@ def lent(comm: Communicator) -> None:
 
 
 def test_messages_in_the_arrays(file: Path) -> None:
+    """Ranks that wait for each other before and after alone wait for no message: there are no arrows."""
     hocket.spawn(lent, 3, threads=1)
     events = read(file)
     program = lending_program("all_reduce", 3, inplace=True)
@@ -159,12 +160,25 @@ def test_messages_in_the_arrays(file: Path) -> None:
     for call in (1, 2, 3):  # the last of them are remembered
         assert_whole(events, call, program.compile(storage="peer"))
     assert all(e["args"]["in_place"] for e in of(events, "call") if "args" in e)
+    assert {e["args"]["rounds"] for e in of(events, "call") if "bytes" in e.get("args", {})} == {2}
     assert_nested(events)
-    assert_messages_arrive(events)
+    assert not of(events, "message")
     moving = defaultdict(set)
     for event in of(events, "step"):
         moving[event["args"]["moves"]].add(event["args"]["bytes"])
     assert moving == {True: {1 << 16}, False: {0}}
+
+
+def lent_in_turns(comm: Communicator) -> None:
+    comm.run(ring.all_reduce(3).compile(storage="peer"), comm.empty(3 << 14, np.float32))
+
+
+def test_messages_in_the_arrays_that_ranks_wait_for(file: Path) -> None:
+    hocket.spawn(lent_in_turns, 3, threads=1)
+    events = read(file)
+    assert_whole(events, 1, ring.all_reduce(3).compile(storage="peer"))
+    assert of(events, "message")
+    assert_messages_arrive(events)
 
 
 def background(comm: Communicator) -> None:

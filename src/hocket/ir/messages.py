@@ -1,4 +1,4 @@
-"""How messages lie in shared memory: which connections share their slots, and which schedules take one round."""
+"""How messages lie in shared memory: which connections share their slots, which schedules take one round, or two."""
 
 from __future__ import annotations
 
@@ -105,3 +105,37 @@ def one_round(schedule: Schedule) -> Round | None:
                     places[connection] = messages[step.srcs]
         most = max(most, end)
     return Round(places, most) if most else None
+
+
+def two_rounds(schedule: Schedule) -> bool:
+    """Whether ranks need to wait for each other only twice: until all have entered, and until all are done.
+
+    So it is if all messages lie in place, a rank offers what it offers first of all, and a step that moves data comes
+    after none that learns of a message, in its thread block or by waiting. Then no step that moves data comes after one
+    of another rank: every message ends in a step that learns, or begins in one that offers, before which there is
+    nothing. As there are no races, no two of them are in conflict, and they need no order.
+    """
+    if not schedule.in_place():
+        return False
+    for rank in schedule.ranks:
+        learning = {
+            (b, s)
+            for b, block in enumerate(rank.thread_blocks)
+            for s, step in enumerate(block.steps)
+            if any(isinstance(source, Receive) and not source.pulls for source in step.srcs)
+        }
+        for b, block in enumerate(rank.thread_blocks):
+            begun = late = False
+            for s, step in enumerate(block.steps):
+                if any(isinstance(end, Receive | Send) and end.at is None for end in (*step.srcs, *step.dsts)):
+                    return False
+                if (b, s) in learning:
+                    late = True
+                    continue
+                offers = not step.moves
+                if late or (offers and (begun or step.waits)):
+                    return False
+                if any((wait.thread_block, wait.step) in learning for wait in step.waits):
+                    return False
+                begun = begun or not offers
+    return True

@@ -10,7 +10,13 @@ _FALLBACK = {2: 1 << 20, 3: 32 << 20}
 """Bytes of a cache of the second and the third level, shared by one core and by all, where sysfs does not say."""
 
 _MOST_INDICES = 8  # caches of one processor; there are three to five
+_VARIABLE = "HOCKET_CACHE_BYTES"
 _UNITS = {"K": 1 << 10, "M": 1 << 20}
+
+
+def given() -> bool:
+    """Whether the user says how much there is."""
+    return os.environ.get(_VARIABLE, "").isdecimal()
 
 
 def capacity(ranks: int, cpus: Path = Path("/sys/devices/system/cpu")) -> int:
@@ -19,9 +25,8 @@ def capacity(ranks: int, cpus: Path = Path("/sys/devices/system/cpu")) -> int:
     The environment variable HOCKET_CACHE_BYTES, a number, overrides it. All are taken to be like those of cpu0. The
     levels are added, which is a little too much where the third includes the second.
     """
-    given = os.environ.get("HOCKET_CACHE_BYTES", "")
-    if given.isdecimal():
-        return int(given)
+    if given():
+        return int(os.environ[_VARIABLE])
     return sum(size * min(ranks, instances) for size, instances in _levels(cpus))
 
 

@@ -169,6 +169,7 @@ class Endpoint:
                 timeout,
                 self.threads,
                 self.caches,
+                not caches.given(),
                 None if self._trace is None else self._trace.recorder,
             )
         except (RuntimeError, MemoryError) as error:

@@ -12,7 +12,7 @@ import numpy as np
 from hocket import _native
 from hocket.ir.chunk_dag import Span
 from hocket.ir.memory import apart, last_pushes, last_stores
-from hocket.ir.messages import Connection, multicasts, one_round
+from hocket.ir.messages import Connection, multicasts, one_round, two_rounds
 from hocket.ir.schedule import Rank, Receive, Schedule, Send, Step
 
 _PLACES = {"in": 0, "out": 1, "sc": 2}
@@ -138,6 +138,7 @@ def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
         "work": work,
         "depth": depth,
         "eager": 0 if round_ is None else round_.chunks,
+        "two_rounds": int(two_rounds(schedule)),
         "blocks": len(blocks),
         "steps": len(steps),
         "operands": len(operands),

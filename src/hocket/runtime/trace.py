@@ -143,7 +143,7 @@ class Trace:
             largest = max(max(collective.input_blocks(r), collective.output_blocks(r)) for r in range(collective.size))
             name = f"{schedule.name} ({call.unit * largest} B)"
             about |= {"bytes": call.unit * largest, "tile_bytes": call.tile, "tiles": call.tiles}
-            about |= {"threads": call.threads, "one_round": call.one_round, "past_caches": call.streams}
+            about |= {"threads": call.threads, "rounds": call.rounds, "past_caches": call.streams}
             about["in_place"] = schedule.in_place()
         if call.fault is not None:
             about["fault"] = call.fault.name
@@ -171,7 +171,7 @@ class Trace:
                 f'{self._head("X", event.block + 1, event.begin)},"dur":{_us(event.end - event.begin)},{text}'
                 f'"tile":{event.tile},"bytes":{event.bytes},"call":{event.call},"thread":{thread}}}}}'
             )
-            for end in ends if not call.one_round else ():  # there all is sent before the call is entered
+            for end in ends if not call.rounds else ():  # there ranks wait for no single message
                 path = (end.peer, self.rank) if end.receives else (self.rank, end.peer)
                 message = event.tile * end.messages + end.number
                 arrow = hash((*self.job, event.call, *path, end.channel, message)) & _FLOWS
