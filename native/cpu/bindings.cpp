@@ -413,7 +413,7 @@ NB_MODULE(_native, m) {
         .def(
             "candidate",
             [](Member& member, Plan& plan, u64 n, u32 type, u64 tile) {
-                Candidate candidate{&plan};
+                Candidate candidate{{}, &plan};
                 member.communicator->settle(candidate, n, type, tile, false);
                 return candidate;
             },

@@ -61,7 +61,8 @@ template <u64 N> void say(char (&text)[N], const std::string& what) {
 void Look::at_buffers() {
     if (for_last && most() >= kSumsPast)
         far = (input.empty() || is_far(input)) && (output.empty() || is_far(output));
-    for (u64 at = 0; at < std::min<u64>(output.size(), kSoon) && !far; at += kCacheLine) __builtin_prefetch(&output[at], 1);
+    for (u64 at = 0; at < std::min<u64>(output.size(), kSoon) && alone && !far; at += kCacheLine)
+        __builtin_prefetch(&output[at], 1);
 }
 
 Plan::Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::string name)
@@ -138,9 +139,9 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         counted = plan.name_ + "\n" + call.units->text;
     }
     const Offer offer = call.offer ? *call.offer : Offer{};
-    Candidate candidates[kWays] = {{plan.lends() ? nullptr : &plan, call.input, call.output},
-                                   {offer.plans[kInPlace], offer.input, offer.output},
-                                   {offer.plans[kApart], offer.input, offer.output}};
+    Candidate candidates[kWays] = {{{}, plan.lends() ? nullptr : &plan, call.input, call.output},
+                                   {{}, offer.plans[kInPlace], offer.input, offer.output},
+                                   {{}, offer.plans[kApart], offer.input, offer.output}};
     Candidate& first = candidates[kThroughSlots];
     const auto prepare_all = [&](u64 n, u32 type) {
         for (Candidate& candidate : candidates) {
@@ -187,6 +188,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         if (call.output != nullptr) look.output = {call.output, bytes(kOutput, plan.header().output_blocks)};
         for (const Candidate& candidate : candidates)
             look.for_last = look.for_last || (settings_.looks && candidate.plan != nullptr && candidate.plan->view_.spares);
+        look.alone = lies.ways == 0;
     }
     Outcome entered = call.units ? enter(mine, counted, kNobody, told, &look) : enter(mine, plan.name_, plan.author_, told, &look);
     if (entered.fault != Fault::kNone) return withdrawn(std::move(entered), lies);
@@ -257,10 +259,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         add(thread, layer.moved);
         return found;
     };
-    Outcome found;
-    if (threads == 1) {
-        found = work(0);
-    } else {
+    const auto work_together = [&] {
         team_.together([&](u32 thread) {
             if (thread < threads) outcomes_[thread] = work(thread);
         });
@@ -269,8 +268,9 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         for (u32 t = 1; t < threads; ++t)
             if (cause->fault == Fault::kNone || (cause->fault == Fault::kDead && outcomes_[t].fault != Fault::kNone))
                 cause = &outcomes_[t];
-        found = std::move(*cause);
-    }
+        return std::move(*cause);
+    };
+    Outcome found = threads == 1 ? work(0) : work_together();
     if (found.fault == Fault::kNone && way != kThroughSlots) {
         if (chosen.rounds == Rounds::kTwo) found = await_partners(*chosen.plan);
         else if (!HOCKET_RELAX_READERS) found = await_readers(running);
@@ -282,8 +282,15 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
 
 // Settles a candidate and sees to memory. Returns 0 or an errno.
 int Communicator::prepare(Candidate& candidate, const Call& call, u64 n, u32 type, u64 tile) {
-    settle(candidate, n, type, tile, call.units != nullptr && !call.units->digest);
+    const bool pairwise = call.units != nullptr && !call.units->digest;
     candidate.kernel = candidate.plan->combines() ? kernels().reduce[type][call.op] : kernels().move;
+    Plan::Latest& latest = candidate.plan->latest_;
+    if (latest.n == n && latest.type == type && latest.tile == tile && latest.pairwise == pairwise) {
+        static_cast<Settled&>(candidate) = latest.settled;
+    } else {
+        settle(candidate, n, type, tile, pairwise);
+        latest = {n, tile, type, pairwise, candidate};
+    }
     return reserve(candidate);
 }
 
@@ -529,7 +536,7 @@ Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 auth
         if (r != rank_) ring(control_[r].bell);
     if (look != nullptr) look->at_buffers();
     u32 next = 0;
-    Outcome outcome = drive(
+    Outcome entered = drive(
         [&] {
             const u32 before = next;
             // Pairs with publish_header above.
@@ -543,8 +550,9 @@ Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 auth
             }
             return Cpu::observe_header(&control_[*peer].headers[call % 2].call) != call;
         });
-    if (outcome.fault == Fault::kNone) outcome = agree();
-    return outcome.fault == Fault::kPeer ? given_up(outcome) : outcome;
+    if (entered.fault != Fault::kNone) return entered;
+    Outcome agreed = agree();
+    return agreed.fault == Fault::kPeer ? given_up(std::move(agreed)) : std::move(agreed);
 }
 
 // All ranks read the same lines, so all come to the same conclusion, but for a rank that fails meanwhile. One that

@@ -18,6 +18,14 @@ namespace hocket {
 
 class Communicator;
 
+// How a plan runs on buffers of one length, the same on all ranks. `slots` of a connection.
+struct Settled {
+    Geometry geometry{};
+    u64 slots = 0;
+    Rounds rounds = Rounds::kMany;
+    bool in_one_round() const { return rounds == Rounds::kOne; }
+};
+
 // A plan made ready for one communicator. Owns all memory an execution needs but its buffers.
 class Plan {
   public:
@@ -33,6 +41,13 @@ class Plan {
 
   private:
     friend class Communicator;
+    struct Latest {  // what was settled last, and for what
+        u64 n = 0, tile = 0;
+        u32 type = ~0u;
+        bool pairwise = false;
+        Settled settled;
+    };
+
     std::vector<u32> words_;
     u64 digest_;
     std::string name_;
@@ -43,6 +58,7 @@ class Plan {
     std::vector<End> ends_;
     std::vector<Cursor> cursors_;
     std::vector<char*> pointers_;  // for each thread
+    Latest latest_;
 };
 
 // Units of lengths of their own. `bounds`: of those of the input and of the output, in bytes (interpreter.h). `digest`
@@ -125,24 +141,21 @@ struct Settings {
     Recorder* recorder = nullptr;    // of what this rank does; outlives the communicator
 };
 
-// A way that a call can go. From `geometry` on the same on all ranks; `slots` of a connection.
-struct Candidate {
+// A way that a call can go.
+struct Candidate : Settled {
     Plan* plan;
     char* input = nullptr;
     char* output = nullptr;
     Kernel kernel = nullptr;
-    Geometry geometry{};
-    u64 slots = 0;
-    Rounds rounds = Rounds::kMany;
-    bool in_one_round() const { return rounds == Rounds::kOne; }
 };
 
-// What a rank does while it waits for others to enter: it asks for the first of its output, or, where the call has results
-// that nobody reads again (`for_last`), finds that all its buffers are `far`, in no cache near its core. Then so are such
-// results soon: they are better stored past the caches, and what they are stored over need not be fetched.
+// What a rank does while it waits for others to enter. It asks for the first of its output, if it stores that `alone`; or,
+// where the call has results that nobody reads again (`for_last`), finds that all its buffers are `far`, in no cache near
+// its core. Then so are such results soon: they are better stored past the caches, and what they are stored over need not
+// be fetched.
 struct Look {
     std::span<const char> input, output;
-    bool for_last = false, far = false;
+    bool for_last = false, alone = false, far = false;
     u64 most() const { return std::max(input.size(), output.size()); }
     void at_buffers();
 };

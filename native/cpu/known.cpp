@@ -7,9 +7,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <deque>
-#include <iterator>
 #include <optional>
 #include <string>
 
@@ -185,9 +185,11 @@ class Known {
 
   private:
     static u64 place_of(const Key& key) {
-        u64 words[sizeof(Key) / sizeof(u64)], hash = 0;
-        std::memcpy(words, &key, sizeof key);
-        for (u64 i = 0; i < std::size(words); ++i) hash += words[i] * (0x9e3779b97f4a7c15 * (2 * i + 1));
+        std::array<u64, sizeof(Key) / sizeof(u64) + 1> words{};
+        std::memcpy(words.data(), &key, sizeof key);
+        u64 hash = 0;
+        for (u64 i = 0; i + 1 < words.size(); i += 2)
+            hash = std::rotl(hash, 7) + (words[i] ^ 0x9e3779b97f4a7c15) * (words[i + 1] ^ 0xc2b2ae3d27d4eb4f);
         return hash >> 58;
     }
 
@@ -220,17 +222,18 @@ class Known {
         const Which input = entry.input, result = entry.result;
         const std::optional<u64> taken = entry.taken;
         const Divide divide = entry.average && result != kNone ? kernels().divide[entry.type] : nullptr;
-        Outcome outcome;
-        {
+        Outcome outcome = [&] {
             Gil gil(std::max({bytes[kFirst], bytes[kSecond], bytes[kFresh]}) <= kBrief);
             const std::unique_lock<std::mutex> lock(communicator_->busy, std::try_to_lock);
-            if (!lock.owns_lock() || communicator_->flights != 0) return nullptr;
-            outcome = communicator_->communicator->run(*nb::inst_ptr<Plan>(plan), call);
+            if (!lock.owns_lock() || communicator_->flights != 0) return Outcome{Fault::kBusy};
+            Outcome outcome = communicator_->communicator->run(*nb::inst_ptr<Plan>(plan), call);
             if (taken && outcome.fault == Fault::kNone && outcome.way == kThroughSlots)
                 std::memcpy(data[result], data[input] + *taken, bytes[result]);
             if (divide != nullptr && outcome.fault == Fault::kNone)
                 divide(data[result], bytes[result], communicator_->communicator->size());
-        }
+            return outcome;
+        }();
+        if (outcome.fault == Fault::kBusy) return nullptr;
         if (outcome.fault == Fault::kNone) return Py_NewRef(objects[result]);
         if (!PyErr_Occurred()) failed_(std::move(outcome), schedules);
         return nullptr;

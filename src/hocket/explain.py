@@ -54,9 +54,9 @@ class Explanation:
     longest chain of steps. A chunk moves in ``tiles`` tiles. ``one_round``: messages travel with the header of the
     call; otherwise they go through ``slots`` of each connection, or lie in the arrays where those of all ranks are as
     one of ``shared`` says. ``past_caches``: results that nothing reads again do not go through the caches, as
-    ``touched``, the bytes that all ranks touch, exceeds the ``caches``; where it does not, a call still may find its
-    arrays in no cache, and store so what pays then (ARCHITECTURE.md, "A look at the arrays"). ``loaded`` and ``stored``: by the instructions
-    of all ranks.
+    ``touched``, the bytes that all ranks touch, exceeds the ``caches``; where it does not, a call may still find its
+    arrays in no cache, and store so what pays then (ARCHITECTURE.md, "A look at the arrays"). ``loaded`` and
+    ``stored``: by the instructions of all ranks.
 
     ``predicted`` is what the busiest rank moves and what it waits for its first tile, at ``bandwidth``: that of a core
     while all copy, measured when first asked for a working set like that of this call. To it come constants for the
