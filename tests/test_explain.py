@@ -54,7 +54,7 @@ def test_a_call_does_what_was_said(
         assert call["name"] == f"{explanation.program} ({about['bytes']} B)"
         assert about["tile_bytes"] == explanation.tile
         assert about["tiles"] == explanation.tiles
-        assert (about["rounds"] == 1) == explanation.one_round
+        assert (about["waits"] == "for all to enter") == explanation.one_round
         assert about["threads"] == explanation.threads
         assert about["past_caches"] == explanation.past_caches == (explanation.touched > caches)
     assert {e.one_round for e in said} == {True, False}

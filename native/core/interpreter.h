@@ -6,12 +6,12 @@
 //
 // A call in one round has the messages of all ranks in place before it advances: `send` has executed the steps that send,
 // and nothing that they store is waited for but by the call header. One in two rounds needs no message: with all ranks in
-// the call, all that others lend it may be read and written, and nobody leaves before all are done. In both the ends are
-// always ready and count no messages.
+// the call, all that others lend it may be read and written, and nobody leaves before those are done that use its buffers.
+// In both the ends are always ready and count no messages.
 //
-// A message may lie in a buffer of one of its ranks, which the other reads or writes in place. Its slots are counted as
-// ever, though there are none. What another reads in a rank's buffers it has read once it frees the slot: a rank ends a
-// call when it has no `reader`. What another writes there, a step of the rank receives.
+// A message may lie in a buffer of one of its ranks, which the other reads or writes in place. But in two rounds, its slots
+// are counted as ever, though there are none. What another reads in a rank's buffers it has read once it frees the slot: a
+// rank ends a call when it has no `reader`. What another writes there, a step of the rank receives.
 //
 // The hardware layer H supplies, beside the operations of slots.h,
 //   h.publish_semaphore / H::observe_semaphore    a step's writes -> the steps of the same rank that wait for it
@@ -192,6 +192,20 @@ template <class H> class Execution {
         return false;
     }
 
+    // The step that says or learns what lies here on connection `end`; for errors too.
+    Stall user(u32 end) const {
+        Stall found{0, 0, 0, true, ends_[end].peer};
+        for (u32 b = 0; b < plan_.header->blocks; ++b)
+            for (u32 s = 0; s < plan_.blocks[b].steps; ++s) {
+                const StepRecord& step = plan_.steps[plan_.blocks[b].first_step + s];
+                for (u32 o = 0; o < step.sources + step.destinations; ++o) {
+                    const OperandRecord& operand = plan_.operands[step.first_operand + o];
+                    if (operand.place == kHere && operand.end == end) found.block = b, found.step = s;
+                }
+            }
+        return found;
+    }
+
     // For errors: whether thread block `b` is stalled, and on what.
     bool stalled(u32 b, Stall& stall) {
         const Cursor& cursor = cursors_[b];
@@ -286,7 +300,8 @@ template <class H> class Execution {
 
     // Exactly one slot operation for each connection end, even for zero bytes.
     void publish(H& hardware, const StepRecord& step, Cursor& cursor) {
-        for (u32 o = 0; o < step.sources + step.destinations && rounds_ == Rounds::kMany; ++o) {
+        const u32 counted = rounds_ == Rounds::kMany ? step.sources + step.destinations : 0;
+        for (u32 o = 0; o < counted; ++o) {
             const OperandRecord& operand = plan_.operands[step.first_operand + o];
             if (operand.place < kReceive) continue;
             End& end = ends_[operand.end];

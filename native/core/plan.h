@@ -94,6 +94,11 @@ struct PlanView {
     bool spares;        // some destination is in a step's `last`
 };
 
+// Whether the messages of a connection lie in this rank's own buffers.
+inline bool lies_here(const ConnectionRecord& connection) {
+    return connection.storage == (connection.sends ? kPulled : kPushed);
+}
+
 // Lays a view over `words`. Returns null, or what is wrong with them: afterwards no number in the plan leads outside
 // its table or this rank's buffers, so the interpreter checks nothing. How long a peer's are, its own plan knows.
 inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
@@ -157,7 +162,6 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
         if (u64(step.first_wait) + step.waits > h.waits) return "a step is outside the waits";
         if (step.count == 0) return "a step works on nothing";
         if (step.sources > 1) view.combines = true;
-        if (step.last != 0) view.spares = true;
         if (used > view.most_operands) view.most_operands = u32(used);
         bool local = false;
         for (u32 o = 0; o < used; ++o) {
@@ -168,8 +172,8 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
                 if (operand.end >= h.connections) return "an operand has no such connection";
                 const ConnectionRecord& connection = view.connections[operand.end];
                 if (connection.sends != (o >= step.sources)) return "an operand is the wrong end";
-                const bool slot = operand.place < kHere, here = connection.storage == (connection.sends ? kPulled : kPushed);
-                if (slot != (connection.storage == kSlots) || (!slot && here != (operand.place == kHere)))
+                const bool slot = operand.place < kHere, here = operand.place == kHere;
+                if (slot != (connection.storage == kSlots) || here != lies_here(connection))
                     return "a message lies elsewhere";
                 if (slot && step.count > connection.width) return "a step is wider than its slot";
                 if (operand.place > kHere && operand.position >= h.chunks) return "an operand is outside its unit";
@@ -182,6 +186,7 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
             if (first + u64(step.count - 1) * operand.stride >= chunks[operand.place])
                 return "an operand is outside its buffer";
         }
+        if (step.last != 0 && view.operands[step.first_operand].place != kHere) view.spares = true;
         if (h.eager != 0 && !local) return "in one round, a step only forwards";
         for (u32 w = 0; w < step.waits; ++w) {
             const WaitRecord& wait = view.waits[step.first_wait + w];

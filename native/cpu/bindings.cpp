@@ -392,7 +392,7 @@ NB_MODULE(_native, m) {
     nb::class_<Member>(m, "Member")
         .def(nb::init<u32, u32, int, std::vector<int>, std::vector<int>, Arena&, u32, u32, double, u32, u64, bool, Recorder*>(),
              "rank"_a, "size"_a, "descriptor"_a, "lifelines"_a, "arenas"_a, "arena"_a, "spins"_a, "yields"_a,
-             "timeout"_a, "threads"_a = 1, "cache_bytes"_a = Settings{}.cache_bytes, "looks"_a = Settings{}.looks,
+             "timeout"_a, "threads"_a = 1, "cache_bytes"_a = Settings{}.cache_bytes, "looks"_a = false,
              "recorder"_a.none() = nb::none(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 14>())
         .def(
             "plan",

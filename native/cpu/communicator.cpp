@@ -45,11 +45,6 @@ u64 signature(const Terms& terms) {
     return hash;
 }
 
-// Whether some of a buffer, at two places beyond what is asked for, is in no near cache.
-bool is_far(std::span<const char> buffer) {
-    return hocket::is_far(&buffer[buffer.size() / 2]) && hocket::is_far(&buffer[buffer.size() - 1]);
-}
-
 template <u64 N> void say(char (&text)[N], const std::string& what) {
     const u64 length = what.size() < N ? what.size() : N - 1;
     std::memcpy(text, what.data(), length);
@@ -59,10 +54,13 @@ template <u64 N> void say(char (&text)[N], const std::string& what) {
 }  // namespace
 
 void Look::at_buffers() {
-    if (for_last && most() >= kSumsPast)
-        far = (input.empty() || is_far(input)) && (output.empty() || is_far(output));
-    for (u64 at = 0; at < std::min<u64>(output.size(), kSoon) && alone && !far; at += kCacheLine)
-        __builtin_prefetch(&output[at], 1);
+    // Two places, neither of which a rank asks for beforehand.
+    const auto all_far = [&](std::span<const char> buffer) {
+        return buffer.empty() || (is_far(&buffer[buffer.size() / 2]) && is_far(&buffer[buffer.size() - 1]));
+    };
+    far = is_far != nullptr && most() >= kSumsPast && all_far(input) && all_far(output);
+    const u64 wanted = lent || far ? 0 : std::min<u64>(output.size(), kSoon);
+    for (u64 at = 0; at < wanted; at += kCacheLine) __builtin_prefetch(&output[at], 1);
 }
 
 Plan::Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::string name)
@@ -101,7 +99,7 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
       outcomes_(settings.threads),
       moved_(settings.threads) {
     for (CallHeader& line : control_[rank_].headers) line.signature = signature(line.terms);
-    control_[rank_].done = calls_;
+    control_[rank_].done = calls_;  // not 0, which may be after the first call where the number wraps
 }
 
 Outcome Communicator::run(Plan& plan, const Call& call) {
@@ -179,18 +177,8 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     }
     const Places lies = first.in_one_round() ? Places{} : places(candidates);
     const Places* told = first.in_one_round() ? nullptr : &lies;
-    Look look;
-    if (sure) {
-        const auto bytes = [&](Place place, u64 blocks) {
-            return call.units ? call.units->bounds[place].back() : blocks * first.geometry.unit;
-        };
-        if (call.input != nullptr) look.input = {call.input, bytes(kInput, plan.header().input_blocks)};
-        if (call.output != nullptr) look.output = {call.output, bytes(kOutput, plan.header().output_blocks)};
-        for (const Candidate& candidate : candidates)
-            look.for_last = look.for_last || (settings_.looks && candidate.plan != nullptr && candidate.plan->view_.spares);
-        look.alone = lies.ways == 0;
-    }
-    Outcome entered = call.units ? enter(mine, counted, kNobody, told, &look) : enter(mine, plan.name_, plan.author_, told, &look);
+    Look seen = sure ? look(plan, call, candidates, lies) : Look{};
+    Outcome entered = call.units ? enter(mine, counted, kNobody, told, &seen) : enter(mine, plan.name_, plan.author_, told, &seen);
     if (entered.fault != Fault::kNone) return withdrawn(std::move(entered), lies);
     if (!sure) {
         u64 n = 0;
@@ -211,7 +199,8 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     const Candidate& chosen = candidates[way];
     if (way != kThroughSlots)
         if (const int failed = borrow(*chosen.plan)) return withdrawn(no_memory("the arrays of others", failed), lies);
-    if (!chosen.in_one_round()) open(chosen);
+    if (chosen.rounds == Rounds::kMany) open(chosen);
+    if (chosen.rounds == Rounds::kTwo) open_in_place(*chosen.plan);
     if (call.initial_bytes != 0 && way == kThroughSlots) std::memcpy(call.initial_to, call.initial, call.initial_bytes);
     Execution<Cpu> running = execution(chosen, chosen.input, chosen.output);
     const PlanHeader& h = chosen.plan->header();
@@ -219,7 +208,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     if (threads > 1) threads = team_.grow(threads);
     Past past = Past::kNothing;
     if (touched(chosen, chosen.input, chosen.output) > settings_.cache_bytes) past = Past::kAll;
-    else if (look.far) past = way != kThroughSlots && look.most() >= kMovesPast ? Past::kAll : Past::kSums;
+    else if (seen.far) past = way != kThroughSlots && seen.most() >= kMovesPast ? Past::kAll : Past::kSums;
     if constexpr (watched) {
         event->plan = chosen.plan->author_;
         event->agreed = settings_.recorder->clock.ticks();
@@ -272,11 +261,26 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     };
     Outcome found = threads == 1 ? work(0) : work_together();
     if (found.fault == Fault::kNone && way != kThroughSlots) {
-        if (chosen.rounds == Rounds::kTwo) found = await_partners(*chosen.plan);
+        if (chosen.rounds == Rounds::kTwo) found = await_partners(*chosen.plan, running);
         else if (!HOCKET_RELAX_READERS) found = await_readers(running);
     }
     found.way = way;
     if (found.fault != Fault::kNone) return withdrawn(std::move(found), lies);
+    return found;
+}
+
+// What there is to look at. Nobody looks where no plan has a result that may be stored past the caches, nor at an output
+// that a look would give a page of zeroes.
+Look Communicator::look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays], const Places& lies) const {
+    Look found;
+    const auto bytes = [&](Place place, u64 blocks) {
+        return call.units ? call.units->bounds[place].back() : blocks * call.n * type_bytes(call.type);
+    };
+    if (call.input != nullptr) found.input = {call.input, bytes(kInput, plan.header().input_blocks)};
+    if (call.output != nullptr) found.output = {call.output, bytes(kOutput, plan.header().output_blocks)};
+    found.lent = lies.ways != 0;
+    for (const Candidate& candidate : candidates)
+        if (candidate.plan != nullptr && candidate.plan->view_.spares && !call.fresh) found.is_far = settings_.is_far;
     return found;
 }
 
@@ -289,7 +293,7 @@ int Communicator::prepare(Candidate& candidate, const Call& call, u64 n, u32 typ
         static_cast<Settled&>(candidate) = latest.settled;
     } else {
         settle(candidate, n, type, tile, pairwise);
-        latest = {n, tile, type, pairwise, candidate};
+        latest = {n, tile, type, pairwise, static_cast<const Settled&>(candidate)};
     }
     return reserve(candidate);
 }
@@ -336,7 +340,7 @@ int Communicator::borrow(const Plan& plan) {
     if (theirs_ == nullptr) theirs_.reset(new char*[size_][2]);
     for (u32 c = 0; c < plan.header().connections; ++c) {
         const ConnectionRecord& record = plan.view_.connections[c];
-        if (record.storage != (record.sends ? kPushed : kPulled)) continue;
+        if (record.storage == kSlots || lies_here(record)) continue;
         const Places& lies = said(record.peer).places;
         if (lies.end == 0) continue;  // it has nothing
         char* base = memory_.arena(record.peer, lies.end);
@@ -358,37 +362,38 @@ Outcome Communicator::await_readers(Execution<Cpu>& running) {
                  });
 }
 
-// Says that this rank has done its part of a call in two rounds, and waits until those have that read or write its buffers.
-Outcome Communicator::await_partners(const Plan& plan) {
-    const PlanHeader& h = plan.header();
+// Says that this rank has done its part of a call in two rounds, and waits until those have that use its buffers. What it
+// has read itself counts only if its owner had not failed: that rank may have gone on to use its memory.
+Outcome Communicator::await_partners(const Plan& plan, const Execution<Cpu>& running) {
+    const u32 connections = plan.header().connections;
+    const ConnectionRecord* const records = plan.view_.connections;
     Cpu::publish_done(&control_[rank_].done, calls_);  // pairs with observe_done below, on those whose buffers it used
-    const auto uses_ours = [&](const ConnectionRecord& c) { return c.storage == (c.sends ? kPulled : kPushed); };
-    for (u32 c = 0; c < h.connections; ++c)
-        if (!uses_ours(plan.view_.connections[c])) ring(control_[plan.view_.connections[c].peer].bell);
+    for (u32 c = 0; c < connections; ++c)
+        if (!lies_here(records[c])) ring(control_[records[c].peer].bell);
     const auto done = [&](u32 rank) {
         return (Cpu::observe_done(&control_[rank].done) - calls_) >> 63 == 0;  // pairs with publish_done; calls may wrap
     };
     u32 next = 0;
-    return drive(
+    Outcome outcome = drive(
         [&] {
             const u32 before = next;
-            for (; next < h.connections; ++next) {
-                const ConnectionRecord& connection = plan.view_.connections[next];
-                if (uses_ours(connection) && !done(connection.peer)) break;
-            }
-            return next == h.connections ? Progress::kDone : next != before ? Progress::kMoved : Progress::kStalled;
+            while (next < connections && (!lies_here(records[next]) || done(records[next].peer))) ++next;
+            return next == connections ? Progress::kDone : next != before ? Progress::kMoved : Progress::kStalled;
         },
-        [&](const u32* peer, Outcome& outcome) {
-            if (!peer) {
-                outcome.rank = plan.view_.connections[next].peer;
-                return true;
-            }
-            for (u32 c = next; c < h.connections; ++c) {
-                const ConnectionRecord& connection = plan.view_.connections[c];
-                if (uses_ours(connection) && connection.peer == *peer) return !done(*peer);
-            }
-            return false;
+        [&](const u32* peer, Outcome& late) {
+            u32 c = next;
+            while (peer != nullptr && c < connections && !(lies_here(records[c]) && records[c].peer == *peer)) ++c;
+            if (c == connections || done(records[c].peer)) return false;
+            late.stalled = true;
+            late.stall = running.user(c);
+            return true;
         });
+    for (u32 c = 0; c < connections && outcome.fault == Fault::kNone; ++c) {
+        const RankBlock& owner = control_[records[c].peer];
+        if (!lies_here(records[c]) && failed(records[c].peer))
+            outcome = given_up({Fault::kPeer, u32(owner.culprit), owner.text});
+    }
+    return outcome;
 }
 
 // How a call fails that this rank has told others `lies` in. After a fault that they may not know of, they may go on with
@@ -431,17 +436,13 @@ Traffic Communicator::traffic() const {
     return all;
 }
 
-// Sets the ends to the slots of connections, which are empty before a call. In two rounds there are none.
+// Sets the ends to the slots of connections, which are empty before a call.
 void Communicator::open(const Candidate& candidate) {
     Plan& plan = *candidate.plan;
     const Geometry& geometry = candidate.geometry;
     const PlanHeader& h = plan.header();
     for (u32 c = 0; c < h.connections; ++c) {
         const ConnectionRecord& record = plan.view_.connections[c];
-        if (candidate.rounds == Rounds::kTwo) {
-            plan.ends_[c] = End::open(nullptr, record.sends != 0, record.peer);
-            continue;
-        }
         const Window& window = *plan.windows_[c];
         Counters& counters = *window.counters;
         plan.ends_[c] = {&counters.filled.count, &counters.freed[record.reader].count, window.slots(),
@@ -460,6 +461,14 @@ void Communicator::open_round(Plan& plan, const Geometry& geometry, u64 call) {
         RankBlock& sender = control_[record.sends ? rank_ : record.peer];
         char* message = inlined ? sender.headers[call % 2].inlined : sender.eager[call % 2] + record.place * geometry.tile;
         plan.ends_[c] = End::open(message, record.sends != 0, record.peer);
+    }
+}
+
+// In two rounds there are no slots.
+void Communicator::open_in_place(Plan& plan) {
+    for (u32 c = 0; c < plan.header().connections; ++c) {
+        const ConnectionRecord& record = plan.view_.connections[c];
+        plan.ends_[c] = End::open(nullptr, record.sends != 0, record.peer);
     }
 }
 
@@ -491,7 +500,8 @@ int Communicator::reserve(const Candidate& candidate) {
     Plan& plan = *candidate.plan;
     const Geometry& geometry = candidate.geometry;
     const u64 slots = candidate.in_one_round() ? 0 : candidate.slots;
-    for (u32 c = 0; c < plan.header().connections && candidate.rounds != Rounds::kTwo; ++c) {
+    const u32 connections = candidate.rounds == Rounds::kTwo ? 0 : plan.header().connections;
+    for (u32 c = 0; c < connections; ++c) {
         const u64 bytes = slots * plan.view_.connections[c].width * geometry.tile;
         if (plan.windows_[c]->counters != nullptr && bytes <= plan.windows_[c]->bytes) continue;
         if (const int failed = memory_.reserve(plan.windows_[c], bytes)) return failed;
@@ -556,7 +566,8 @@ Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 auth
 }
 
 // All ranks read the same lines, so all come to the same conclusion, but for a rank that fails meanwhile. One that
-// failed in this call, after it had said its line, is noticed here or else once something from it is missing.
+// failed in this call, after it had said its line, is noticed here, or once something from it is missing, or, in two
+// rounds, at the end.
 Outcome Communicator::agree() const {
     for (u32 r = 0; r < size_; ++r)
         if (r != rank_ && failed(r)) return {Fault::kPeer, u32(control_[r].culprit), control_[r].text};

@@ -99,6 +99,7 @@ struct Call {
     bool size_known;
     const Units* units = nullptr;
     const Offer* offer = nullptr;
+    bool fresh = false;  // the output has just been allocated: it has no pages yet
 };
 
 enum class Fault : u32 {
@@ -135,7 +136,7 @@ struct Settings {
     u32 threads = 1;                 // that share the thread blocks of a call
     u64 team_bytes = 1 << 20;        // of its larger buffer, from which on they do: less is not worth waking them
     u64 cache_bytes = ~u64(0);       // of all ranks together: a call that touches more stores results past the caches
-    bool looks = false;              // and so does one whose buffers are in no cache, as a look at them tells
+    bool (*is_far)(const char*) = nullptr;  // whether a byte is in no near cache: a call all of whose are does so too
     u64 first = 0;                   // the number of calls so far; tests begin near where it wraps
     void (*patient)() = nullptr;     // called when a thread has spun in vain, before it yields or sleeps
     Recorder* recorder = nullptr;    // of what this rank does; outlives the communicator
@@ -149,13 +150,13 @@ struct Candidate : Settled {
     Kernel kernel = nullptr;
 };
 
-// What a rank does while it waits for others to enter. It asks for the first of its output, if it stores that `alone`; or,
-// where the call has results that nobody reads again (`for_last`), finds that all its buffers are `far`, in no cache near
-// its core. Then so are such results soon: they are better stored past the caches, and what they are stored over need not
-// be fetched.
+// What a rank does while it waits for others to enter: it looks at its buffers, with `is_far`, if that is not null. Where
+// all are `far`, in no cache near its core, results soon would be too: they are better stored past the caches, and what
+// they are stored over need not be fetched. Else it asks for the first of an output that it has not `lent`.
 struct Look {
     std::span<const char> input, output;
-    bool for_last = false, alone = false, far = false;
+    bool (*is_far)(const char*) = nullptr;
+    bool lent = false, far = false;
     u64 most() const { return std::max(input.size(), output.size()); }
     void at_buffers();
 };
@@ -219,12 +220,13 @@ class Communicator {
     template <class Event> Outcome carry_out(Plan& plan, const Call& call, Event event);
     Outcome enter(const Terms& mine, const std::string& text, u64 author, const Places* places = nullptr,
                   Look* look = nullptr);
+    Look look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays], const Places& lies) const;
     int prepare(Candidate& candidate, const Call& call, u64 n, u32 type, u64 tile);
     Places places(const Candidate (&candidates)[kWays]) const;
     Way choose(u64 ways) const;
     int borrow(const Plan& plan);
     Outcome await_readers(Execution<Cpu>& running);
-    Outcome await_partners(const Plan& plan);
+    Outcome await_partners(const Plan& plan, const Execution<Cpu>& running);
     Outcome withdrawn(Outcome outcome, const Places& lies);
     Outcome no_memory(const char* what, int error);
     Outcome agree() const;
@@ -235,6 +237,7 @@ class Communicator {
     u32 straggler(u32 peer, double now) const;
     bool failed(u32 rank) const;
     void open(const Candidate& candidate);
+    void open_in_place(Plan& plan);
     void open_round(Plan& plan, const Geometry& geometry, u64 call);
     void add(u32 thread, const Traffic& moved);
     u64 most_of_slot(const PlanHeader& h, u64 slots) const;

@@ -57,9 +57,12 @@
 namespace hocket {
 
 // Whether a byte is in no cache near this core, to go by how long it takes to load it. Never, where no clock is as fine.
+// Another rank may be storing there: the value is not used.
 inline bool is_far(const char* at) {
 #if defined(__SSE2__)
-    constexpr u64 kNear = 150;  // ticks, some 50 ns: a cache that cores share answers within them, memory does not
+    // Ticks, 40 to 75 ns. On Zen 5 in a virtual machine the caches of the core took 50 to 80, the shared one up to 105 (in
+    // the median, 156 where it is full), memory from 390 on.
+    constexpr u64 kNear = 150;
     __builtin_ia32_lfence();
     const u64 begin = __builtin_ia32_rdtsc();
     __builtin_ia32_lfence();
@@ -78,8 +81,8 @@ struct Traffic {
     u64 stored;
 };
 
-// What of that which nobody reads again in a call is stored past the caches: nothing; sums that go to such places only;
-// all. A copy has other means to store a line without fetching it, as has what is stored block by block (kernels.cpp).
+// Which of the results that may be stored past the caches are: none; sums all of whose destinations may, since copies, and
+// what is stored block by block, have other means to store a line without fetching it (kernels.cpp); all.
 enum class Past : u32 { kNothing = 0, kSums = 1, kAll = 2 };
 
 struct Cpu {
@@ -93,8 +96,8 @@ struct Cpu {
     void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last) {
         moved.loaded += k * bytes;
         moved.stored += m * bytes;
-        if (past == Past::kNothing || (past == Past::kSums && (k == 1 || m > 31 || last != (1u << m) - 1))) last = 0;
-        kernel(dsts, m, srcs, k, bytes, last);
+        const bool allowed = past == Past::kAll || (past == Past::kSums && k > 1 && last == all_of(m));
+        kernel(dsts, m, srcs, k, bytes, allowed ? last : 0);
     }
 
     // Stores past the caches are not ordered by the releases below. What is stored so belongs to one step alone, no step

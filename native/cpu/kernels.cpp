@@ -269,13 +269,12 @@ struct Stores {
     bool by_blocks;
 };
 
-// From a block on, side by side only where all go past the caches. Two streams of other stores take several times as long
-// while lines are slow to come from the cache of another core; and memcpy has means to store whole lines without reading
-// them. What goes past the caches side by side lies as far from the beginning of a line as the first, a whole number of
-// items of `item` bytes.
+// From a block on, side by side only two that both go past the caches. Two streams of other stores take several times as
+// long while lines are slow to come from the cache of another core; and memcpy has means to store whole lines without
+// reading them. What goes past the caches side by side lies as far from the beginning of a line as the first, a whole
+// number of items of `item` bytes.
 Stores stores_to(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item) {
-    const u32 all = m < 32 ? (1u << m) - 1 : ~0u;
-    last &= all;
+    last &= all_of(m);
     u32 alike = last;
     if (last != 0) {
         const u64 first = reinterpret_cast<u64>(dsts[__builtin_ctz(last)]);
@@ -283,12 +282,12 @@ Stores stores_to(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item) {
         for (u32 i = 0; i < m && i < 32; ++i)
             if ((reinterpret_cast<u64>(dsts[i]) - first) % kCacheLine != 0) alike &= ~(1u << i);
     }
-    if (m > 1 && bytes >= kBlock && (m > 32 || alike != all)) return {last, true};
+    if (m > 1 && bytes >= kBlock && !(m == 2 && alike == all_of(m))) return {last, true};
     return {alike, false};
 }
 
-// Stores `value(at, span)` to several destinations, one after the other, a block at a time. `ask(at)` asks for what the value is made of, that of the next block while this
-// one goes to memory for the first time.
+// Stores `value(at, span)` to several destinations, one after the other, a block at a time. `ask(at)` asks for what the
+// value is made of, that of the next block while this one goes to memory for the first time.
 template <class Type, class Value, class Ask>
 void spread_blocks(char* const* dsts, u32 m, u64 bytes, u32 last, Value value, Ask ask) {
     alignas(kCacheLine) char block[kBlock];

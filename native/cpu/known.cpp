@@ -215,6 +215,7 @@ class Known {
         char* const whole = data[entry.input != kNone ? entry.input : entry.output];
         Call call{data[entry.input], data[entry.output], data[entry.initial], whole + entry.place,
                   bytes[entry.initial], entry.n, entry.tile, entry.type, entry.op, true};
+        call.fresh = entry.output == kFresh;
         Offer offer = entry.offer;
         offer.input = data[entry.offered[0]];
         offer.output = data[entry.offered[1]];

@@ -57,7 +57,7 @@ struct Member {
         Settings settings{{spins, yields}, timeout, python_interrupted};
         settings.threads = threads;
         settings.cache_bytes = cache_bytes;
-        settings.looks = looks;
+        if (looks && Clock::trusted()) settings.is_far = is_far;
         settings.patient = Gil::let_go;
         settings.recorder = recorder;
         communicator = std::make_unique<Communicator>(rank, size, memory, this->lifelines, settings);

@@ -5,11 +5,12 @@
 
 namespace hocket {
 
-Clock::Clock() {
+Clock::Clock() : counts_(trusted()) { made_ = now(); }
+
+bool Clock::trusted() {
     std::string source;
     std::ifstream("/sys/devices/system/clocksource/clocksource0/current_clocksource") >> source;
-    counts_ = source == "tsc";
-    made_ = now();
+    return source == "tsc";
 }
 
 Clock::Pair Clock::now() const {

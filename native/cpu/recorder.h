@@ -16,6 +16,8 @@ namespace hocket {
 class Clock {
   public:
     Clock();
+    // Whether the kernel tells time by the counter of the processor.
+    static bool trusted();
     u64 ticks() const {
 #if defined(__x86_64__)
         if (counts_) return __builtin_ia32_rdtsc();

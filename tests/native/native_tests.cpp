@@ -866,8 +866,57 @@ void past_the_caches() {
         CHECK(asked(Past::kSums, 2, k, 3) == 3 * (k - 1));
         CHECK(asked(Past::kSums, 2, k, 2) == 0);
     }
-    CHECK(asked(Past::kSums, 32, 2, ~0u) == 0);
+    CHECK(asked(Past::kSums, 32, 2, ~0u) == ~0u);
     std::puts("past the caches: what may go there");
+}
+
+std::vector<const char*> looked_at;
+bool near_from_now_on;
+bool asked(const char* at) {
+    looked_at.push_back(at);
+    return !near_from_now_on;
+}
+
+// A rank looks at its own buffers only, at none that is short or fresh, and at no more once one is near. What is far is
+// stored past the caches: sums from 256 KB on, copies not, through slots.
+void looks_at_buffers() {
+    World world(1);
+    ThreadMemory memory(world);
+    Settings mine = settings(1);
+    Recorder recorder(1, 64, 64);
+    mine.recorder = &recorder;
+    mine.is_far = asked;
+    Communicator communicator(0, 1, memory, {}, mine);
+    const auto plan_of = [&](std::vector<Operand> sources, u32 last) {
+        Writer writer(0, 1, 1, 0, 1);
+        writer.block();
+        writer.step(sources, {{kOutput, 0}}, {}, last);
+        return std::make_unique<Plan>(communicator, writer.words(), 1, "alone");
+    };
+    const auto spares = plan_of({{kInput, 0}, {kInput, 0}}, 1), reads_again = plan_of({{kInput, 0}}, 0);
+    constexpr u64 kLong = (256 << 10) / sizeof(float);
+    std::vector<float> input(kLong, 1), output(kLong);
+    const auto looks = [&](Plan& plan, u64 n, bool near, bool fresh) {
+        looked_at.clear();
+        near_from_now_on = near;
+        char* const x = reinterpret_cast<char*>(input.data());
+        char* const out = reinterpret_cast<char*>(output.data());
+        Call call{x, out, nullptr, nullptr, 0, n, 0, type_named("float32"), 0, true};
+        call.fresh = fresh;
+        CHECK(communicator.run(plan, call).fault == Fault::kNone);
+        for (const char* at : looked_at)
+            CHECK((at >= x && at < x + n * sizeof(float)) || (at >= out && at < out + n * sizeof(float)));
+        CHECK(recorder.calls.events().back().past == u32(looked_at.size() == 4 ? Past::kSums : Past::kNothing));
+        return looked_at.size();
+    };
+    CHECK(looks(*spares, kLong, false, false) == 4);
+    for (const float value : output) CHECK(value == 2);
+    CHECK(looks(*spares, kLong, true, false) == 1);
+    CHECK(looks(*spares, kLong, false, true) == 0);
+    CHECK(looks(*spares, kLong - 1, false, false) == 0);
+    CHECK(looks(*spares, 0, false, false) == 0);
+    CHECK(looks(*reads_again, kLong, false, false) == 0);
+    std::puts("a look at the buffers: inside of them, and not for nothing");
 }
 
 // Words that are no plan are refused before anything follows them.
@@ -944,6 +993,7 @@ int main(int arguments, char** words) {
     for (const u64 first : {u64(0), ~u64(0) - 1}) failed_later(first);
     failed_before();
     past_the_caches();
+    looks_at_buffers();
     bad_plans();
     rings();
     rings_wrap();

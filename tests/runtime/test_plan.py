@@ -226,10 +226,10 @@ rank 1 scratch 0
 def test_two_rounds() -> None:
     """All that is called by name with arrays in reach; not where a rank passes on what it learns of."""
     for name in NAMED:
-        for ranks, inplace in itertools.product((2, 3, 8), (True, False)):
-            program = lending_program(name, ranks, inplace=inplace)
+        for ranks, instances, inplace in itertools.product((2, 3, 8), (1, 2), (True, False)):
+            program = lending_program(name, ranks, ranks - instances, inplace=inplace)
             if program is not None:
-                schedule = program.compile(storage="peer", instances=ranks)
+                schedule = program.compile(storage="peer", instances=instances)
                 assert {tables(schedule, rank)["header"][0]["two_rounds"] for rank in range(ranks)} == {1}, name
     for program in (ring.all_reduce(3), direct.all_reduce(1)):
         assert tables(program.compile(storage="peer"), 0)["header"][0]["two_rounds"] == 0, program.name
@@ -251,6 +251,11 @@ PUSHED = "rank 1 scratch 0\n  block 0 >0.0\n    0: send in[0] -> >0.0@0.out[0]\n
             OFFERED.format("out[0]"),
             0,
         ),
+        (
+            ["block 0 >1.0 >1.1", "0: send in[0] -> >1.0@0.in[0]", "1: send in[1] -> >1.1"],
+            "rank 1 scratch 0\n  block 0 <0.0 <0.1\n    0: recv <0.0@0.in[0] -> out[0]\n    1: recv <0.1 -> out[1]\n",
+            0,
+        ),
         (["block 0 <1.0", "0: recv <1.0@0.out[0] -> out[0]", "block 1", "0: copy in[0] -> out[1]"], PUSHED, 1),
         (["block 0 <1.0", "0: recv <1.0@0.out[0] -> out[0]", "1: copy out[0] -> out[1]"], PUSHED, 0),
         (
@@ -259,7 +264,7 @@ PUSHED = "rank 1 scratch 0\n  block 0 >0.0\n    0: send in[0] -> >0.0@0.out[0]\n
             0,
         ),
     ],
-    ids=["offers first", "offers late", "waits to offer", "learns last", "learns first", "waits to learn"],
+    ids=["offers first", "offers late", "waits to offer", "a slot", "learns last", "learns first", "waits to learn"],
 )
 def test_what_comes_before_or_after_a_message_in_place(steps: list[str], other: str, expected: int) -> None:
     """Rank 0 offers, or learns, and has work beside."""

@@ -140,7 +140,7 @@ def test_a_call_in_one_round(file: Path) -> None:
     assert_nested(events)
     for call in (1, 2, 3):
         assert_whole(events, call, default_program("all_reduce", 3, small=True).compile(), tiles=1)
-    assert {e["args"]["rounds"] for e in of(events, "call") if "bytes" in e.get("args", {})} == {1}
+    assert {e["args"]["waits"] for e in of(events, "call") if "bytes" in e.get("args", {})} == {"for all to enter"}
     assert not of(events, "message")
 
 
@@ -160,7 +160,9 @@ def test_messages_in_the_arrays(file: Path) -> None:
     for call in (1, 2, 3):  # the last of them are remembered
         assert_whole(events, call, program.compile(storage="peer"))
     assert all(e["args"]["in_place"] for e in of(events, "call") if "args" in e)
-    assert {e["args"]["rounds"] for e in of(events, "call") if "bytes" in e.get("args", {})} == {2}
+    assert {e["args"]["waits"] for e in of(events, "call") if "bytes" in e.get("args", {})} == {
+        "for all to enter and for partners to be done"
+    }
     assert_nested(events)
     assert not of(events, "message")
     moving = defaultdict(set)

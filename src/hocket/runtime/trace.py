@@ -28,6 +28,9 @@ from hocket.errors import InvalidArgument, caller
 from hocket.ir.schedule import Rank, Receive, Schedule, Send, Step
 
 VARIABLE = "HOCKET_TRACE"
+
+_WAITS = ("for messages", "for all to enter", "for all to enter and for partners to be done")
+"""What the ranks of a call wait for, by its rounds (native/core/interpreter.h)."""
 MOST_CALLS = 1 << 15
 MOST_STEPS = 1 << 16
 """What a communicator records, of steps on each thread; 2.6 and 3.1 MB."""
@@ -143,7 +146,7 @@ class Trace:
             largest = max(max(collective.input_blocks(r), collective.output_blocks(r)) for r in range(collective.size))
             name = f"{schedule.name} ({call.unit * largest} B)"
             about |= {"bytes": call.unit * largest, "tile_bytes": call.tile, "tiles": call.tiles}
-            about |= {"threads": call.threads, "rounds": call.rounds, "past_caches": call.streams}
+            about |= {"threads": call.threads, "waits": _WAITS[call.rounds], "past_caches": call.streams}
             about["in_place"] = schedule.in_place()
         if call.fault is not None:
             about["fault"] = call.fault.name
