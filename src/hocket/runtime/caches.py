@@ -15,7 +15,7 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20}
 
 
 def given() -> bool:
-    """Whether the user says how much there is."""
+    """Whether the user says how much there is. Then no call looks whether its arrays are in a cache."""
     return os.environ.get(_VARIABLE, "").isdecimal()
 
 
