@@ -92,7 +92,11 @@ struct PlanView {
     bool combines;      // some step has more than one source
     bool lends;         // some message lies in a buffer
     bool spares;        // some destination is in a step's `last`
+    bool spares_sum;    // all destinations of some step that has more than one source are
 };
+
+// The set of all destinations of a step, of which such a set has 32 at most.
+constexpr u32 all_of(u32 destinations) { return destinations < 32 ? (1u << destinations) - 1 : ~0u; }
 
 // Whether the messages of a connection lie in this rank's own buffers.
 inline bool lies_here(const ConnectionRecord& connection) {
@@ -125,6 +129,7 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
             reinterpret_cast<const ConnectionRecord*>(words + connections),
             reinterpret_cast<const MulticastRecord*>(words + multicasts),
             0,
+            false,
             false,
             false,
             false};
@@ -187,6 +192,7 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
                 return "an operand is outside its buffer";
         }
         if (step.last != 0 && view.operands[step.first_operand].place != kHere) view.spares = true;
+        if (step.sources > 1 && step.last == all_of(step.destinations)) view.spares_sum = true;
         if (h.eager != 0 && !local) return "in one round, a step only forwards";
         for (u32 w = 0; w < step.waits; ++w) {
             const WaitRecord& wait = view.waits[step.first_wait + w];

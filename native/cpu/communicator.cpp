@@ -45,6 +45,9 @@ u64 signature(const Terms& terms) {
     return hash;
 }
 
+// Whether a call on buffers of so many bytes that are far stores copies past the caches too.
+bool spares_moves(Way way, u64 bytes) { return way != kThroughSlots && bytes >= kMovesPast; }
+
 template <u64 N> void say(char (&text)[N], const std::string& what) {
     const u64 length = what.size() < N ? what.size() : N - 1;
     std::memcpy(text, what.data(), length);
@@ -208,7 +211,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     if (threads > 1) threads = team_.grow(threads);
     Past past = Past::kNothing;
     if (touched(chosen, chosen.input, chosen.output) > settings_.cache_bytes) past = Past::kAll;
-    else if (seen.far) past = way != kThroughSlots && seen.most() >= kMovesPast ? Past::kAll : Past::kSums;
+    else if (seen.far) past = spares_moves(way, seen.most()) ? Past::kAll : Past::kSums;
     if constexpr (watched) {
         event->plan = chosen.plan->author_;
         event->agreed = settings_.recorder->clock.ticks();
@@ -269,7 +272,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     return found;
 }
 
-// What there is to look at. Nobody looks where no plan has a result that may be stored past the caches, nor at an output
+// What there is to look at. Nobody looks where no plan has a result that would be stored past the caches, nor at an output
 // that a look would give a page of zeroes.
 Look Communicator::look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays], const Places& lies) const {
     Look found;
@@ -279,8 +282,11 @@ Look Communicator::look(const Plan& plan, const Call& call, const Candidate (&ca
     if (call.input != nullptr) found.input = {call.input, bytes(kInput, plan.header().input_blocks)};
     if (call.output != nullptr) found.output = {call.output, bytes(kOutput, plan.header().output_blocks)};
     found.lent = lies.ways != 0;
-    for (const Candidate& candidate : candidates)
-        if (candidate.plan != nullptr && candidate.plan->view_.spares && !call.fresh) found.is_far = settings_.is_far;
+    for (const Way way : {kThroughSlots, kInPlace, kApart}) {
+        if (candidates[way].plan == nullptr || call.fresh) continue;
+        const PlanView& view = candidates[way].plan->view_;
+        if (view.spares_sum || (view.spares && spares_moves(way, found.most()))) found.is_far = settings_.is_far;
+    }
     return found;
 }
 

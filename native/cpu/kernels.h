@@ -32,9 +32,6 @@ constexpr u64 type_bytes(u32 type) { return type < kTypes ? kTypeBytes[type] : t
 // These stores are ordered with nothing until the thread has drained them (hardware.h). The bits are the same.
 using Kernel = void (*)(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last);
 
-// The set of all destinations, of which such a set has 32 at most.
-constexpr u32 all_of(u32 m) { return m < 32 ? (1u << m) - 1 : ~0u; }
-
 // Divides `bytes` of elements by `p`.
 using Divide = void (*)(char* data, u64 bytes, u32 p);
 
