@@ -9,9 +9,9 @@
 // the call, all that others lend it may be read and written, and nobody leaves before those are done that use its buffers.
 // In both the ends are always ready and count no messages.
 //
-// A message may lie in a buffer of one of its ranks, which the other reads or writes in place. But in two rounds, its slots
-// are counted as ever, though there are none. What another reads in a rank's buffers it has read once it frees the slot: a
-// rank ends a call when it has no `reader`. What another writes there, a step of the rank receives.
+// A message may lie in a buffer of one of its ranks, which the other reads or writes in place. Except in two rounds, its
+// slots are counted as ever, though there are none. What another reads in a rank's buffers it has read once it frees the
+// slot: a rank ends a call when it has no `reader`. What another writes there, a step of the rank receives.
 //
 // The hardware layer H supplies, beside the operations of slots.h,
 //   h.publish_semaphore / H::observe_semaphore    a step's writes -> the steps of the same rank that wait for it
@@ -192,8 +192,8 @@ template <class H> class Execution {
         return false;
     }
 
-    // The step that says or learns what lies here on connection `end`; for errors too.
-    Stall user(u32 end) const {
+    // For errors: the step that says, or learns, that messages of connection `end` lie here.
+    Stall step_of(u32 end) const {
         Stall found{0, 0, 0, true, ends_[end].peer};
         for (u32 b = 0; b < plan_.header->blocks; ++b)
             for (u32 s = 0; s < plan_.blocks[b].steps; ++s) {

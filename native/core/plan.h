@@ -91,8 +91,8 @@ struct PlanView {
     u32 most_operands;  // of one step
     bool combines;      // some step has more than one source
     bool lends;         // some message lies in a buffer
-    bool spares;        // some destination is in a step's `last`
-    bool spares_sum;    // all destinations of some step that has more than one source are
+    bool has_last;      // some destination is in a step's `last`
+    bool has_last_sum;  // all destinations of some step that has more than one source are
 };
 
 // The set of all destinations of a step, of which such a set has 32 at most.
@@ -191,8 +191,8 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
             if (first + u64(step.count - 1) * operand.stride >= chunks[operand.place])
                 return "an operand is outside its buffer";
         }
-        if (step.last != 0 && view.operands[step.first_operand].place != kHere) view.spares = true;
-        if (step.sources > 1 && step.last == all_of(step.destinations)) view.spares_sum = true;
+        if (step.last != 0 && view.operands[step.first_operand].place != kHere) view.has_last = true;
+        if (step.sources > 1 && step.last == all_of(step.destinations)) view.has_last_sum = true;
         if (h.eager != 0 && !local) return "in one round, a step only forwards";
         for (u32 w = 0; w < step.waits; ++w) {
             const WaitRecord& wait = view.waits[step.first_wait + w];

@@ -12,7 +12,8 @@ namespace {
 
 constexpr u32 kGlances = 1 << 16;     // visits without sleep between two looks for faults
 constexpr u64 kSoon = 8 << 10;        // bytes that a rank asks for while it waits for the others
-constexpr u64 kSumsPast = 256 << 10, kMovesPast = 2 << 20;  // bytes of buffers in no cache from which on it pays
+constexpr u64 kSumsPast = 256 << 10;  // bytes of buffers in no cache, from which on sums are better stored past them
+constexpr u64 kMovesPast = 2 << 20;   // and copies
 
 u64 larger_buffer(const PlanHeader& h, const Geometry& geometry) {
     return (h.input_blocks > h.output_blocks ? h.input_blocks : h.output_blocks) * geometry.unit;
@@ -46,7 +47,7 @@ u64 signature(const Terms& terms) {
 }
 
 // Whether a call on buffers of so many bytes that are far stores copies past the caches too.
-bool spares_moves(Way way, u64 bytes) { return way != kThroughSlots && bytes >= kMovesPast; }
+bool moves_past(Way way, u64 bytes) { return way != kThroughSlots && bytes >= kMovesPast; }
 
 template <u64 N> void say(char (&text)[N], const std::string& what) {
     const u64 length = what.size() < N ? what.size() : N - 1;
@@ -211,7 +212,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     if (threads > 1) threads = team_.grow(threads);
     Past past = Past::kNothing;
     if (touched(chosen, chosen.input, chosen.output) > settings_.cache_bytes) past = Past::kAll;
-    else if (seen.far) past = spares_moves(way, seen.most()) ? Past::kAll : Past::kSums;
+    else if (seen.far) past = moves_past(way, seen.most()) ? Past::kAll : Past::kSums;
     if constexpr (watched) {
         event->plan = chosen.plan->author_;
         event->agreed = settings_.recorder->clock.ticks();
@@ -285,7 +286,7 @@ Look Communicator::look(const Plan& plan, const Call& call, const Candidate (&ca
     for (const Way way : {kThroughSlots, kInPlace, kApart}) {
         if (candidates[way].plan == nullptr || call.fresh) continue;
         const PlanView& view = candidates[way].plan->view_;
-        if (view.spares_sum || (view.spares && spares_moves(way, found.most()))) found.is_far = settings_.is_far;
+        if (view.has_last_sum || (view.has_last && moves_past(way, found.most()))) found.is_far = settings_.is_far;
     }
     return found;
 }
@@ -391,7 +392,7 @@ Outcome Communicator::await_partners(const Plan& plan, const Execution<Cpu>& run
             while (peer != nullptr && c < connections && !(lies_here(records[c]) && records[c].peer == *peer)) ++c;
             if (c == connections || done(records[c].peer)) return false;
             late.stalled = true;
-            late.stall = running.user(c);
+            late.stall = running.step_of(c);
             return true;
         });
     for (u32 c = 0; c < connections && outcome.fault == Fault::kNone; ++c) {

@@ -118,24 +118,23 @@ def two_rounds(schedule: Schedule) -> bool:
     if not schedule.in_place():
         return False
     for rank in schedule.ranks:
-        learning = {
+        learned = {
             (b, s)
             for b, block in enumerate(rank.thread_blocks)
             for s, step in enumerate(block.steps)
             if any(isinstance(source, Receive) and not source.pulls for source in step.srcs)
         }
         for b, block in enumerate(rank.thread_blocks):
-            begun = late = False
+            worked = late = False
             for s, step in enumerate(block.steps):
                 if any(isinstance(end, Receive | Send) and end.at is None for end in (*step.srcs, *step.dsts)):
                     return False
-                if (b, s) in learning:
+                if (b, s) in learned:
                     late = True
                     continue
-                offers = not step.moves
-                if late or (offers and (begun or step.waits)):
+                told = any((wait.thread_block, wait.step) in learned for wait in step.waits)
+                offers_late = not step.moves and (worked or bool(step.waits))
+                if late or told or offers_late:
                     return False
-                if any((wait.thread_block, wait.step) in learning for wait in step.waits):
-                    return False
-                begun = begun or not offers
+                worked = worked or step.moves
     return True

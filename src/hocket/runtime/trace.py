@@ -29,11 +29,12 @@ from hocket.ir.schedule import Rank, Receive, Schedule, Send, Step
 
 VARIABLE = "HOCKET_TRACE"
 
-_WAITS = ("for messages", "for all to enter", "for all to enter and for partners to be done")
-"""What the ranks of a call wait for, by its rounds (native/core/interpreter.h)."""
 MOST_CALLS = 1 << 15
 MOST_STEPS = 1 << 16
 """What a communicator records, of steps on each thread; 2.6 and 3.1 MB."""
+
+_WAITS = ("for messages", "for all to enter", "for all to enter and for partners to be done")
+"""What the ranks of a call wait for, by its rounds (native/core/interpreter.h)."""
 
 _TRACKS = 1 << 16  # numbers of tracks of a communicator: its calls have the first, thread block b has that and b + 1
 _NEXT, _CLOSE = b",\n", b"\n]\n"  # after an event
