@@ -414,7 +414,7 @@ NB_MODULE(_native, m) {
             "candidate",
             [](Member& member, Plan& plan, u64 n, u32 type, u64 tile) {
                 Candidate candidate{{}, &plan};
-                member.communicator->settle(candidate, n, type, tile, false);
+                member.communicator->settle(candidate, n, type, tile, true);
                 return candidate;
             },
             "plan"_a, "n"_a, "type"_a, "tile"_a, nb::keep_alive<0, 2>())

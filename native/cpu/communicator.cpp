@@ -12,8 +12,7 @@ namespace {
 
 constexpr u32 kGlances = 1 << 16;     // visits without sleep between two looks for faults
 constexpr u64 kSoon = 8 << 10;        // bytes that a rank asks for while it waits for the others
-constexpr u64 kSumsPast = 256 << 10;  // bytes of buffers in no cache, from which on sums are better stored past them
-constexpr u64 kMovesPast = 2 << 20;   // and copies
+constexpr u64 kAside = 512;           // bytes from where a core may load lines that nobody asked for
 
 u64 larger_buffer(const PlanHeader& h, const Geometry& geometry) {
     return (h.input_blocks > h.output_blocks ? h.input_blocks : h.output_blocks) * geometry.unit;
@@ -46,9 +45,6 @@ u64 signature(const Terms& terms) {
     return hash;
 }
 
-// Whether a call on buffers of so many bytes that are far stores copies past the caches too.
-bool moves_past(Way way, u64 bytes) { return way != kThroughSlots && bytes >= kMovesPast; }
-
 template <u64 N> void say(char (&text)[N], const std::string& what) {
     const u64 length = what.size() < N ? what.size() : N - 1;
     std::memcpy(text, what.data(), length);
@@ -58,11 +54,13 @@ template <u64 N> void say(char (&text)[N], const std::string& what) {
 }  // namespace
 
 void Look::at_buffers() {
-    // Two places, neither of which a rank asks for beforehand.
+    // Two places where a call ends that had the same buffers, not so near to the end that another buffer begins there,
+    // nor to where this call begins.
     const auto all_far = [&](std::span<const char> buffer) {
-        return buffer.empty() || (is_far(&buffer[buffer.size() / 2]) && is_far(&buffer[buffer.size() - 1]));
+        if (buffer.size() < 2 * kAside) return true;
+        return is_far(&buffer[buffer.size() / 2 - kAside]) && is_far(&buffer[buffer.size() - kAside]);
     };
-    far = is_far != nullptr && most() >= kSumsPast && all_far(input) && all_far(output);
+    far = is_far != nullptr && all_far(input) && (past || all_far(output));
     const u64 wanted = lent || far ? 0 : std::min<u64>(output.size(), kSoon);
     for (u64 at = 0; at < wanted; at += kCacheLine) __builtin_prefetch(&output[at], 1);
 }
@@ -145,14 +143,26 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
                                    {{}, offer.plans[kInPlace], offer.input, offer.output},
                                    {{}, offer.plans[kApart], offer.input, offer.output}};
     Candidate& first = candidates[kThroughSlots];
-    const auto prepare_all = [&](u64 n, u32 type) {
+    bool inlined = false;  // where messages are, there is no room to offer anything
+    u64 n = call.n;
+    u32 type = call.type;
+    const auto prepared = [&](Candidate& candidate, bool in_one_round) {
+        const u64 tile = candidate.plan == &plan ? call.tile : 0;  // of no other that takes its place
+        return prepare(candidate, call.op, n, type, tile, in_one_round);
+    };
+    const auto prepare_all = [&] {
         for (Candidate& candidate : candidates) {
-            if (candidate.plan == nullptr || first.in_one_round()) continue;
-            const u64 tile = candidate.plan == &plan ? call.tile : 0;  // of no other that takes its place
-            if (const int failed = prepare(candidate, call, n, type, tile)) return failed;
+            if (candidate.plan == nullptr) continue;
+            if (inlined) {
+                candidate.plan = nullptr;
+                continue;
+            }
+            if (const int failed = prepared(candidate, !(mine.flags & kPairwise))) return failed;
+            inlined = first.in_one_round() && first.geometry.unit <= kInlined;
         }
         return 0;
     };
+    const auto lends = [&] { return candidates[kInPlace].plan != nullptr || candidates[kApart].plan != nullptr; };
     const auto execution = [&](const Candidate& way, char* input, char* output) {
         const auto bounds = [&](Place place) { return call.units ? call.units->bounds[place].data() : nullptr; };
         const PlanHeader& h = way.plan->header();
@@ -164,12 +174,12 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     };
     const bool sure = !(mine.flags & (kSizeUnknown | kPairwise));  // of the size, before the others have said theirs
     if (sure) {
-        if (const int failed = prepare_all(call.n, call.type)) {
+        if (const int failed = prepare_all()) {
             Outcome outcome = refuse(std::string("it has no memory for slots and scratch: ") + std::strerror(failed));
             if (outcome.fault == Fault::kRefused) outcome.fault = Fault::kMemory;
             return outcome;
         }
-        if (first.in_one_round()) {
+        if (first.in_one_round() && !lends()) {
             open_round(plan, first.geometry, calls_ + 1);
             // What is to be copied into a buffer is still where it comes from.
             const auto shift = call.initial_bytes != 0 ? call.initial - call.initial_to : 0;
@@ -179,14 +189,13 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
             add(0, cpu.moved);
         }
     }
-    const Places lies = first.in_one_round() ? Places{} : places(candidates);
-    const Places* told = first.in_one_round() ? nullptr : &lies;
+    const Places lies = places(candidates);
+    const Places* told = inlined ? nullptr : &lies;
     Look seen = sure ? look(plan, call, candidates, lies) : Look{};
     Outcome entered = call.units ? enter(mine, counted, kNobody, told, &seen) : enter(mine, plan.name_, plan.author_, told, &seen);
     if (entered.fault != Fault::kNone) return withdrawn(std::move(entered), lies);
     if (!sure) {
-        u64 n = 0;
-        u32 type = 0;
+        n = 0;
         bool known = false;
         for (u32 r = 0; r < size_; ++r) {
             const Terms& terms = said(r).terms;
@@ -196,10 +205,17 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
             if (terms.n > n) n = terms.n;
         }
         if (!known) return {};  // nobody has data
-        if (const int failed = prepare_all(n, type)) return withdrawn(no_memory("slots and scratch", failed), lies);
-        if (first.in_one_round()) open_round(plan, first.geometry, calls_);  // without an input there is nothing to send
+        if (const int failed = prepare_all()) return withdrawn(no_memory("slots and scratch", failed), lies);
     }
-    const Way way = first.in_one_round() ? kThroughSlots : choose(lies.ways);
+    const Ways ways = inlined ? Ways{} : offered();
+    const Way way = ways.common == 0 ? kThroughSlots : Way(std::countr_zero(ways.common));
+    if (way == kThroughSlots && first.in_one_round()) {
+        if (ways.any != 0) {  // whoever lends has sent nothing
+            if (const int failed = prepared(first, false)) return withdrawn(no_memory("slots and scratch", failed), lies);
+        } else if (!sure) {
+            open_round(plan, first.geometry, calls_);  // without an input there is nothing to send
+        }
+    }
     const Candidate& chosen = candidates[way];
     if (way != kThroughSlots)
         if (const int failed = borrow(*chosen.plan)) return withdrawn(no_memory("the arrays of others", failed), lies);
@@ -212,7 +228,8 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     if (threads > 1) threads = team_.grow(threads);
     Past past = Past::kNothing;
     if (touched(chosen, chosen.input, chosen.output) > settings_.cache_bytes) past = Past::kAll;
-    else if (seen.far) past = moves_past(way, seen.most()) ? Past::kAll : Past::kSums;
+    else if (seen.far) past = settings_.worth[way != kThroughSlots].past(seen.most());
+    plan.stored_past_ = past == Past::kNothing ? nullptr : call.output;
     if constexpr (watched) {
         event->plan = chosen.plan->author_;
         event->agreed = settings_.recorder->clock.ticks();
@@ -274,7 +291,8 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
 }
 
 // What there is to look at. Nobody looks where no plan has a result that would be stored past the caches, nor at an output
-// that a look would give a page of zeroes.
+// that a look would give a page of zeroes, nor at one that is in no cache only because it was stored so: in a loop on one
+// array, that would go on for ever.
 Look Communicator::look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays], const Places& lies) const {
     Look found;
     const auto bytes = [&](Place place, u64 blocks) {
@@ -283,35 +301,38 @@ Look Communicator::look(const Plan& plan, const Call& call, const Candidate (&ca
     if (call.input != nullptr) found.input = {call.input, bytes(kInput, plan.header().input_blocks)};
     if (call.output != nullptr) found.output = {call.output, bytes(kOutput, plan.header().output_blocks)};
     found.lent = lies.ways != 0;
+    found.past = call.output != nullptr && call.output == plan.stored_past_;
+    const bool nothing_else = found.past && (call.input == nullptr || call.input == call.output);
     for (const Way way : {kThroughSlots, kInPlace, kApart}) {
-        if (candidates[way].plan == nullptr || call.fresh) continue;
-        const PlanView& view = candidates[way].plan->view_;
-        if (view.has_last_sum || (view.has_last && moves_past(way, found.most()))) found.is_far = settings_.is_far;
+        const Candidate& candidate = candidates[way];
+        if (candidate.plan == nullptr || candidate.in_one_round() || call.fresh || nothing_else) continue;
+        const PlanView& view = candidate.plan->view_;
+        const Past past = settings_.worth[way != kThroughSlots].past(found.most());
+        if ((past == Past::kAll && view.has_last) || (past == Past::kSums && view.has_last_sum)) found.is_far = settings_.is_far;
     }
     return found;
 }
 
 // Settles a candidate and sees to memory. Returns 0 or an errno.
-int Communicator::prepare(Candidate& candidate, const Call& call, u64 n, u32 type, u64 tile) {
-    const bool pairwise = call.units != nullptr && !call.units->digest;
-    candidate.kernel = candidate.plan->combines() ? kernels().reduce[type][call.op] : kernels().move;
+int Communicator::prepare(Candidate& candidate, u32 op, u64 n, u32 type, u64 tile, bool in_one_round) {
+    candidate.kernel = candidate.plan->combines() ? kernels().reduce[type][op] : kernels().move;
     Plan::Latest& latest = candidate.plan->latest_;
-    if (latest.n == n && latest.type == type && latest.tile == tile && latest.pairwise == pairwise) {
+    if (latest.n == n && latest.type == type && latest.tile == tile && latest.in_one_round == in_one_round) {
         static_cast<Settled&>(candidate) = latest.settled;
     } else {
-        settle(candidate, n, type, tile, pairwise);
-        latest = {n, tile, type, pairwise, static_cast<const Settled&>(candidate)};
+        settle(candidate, n, type, tile, in_one_round);
+        latest = {n, tile, type, in_one_round, static_cast<const Settled&>(candidate)};
     }
     return reserve(candidate);
 }
 
-void Communicator::settle(Candidate& candidate, u64 n, u32 type, u64 tile, bool pairwise) const {
+void Communicator::settle(Candidate& candidate, u64 n, u32 type, u64 tile, bool in_one_round) const {
     const PlanHeader& h = candidate.plan->header();
     const u64 widest = std::max(h.widest, 1u);
     Geometry& geometry = candidate.geometry;
     candidate.slots = std::bit_ceil(h.slots > settings_.slots ? h.slots : settings_.slots);
     geometry = cut(n, type_bytes(type), h.chunks, widest, kEager, tile);
-    const bool one = h.eager != 0 && geometry.tiles == 1 && h.eager * geometry.tile <= kEager && !pairwise;
+    const bool one = h.eager != 0 && geometry.tiles == 1 && h.eager * geometry.tile <= kEager && in_one_round;
     candidate.rounds = one ? Rounds::kOne : h.two_rounds != 0 ? Rounds::kTwo : Rounds::kMany;
     if (!one)
         geometry = cut(n, type_bytes(type), h.chunks, widest, most_of_slot(h, candidate.slots), tile, h.work, h.depth);
@@ -336,10 +357,13 @@ Places Communicator::places(const Candidate (&candidates)[kWays]) const {
     return found;
 }
 
-// The way that all ranks can go; `ways`: those of this one.
-Way Communicator::choose(u64 ways) const {
-    for (u32 r = 0; r < size_ && ways != 0; ++r) ways &= said(r).places.ways;
-    return ways == 0 ? kThroughSlots : Way(std::countr_zero(ways));
+Ways Communicator::offered() const {
+    Ways found{~u64(0), 0};
+    for (u32 r = 0; r < size_; ++r) {
+        found.common &= said(r).places.ways;
+        found.any |= said(r).places.ways;
+    }
+    return found;
 }
 
 // Finds the buffers of others that this rank reads or writes. Returns 0 or an errno.

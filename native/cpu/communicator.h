@@ -44,7 +44,7 @@ class Plan {
     struct Latest {  // what was settled last, and for what
         u64 n = 0, tile = 0;
         u32 type = ~0u;
-        bool pairwise = false;
+        bool in_one_round = false;
         Settled settled;
     };
 
@@ -59,6 +59,7 @@ class Plan {
     std::vector<Cursor> cursors_;
     std::vector<char*> pointers_;  // for each thread
     Latest latest_;
+    const char* stored_past_ = nullptr;  // the output of the latest call, if results were stored past the caches
 };
 
 // Units of lengths of their own. `bounds`: of those of the input and of the output, in bytes (interpreter.h). `digest`
@@ -73,6 +74,11 @@ struct Units {
 // How a call can go: through slots, or with messages in buffers that lie in the arenas of all ranks, where every rank
 // works in place, or has its input and its output apart.
 enum Way : u32 { kThroughSlots = 0, kInPlace = 1, kApart = 2, kWays = 3 };
+
+// Sets of ways, a bit for each: those that all ranks of a call offer, and those that some do.
+struct Ways {
+    u64 common = 0, any = 0;
+};
 
 // What a call can do instead, if all ranks can: the plans for buffers in this rank's arena, by way, null where they do
 // not lie so; and these buffers. A plan that lends is offered for itself.
@@ -136,7 +142,8 @@ struct Settings {
     u32 threads = 1;                 // that share the thread blocks of a call
     u64 team_bytes = 1 << 20;        // of its larger buffer, from which on they do: less is not worth waking them
     u64 cache_bytes = ~u64(0);       // of all ranks together: a call that touches more stores results past the caches
-    bool (*is_far)(const char*) = nullptr;  // whether a byte is in no near cache: a call all of whose are does so too
+    bool (*is_far)(const char*) = nullptr;  // whether a byte is in no near cache: a call all of whose are does so too,
+    Worth worth[2] = {processor().slots, processor().lent};  // if it is worth it: through slots, or not
     u64 first = 0;                   // the number of calls so far; tests begin near where it wraps
     void (*patient)() = nullptr;     // called when a thread has spun in vain, before it yields or sleeps
     Recorder* recorder = nullptr;    // of what this rank does; outlives the communicator
@@ -152,11 +159,12 @@ struct Candidate : Settled {
 
 // What a rank does while it waits for others to enter: it looks at its buffers, with `is_far`, if that is not null. Where
 // all are `far`, in no cache near its core, results soon would be too: they are better stored past the caches, and what
-// they are stored over need not be fetched. Else it asks for the first of an output that it has not `lent`.
+// they are stored over need not be fetched. It does not look at an output that is `past` already, which is as far as that
+// has put it. Else it asks for the first of an output that it has not `lent`.
 struct Look {
     std::span<const char> input, output;
     bool (*is_far)(const char*) = nullptr;
-    bool lent = false, far = false;
+    bool lent = false, past = false, far = false;
     u64 most() const { return std::max(input.size(), output.size()); }
     void at_buffers();
 };
@@ -178,9 +186,8 @@ class Communicator {
 
     Outcome run(Plan& plan, const Call& call);
 
-    // Settles how a candidate runs on n elements a unit, `tile` as in Call; where units are pairwise, no call is in one
-    // round.
-    void settle(Candidate& candidate, u64 n, u32 type, u64 tile, bool pairwise) const;
+    // Settles how a candidate runs on n elements a unit, `tile` as in Call; `in_one_round`: that too, if it can.
+    void settle(Candidate& candidate, u64 n, u32 type, u64 tile, bool in_one_round) const;
     // Of one that is settled: the bytes that it touches on all ranks (YHCCL, section 4: the working set), if each has
     // the buffers that this one has, and how many threads it would take.
     u64 touched(const Candidate& candidate, bool input, bool output) const;
@@ -221,9 +228,9 @@ class Communicator {
     Outcome enter(const Terms& mine, const std::string& text, u64 author, const Places* places = nullptr,
                   Look* look = nullptr);
     Look look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays], const Places& lies) const;
-    int prepare(Candidate& candidate, const Call& call, u64 n, u32 type, u64 tile);
+    int prepare(Candidate& candidate, u32 op, u64 n, u32 type, u64 tile, bool in_one_round);
     Places places(const Candidate (&candidates)[kWays]) const;
-    Way choose(u64 ways) const;
+    Ways offered() const;
     int borrow(const Plan& plan);
     Outcome await_readers(Execution<Cpu>& running);
     Outcome await_partners(const Plan& plan, const Execution<Cpu>& running);

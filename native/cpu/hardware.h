@@ -56,19 +56,49 @@
 
 namespace hocket {
 
+// Which of the results that may be stored past the caches are: none; sums all of whose destinations may, since copies, and
+// what is stored block by block, have other means to store a line without fetching it (kernels.cpp); all.
+enum class Past : u32 { kNothing = 0, kSums = 1, kAll = 2 };
+
+// From how many bytes of a rank's larger buffer on it pays to store past the caches, where the buffers are in none.
+struct Worth {
+    u64 sums, copies;
+    Past past(u64 bytes) const { return bytes >= copies ? Past::kAll : bytes >= sums ? Past::kSums : Past::kNothing; }
+};
+
+// What was measured on a kind of processor.
+struct Processor {
+    u64 near;            // ticks: loading a byte takes longer only if it is in no cache near the core
+    Worth slots, lent;  // by where messages lie
+};
+constexpr u64 kNever = ~u64(0);
+
+// In a virtual machine on Zen 5, the caches of the core took 50 to 80 ticks, the shared one up to 105 (in the median, 156
+// where it is full), memory from 390 on. Long copies store lines without fetching them.
+constexpr Processor kZen{150, {256 << 10, kNever}, {256 << 10, 2 << 20}};
+// On Granite Rapids, 44 to 60, 120 to 170, and from 200 on. They fetch them.
+constexpr Processor kIntel{200, {64 << 10, 64 << 10}, {64 << 10, 64 << 10}};
+
+// That of this process. Others are taken to be like Zen.
+inline const Processor& processor() {
+#if defined(__x86_64__)
+    static const bool is_intel = __builtin_cpu_is("intel");
+    return is_intel ? kIntel : kZen;
+#else
+    return kZen;
+#endif
+}
+
 // Whether a byte is in no cache near this core, to go by how long it takes to load it. Never, where no clock is as fine.
 // Another rank may be storing there: the value is not used.
 inline bool is_far(const char* at) {
 #if defined(__SSE2__)
-    // Ticks, 40 to 75 ns. On Zen 5 in a virtual machine the caches of the core took 50 to 80, the shared one up to 105 (in
-    // the median, 156 where it is full), memory from 390 on.
-    constexpr u64 kNear = 150;
     __builtin_ia32_lfence();
     const u64 begin = __builtin_ia32_rdtsc();
     __builtin_ia32_lfence();
     (void)*static_cast<const volatile char*>(at);
     __builtin_ia32_lfence();
-    return __builtin_ia32_rdtsc() - begin > kNear;
+    return __builtin_ia32_rdtsc() - begin > processor().near;
 #else
     (void)at;
     return false;
@@ -80,10 +110,6 @@ struct Traffic {
     u64 loaded;
     u64 stored;
 };
-
-// Which of the results that may be stored past the caches are: none; sums all of whose destinations may, since copies, and
-// what is stored block by block, have other means to store a line without fetching it (kernels.cpp); all.
-enum class Past : u32 { kNothing = 0, kSums = 1, kAll = 2 };
 
 struct Cpu {
     Kernel kernel;

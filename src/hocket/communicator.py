@@ -21,10 +21,10 @@ from hocket.program import Contract
 from hocket.runtime import launch
 from hocket.runtime.bootstrap import meet
 from hocket.runtime.counts import Counts
-from hocket.runtime.execution import EAGER, Endpoint, Lending, brief
+from hocket.runtime.execution import Endpoint, Lending, brief
 from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.stores import Store
-from hocket.tuning import NAMED, Call, Choice, choose, lending_program
+from hocket.tuning import NAMED, Call, Choice, choose, lending_program, lends
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Result = TypeVar("Result")
@@ -518,11 +518,12 @@ class Communicator:
                 rows = roles.counts(counts, self.rank)
                 x, out = rows.arrays(x, out)
                 count = rows.bytes(x, out)
-            choice = self._choice(name, count, root, reproducible, uneven=counts is not None)
+            call = self._described(name, count, root, reproducible, uneven=counts is not None)
+            choice = choose(call)
             schedule, tile = self._default(choice), choice.line.tile
         except Exception as error:
             self._endpoint.refuse(error, async_)
-        lending = None if counts is not None else self._lending(choice, count)
+        lending = self._lending(call, choice)
         if async_:
             return self._endpoint.start(schedule, x, out, op, tile, rows, lending)
         return self._endpoint.run(schedule, x, out, op, tile, rows, lending, key)
@@ -534,13 +535,13 @@ class Communicator:
         kind, is_root = _KINDS[name], rank == self.rank
         return _Roles(kind, self.size, kind.reads or is_root, kind.writes or is_root)
 
-    def _choice(
+    def _described(
         self, name: str, size: int | None, root: int, reproducible: Contract | None, uneven: bool = False
-    ) -> Choice:
+    ) -> Call:
         endpoint = self._endpoint
         at = operator.index(root)
-        return choose(
-            Call(name, self.size, size, at, reproducible, endpoint.threads, endpoint.sockets, endpoint.crowded, uneven)
+        return Call(
+            name, self.size, size, at, reproducible, endpoint.threads, endpoint.sockets, endpoint.crowded, uneven
         )
 
     def _default(self, choice: Choice) -> Schedule:
@@ -551,9 +552,9 @@ class Communicator:
             self._defaults[choice] = found
         return found
 
-    def _lending(self, choice: Choice, size: int | None) -> Lending | None:
+    def _lending(self, call: Call, choice: Choice) -> Lending | None:
         """What replaces a default schedule where the arrays of all ranks lie in their arenas."""
-        return partial(self._lent_default, choice) if size is not None and size > EAGER and self.size > 1 else None
+        return partial(self._lent_default, choice) if lends(call) else None
 
     def _lent_default(self, choice: Choice, inplace: bool) -> Schedule | None:
         name, root, reproducible = choice.line.collective, choice.root, choice.reproducible
@@ -580,8 +581,9 @@ class Communicator:
         if not isinstance(nbytes, int) or nbytes < 0:
             raise InvalidArgument(f"nbytes must be a number of bytes, not {nbytes!r}", caller())
         self._roles(name, root)
-        choice = self._choice(name, nbytes, root, reproducible)
-        return explain(self._endpoint, choice, self._default(choice), self._lending(choice, nbytes), nbytes)
+        call = self._described(name, nbytes, root, reproducible)
+        choice = choose(call)
+        return explain(self._endpoint, choice, self._default(choice), self._lending(call, choice), nbytes)
 
     @overload
     def empty(self, shape: int | Sequence[int], dtype: type[Scalar] | np.dtype[Scalar]) -> NDArray[Scalar]: ...

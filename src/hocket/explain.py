@@ -127,7 +127,7 @@ def explain(endpoint: Endpoint, choice: Choice, schedule: Schedule, lending: Len
     apart = any(x != y for r, (x, y) in enumerate(sizes) if collective.alias(r) is not None)
     moved = sum(traffic(schedule, n, _ITEM, apart=apart, tile=choice.line.tile), Traffic())
     shared = []
-    if lending is not None and not settled.one_round:
+    if lending is not None:
         for inplace in (True, False):
             lent = lending(inplace)
             if lent is not None:

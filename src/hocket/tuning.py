@@ -50,6 +50,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hocket.algorithms import all_pairs, chain, direct, knomial, movement_avoiding, recursive_halving, ring
+from hocket.ir.messages import EAGER_BYTES
 from hocket.program import Contract, Program
 
 _BLOCKWISE = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
@@ -193,6 +194,22 @@ _LENDING: dict[str, Callable[[int, int, bool], Program | None]] = {
     "scatter": lambda p, root, inplace: direct.scatter(p, root, inplace=inplace),
 }
 """Where ranks reach each other's arrays, by whether they are in place: what moves least is direct."""
+
+
+_LENT_FROM = {"all_reduce": 8 << 10} | dict.fromkeys(("reduce_scatter", "all_to_all", "broadcast", "reduce"), 4 << 10)
+"""Bytes that a rank sends, from which on it pays not to send them."""
+
+
+def lends(call: Call) -> bool:
+    """Whether a call takes a lending program where it can: the others are faster in one round, or have counts."""
+    if call.size is None or call.ranks == 1 or call.uneven:
+        return False
+    block = -(-call.size // call.ranks)
+    sent = call.size
+    if call.name in _BLOCKWISE:  # equal messages of a rank are one
+        sent = block if call.name in {"all_gather", "gather"} else call.size - block
+    in_one_round = EAGER_BYTES + 1
+    return sent >= (in_one_round if call.crowded else _LENT_FROM.get(call.name, in_one_round))
 
 
 def is_small(name: str, ranks: int, size: int) -> bool:

@@ -396,7 +396,21 @@ void teams() {
 }
 
 // Everyone sends its buffer to everyone and adds up what it gets: in one round as long as the buffer is small, inlined
-// where it is tiny, and over slots otherwise. The result lies in the input, whose first value may come from elsewhere.
+// where it is tiny, and over slots otherwise. The result lies in the input.
+std::vector<u32> exchanged(u32 rank, u32 ranks) {
+    Writer writer(rank, ranks, 1, 0, 1);
+    writer.one_round();
+    writer.block();
+    std::vector<Operand> all;
+    for (u32 r = 0; r < ranks; ++r) {
+        all.push_back(r == rank ? Operand{kInput, 0} : Operand{kReceive, r});
+        if (r != rank) writer.step({{kInput, 0}}, {{kSend, r}});
+    }
+    writer.step(all, {{kInput, 0}});
+    return writer.words();
+}
+
+// The first value of the input may come from elsewhere.
 void rounds_of(u32 ranks, u64 first, u32 threads) {
     World world(ranks, first);
     on_threads(ranks, [&](u32 rank) {
@@ -406,16 +420,7 @@ void rounds_of(u32 ranks, u64 first, u32 threads) {
         mine.threads = threads;
         mine.team_bytes = 0;
         Communicator communicator(rank, ranks, memory, {}, mine);
-        Writer writer(rank, ranks, 1, 0, 1);
-        writer.one_round();
-        writer.block();
-        std::vector<Operand> all;
-        for (u32 r = 0; r < ranks; ++r) {
-            all.push_back(r == rank ? Operand{kInput, 0} : Operand{kReceive, r});
-            if (r != rank) writer.step({{kInput, 0}}, {{kSend, r}});
-        }
-        writer.step(all, {{kInput, 0}});
-        Plan plan(communicator, writer.words(), 6, "one round");
+        Plan plan(communicator, exchanged(rank, ranks), 6, "one round");
         for (int round = 0; round < 120; ++round) {
             const u64 n = round % 7 == 6 ? 5000 : u64(round * 37 % 401) % (round % 2 ? 13 : 4000);
             std::vector<int> data(n), before(n);
@@ -461,7 +466,8 @@ std::vector<u32> direct(u32 rank, u32 ranks, bool inplace, bool two_rounds) {
     return writer.words();
 }
 
-// Buffers lie in the arenas of all ranks, in place, apart, or the one here and the other there; or of some only.
+// Buffers lie in the arenas of all ranks, in place, apart, or the one here and the other there; or of some only. Else
+// messages take slots, or one round where they are small and nobody lends.
 void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds) {
     constexpr u64 kMost = World::kLent / 16;  // elements
     World world(ranks, first);
@@ -473,25 +479,29 @@ void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds) {
         mine.team_bytes = mine.cache_bytes = 0;
         Communicator communicator(rank, ranks, memory, {}, mine);
         Plan slots(communicator, ring(rank, ranks, 2, true), 1, "ring");
+        Plan small(communicator, exchanged(rank, ranks), 6, "one round");
         Plan inplace(communicator, direct(rank, ranks, true, two_rounds), 2, "in place");
         Plan apart(communicator, direct(rank, ranks, false, two_rounds), 3, "apart");
         int* const input = reinterpret_cast<int*>(world.arena(rank));
         int* const output = input + kMost;
-        for (int round = 0; round < 60; ++round) {
-            const u64 n = u64(round * 397) % kMost;
+        for (int round = 0; round < 120; ++round) {
+            const bool exchanges = round % 4 > 1;
+            const u64 n = round % 8 == 7 ? u64(round) % 13 : u64(round * 397) % kMost;
             for (u64 i = 0; i < n; ++i) input[i] = int(i * 7 + rank * 1000 + u64(round));
             char* const x = reinterpret_cast<char*>(input);
             char* const out = reinterpret_cast<char*>(output);
-            const bool in = round % 5 == 0 || (round % 5 == 1 && rank != 0), none = round % 5 == 2 && rank == 1;
+            const bool in = round % 5 == 0 || (round % 5 == 1 && rank != 0);
+            const bool none = (round % 5 == 2 && rank == 1) || round % 15 == 14;
             Offer offer{{nullptr, in ? &inplace : nullptr, in ? nullptr : &apart}, x, in ? nullptr : out};
             if (none) offer = {};
-            // A ring knows no other way than in place.
+            // These know no other way than in place.
             std::vector<int> own(input, input + n);
             char* const at = in ? x : reinterpret_cast<char*>(own.data());
             const Outcome outcome = communicator.run(
-                slots, {at, nullptr, nullptr, nullptr, 0, n, round % 2 ? 64u : 0u, type_named("int32"), 0, true, nullptr, &offer});
+                exchanges ? small : slots, {at, nullptr, nullptr, nullptr, 0, n, round % 2 ? 64u : 0u, type_named("int32"), 0, true, nullptr, &offer});
             CHECK(outcome.fault == Fault::kNone);
-            CHECK(outcome.way == (round % 5 == 0 ? kInPlace : round % 5 > 2 ? kApart : kThroughSlots));
+            const bool lends = round % 15 != 14 && !(exchanges && n * sizeof(int) <= kInlined);
+            CHECK(outcome.way == (!lends ? kThroughSlots : round % 5 == 0 ? kInPlace : round % 5 > 2 ? kApart : kThroughSlots));
             const int* result = outcome.way == kApart ? output : reinterpret_cast<int*>(at);
             for (u64 i = 0; i < n; ++i)
                 CHECK(result[i] == int(ranks * (i * 7 + u64(round)) + 1000 * (ranks * (ranks - 1) / 2)));
@@ -877,8 +887,8 @@ bool asked(const char* at) {
     return !near_from_now_on;
 }
 
-// A rank looks at its own buffers only, at none that is short or fresh, and at no more once one is near. What is far is
-// stored past the caches: sums from 256 KB on, copies not, through slots.
+// A rank looks at its own buffers only, at none that is short or fresh, nor at an output that the call before has stored
+// past the caches, and at no more once one is near. What is far is stored past the caches.
 void looks_at_buffers() {
     World world(1);
     ThreadMemory memory(world);
@@ -886,6 +896,7 @@ void looks_at_buffers() {
     Recorder recorder(1, 64, 64);
     mine.recorder = &recorder;
     mine.is_far = asked;
+    mine.worth[0] = {.sums = 256 << 10, .copies = 512 << 10};
     Communicator communicator(0, 1, memory, {}, mine);
     const auto plan_of = [&](std::vector<Operand> sources, u32 last) {
         Writer writer(0, 1, 1, 0, 1);
@@ -893,29 +904,41 @@ void looks_at_buffers() {
         writer.step(sources, {{kOutput, 0}}, {}, last);
         return std::make_unique<Plan>(communicator, writer.words(), 1, "alone");
     };
-    const auto spares = plan_of({{kInput, 0}, {kInput, 0}}, 1), reads_again = plan_of({{kInput, 0}}, 0);
+    const auto sums = plan_of({{kInput, 0}, {kInput, 0}}, 1), copies = plan_of({{kInput, 0}}, 1);
+    const auto reads_again = plan_of({{kInput, 0}}, 0);
     constexpr u64 kLong = (256 << 10) / sizeof(float);
-    std::vector<float> input(kLong, 1), output(kLong);
-    const auto looks = [&](Plan& plan, u64 n, bool near, bool fresh) {
+    std::vector<float> input(2 * kLong, 1), output(2 * kLong);
+    Past past = Past::kNothing;
+    const auto looks_into = [&](Plan& plan, u64 n, bool near, bool fresh, float* to) {
         looked_at.clear();
         near_from_now_on = near;
         char* const x = reinterpret_cast<char*>(input.data());
-        char* const out = reinterpret_cast<char*>(output.data());
+        char* const out = reinterpret_cast<char*>(to);
         Call call{x, out, nullptr, nullptr, 0, n, 0, type_named("float32"), 0, true};
         call.fresh = fresh;
         CHECK(communicator.run(plan, call).fault == Fault::kNone);
         for (const char* at : looked_at)
             CHECK((at >= x && at < x + n * sizeof(float)) || (at >= out && at < out + n * sizeof(float)));
-        CHECK(recorder.calls.events().back().past == u32(looked_at.size() == 4 ? Past::kSums : Past::kNothing));
+        past = Past(recorder.calls.events().back().past);
         return looked_at.size();
     };
-    CHECK(looks(*spares, kLong, false, false) == 4);
-    for (const float value : output) CHECK(value == 2);
-    CHECK(looks(*spares, kLong, true, false) == 1);
-    CHECK(looks(*spares, kLong, false, true) == 0);
-    CHECK(looks(*spares, kLong - 1, false, false) == 0);
-    CHECK(looks(*spares, 0, false, false) == 0);
-    CHECK(looks(*reads_again, kLong, false, false) == 0);
+    const auto looks = [&](Plan& plan, u64 n, bool near, bool fresh) {
+        return looks_into(plan, n, near, fresh, output.data());
+    };
+    CHECK(looks(*sums, kLong, false, false) == 4 && past == Past::kSums);
+    for (u64 i = 0; i < kLong; ++i) CHECK(output[i] == 2);
+    CHECK(looks(*sums, kLong, false, false) == 2 && past == Past::kSums);  // the output is far for that alone
+    CHECK(looks(*sums, kLong, true, false) == 1 && past == Past::kNothing);
+    CHECK(looks(*sums, kLong, false, false) == 4 && past == Past::kSums);
+    CHECK(looks_into(*sums, kLong, false, false, output.data() + kLong) == 4 && past == Past::kSums);
+    CHECK(looks_into(*sums, kLong, false, false, input.data()) == 4 && past == Past::kSums);  // in place
+    CHECK(looks_into(*sums, kLong, false, false, input.data()) == 0 && past == Past::kNothing);
+    CHECK(looks(*sums, kLong, false, true) == 0 && past == Past::kNothing);
+    CHECK(looks(*sums, kLong - 1, false, false) == 0 && past == Past::kNothing);
+    CHECK(looks(*sums, 0, false, false) == 0 && past == Past::kNothing);
+    CHECK(looks(*copies, 2 * kLong, false, false) == 4 && past == Past::kAll);
+    CHECK(looks(*copies, 2 * kLong - 1, false, false) == 0 && past == Past::kNothing);
+    CHECK(looks(*reads_again, 2 * kLong, false, false) == 0 && past == Past::kNothing);
     std::puts("a look at the buffers: inside of them, and not for nothing");
 }
 

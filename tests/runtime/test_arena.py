@@ -36,9 +36,9 @@ from hocket.errors import (
 )
 from hocket.ir.messages import two_rounds
 from hocket.runtime import arena, segments
-from hocket.runtime.execution import EAGER, Endpoint
+from hocket.runtime.execution import Endpoint
 from hocket.runtime.plan import lower
-from hocket.tuning import NAMED, lending_program
+from hocket.tuning import NAMED, Call, lending_program, lends
 from tests.property.programs import random_case
 from tests.runtime.cases import PAIRS, Run, check, data
 from tests.runtime.test_known import long_way
@@ -255,7 +255,7 @@ def every_collective(comm: Communicator, sizes: list[int], file: bool) -> None:
                 call(comm, name, n, root, forms, lent)  # type: ignore[arg-type]
             alone = name in ("broadcast", "reduce", "gather", "scatter")  # only the root has both arrays
             blocks = 1 if name in ("all_reduce", "broadcast", "reduce") else p
-            large = 4 * n * blocks > EAGER and p > 1
+            large = lends(Call(name, p, 4 * n * blocks, crowded=comm._endpoint.crowded))
             way = 2 if forms == "a" or (alone and forms[root % len(forms)] == "a") else 1
             some = forms == "ia" and not alone and p > 1
             here = 0 if not large or some or (name == "all_to_all" and way == 1) else way
@@ -268,7 +268,7 @@ def every_collective(comm: Communicator, sizes: list[int], file: bool) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
 def test_every_collective_in_every_form(ranks: int) -> None:
-    hocket.spawn(every_collective, ranks, ([1, 501, 20_011] if ranks < 5 else [5_003], False))
+    hocket.spawn(every_collective, ranks, ([1, 501, 2_503, 20_011] if ranks < 5 else [5_003], False))
 
 
 def test_every_collective_in_files() -> None:

@@ -69,9 +69,6 @@ class _Prepared:
     uneven: bool = False
 
 
-EAGER: int = _native.EAGER
-"""Bytes of a rank's messages up to which a call can take one round, which nothing is faster than."""
-
 Lending = Callable[[bool], Schedule | None]
 """The schedule, if any, of a call whose arrays lie in the arenas of all ranks: in place (True), or apart."""
 
