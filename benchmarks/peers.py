@@ -14,7 +14,9 @@ libraries take turns, and a table has the median over launches. Results are chec
 A ratio is hocket's time to that of the MPI which is fastest in that cell: the geometric mean over launches, launch i of
 one to launch i of the other, with a 95 % interval (Student's t of the logarithms). "*": wholly above 1.05. "floor":
 how much of the time would be enough to read every input and write every output once, at the bandwidth of a copy with
-non-temporal stores by all cores in this run; what stays in a cache can beat it.
+non-temporal stores by all cores in this run; what stays in a cache can beat it. "bare", on two ranks, is no library: a
+function of Python that waits for the other rank, does its half on both ranks' shared buffers and waits again, without
+a look at anything; that is as fast as a library could be.
 
 Exits with 1 if hocket is missing or anything was wrong.
 """
@@ -29,6 +31,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import venv
 from collections.abc import Iterator, Sequence
@@ -68,7 +71,7 @@ class Contender:
 
     @property
     def is_ours(self) -> bool:
-        return not self.requirements
+        return self.library.startswith("hocket")
 
     @property
     def is_mpi(self) -> bool:
@@ -76,7 +79,7 @@ class Contender:
 
     def interpreter(self, cache: Path) -> Path:
         """The Python that has the library; its environment is made where there is none yet. Raises Missing."""
-        if self.is_ours:
+        if not self.requirements:
             return Path(sys.executable)
         place = cache / self.name
         python, ready = place / "bin" / "python", place / "ready"
@@ -103,12 +106,14 @@ class Contender:
 CONTENDERS = (
     Contender("hocket", "hocket", (), "#D55E00"),
     Contender("hocket, shared buffers", "hocket-shared", (), "#F0A35E"),
+    Contender("bare", "bare", (), "#000000"),
     Contender("openmpi", "mpi", ("openmpi", "mpi4py"), "#0072B2"),
     Contender("mpich", "mpi", ("mpich", "mpi4py"), "#009E73"),
     Contender("impi-rt", "mpi", ("impi-rt", "mpi4py"), "#CC79A7"),
     Contender("gloo", "gloo", ("torch==2.13.0",), "#999999"),
 )
 OURS = tuple(contender.name for contender in CONTENDERS if contender.is_ours)
+COMPARED = (*OURS, "bare")
 MPIS = tuple(contender.name for contender in CONTENDERS if contender.is_mpi)
 
 
@@ -157,6 +162,7 @@ def cache_bytes() -> int:
 def build(source: Path, target: Path) -> None:
     """The shared library of peers_native.cpp. Raises Missing."""
     flags = ["-std=c++17", "-O3", "-march=native", "-fno-tree-loop-distribute-patterns", "-shared", "-fPIC"]
+    flags.append(f"-I{sysconfig.get_path('include')}")
     run([os.environ.get("CXX", "c++"), *flags, "-o", str(target), str(source)], 300)
 
 
@@ -278,7 +284,7 @@ class Row:
 
     def as_json(self) -> dict[str, object]:
         mpi = self.fastest_mpi()
-        ratios = {name: self.ratio(name, mpi) for name in OURS}
+        ratios = {name: self.ratio(name, mpi) for name in COMPARED}
         return {
             "collective": self.collective,
             "regime": self.regime,
@@ -324,7 +330,7 @@ def show(value: float) -> str:
 
 
 def show_speedups(found: Sequence[Row]) -> None:
-    for ours in OURS:
+    for ours in COMPARED:
         said = []
         for name, theirs in (("the fastest MPI", None), ("gloo", "gloo")):
             times = speedup(found, ours, theirs)
@@ -337,13 +343,15 @@ def show_speedups(found: Sequence[Row]) -> None:
 def show_rows(found: Sequence[Row], names: Sequence[str], ranks: int) -> None:
     """A table of one collective in one regime."""
     print(f"\n{found[0].collective}, {ranks} ranks, {found[0].regime}: median us, p95 us, floor")
-    print(f"{'bytes':>10}" + "".join(f"{name:>25}" for name in names) + "".join(f"{n + ' / MPI':>29}" for n in OURS))
+    print(
+        f"{'bytes':>10}" + "".join(f"{name:>25}" for name in names) + "".join(f"{n + ' / MPI':>29}" for n in COMPARED)
+    )
     for row in found:
         line = f"{row.bytes:10}"
         for name in names:
             share = f"{row.floor / row.median(name):.0%}"
             line += f"{show(row.median(name)):>10}{show(row.p95(name)):>10}{share:>5}"
-        line += "".join(f"{row.ratio(ours, row.fastest_mpi()) or ''!s:>29}" for ours in OURS)
+        line += "".join(f"{row.ratio(ours, row.fastest_mpi()) or ''!s:>29}" for ours in COMPARED)
         print(line + f"  {row.fastest_mpi() or ''}", flush=True)
         for name, count in row.wrong.items():
             print(f"{name}: {count} WRONG elements")
@@ -430,7 +438,7 @@ class Report:
             | {against: speedup([row for row in found if row.regime == regime], ours, name)}
             for collective, found in self.tables.items()
             for regime in REGIMES
-            for ours in OURS
+            for ours in COMPARED
             for against, name in (("fastest_mpi", None), ("gloo", "gloo"))
         ]
         return {

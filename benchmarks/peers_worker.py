@@ -93,6 +93,7 @@ class Library:
 
     rank: int
     version: str
+    cold = False  # whether the calls to come are on buffers that no cache holds
 
     def empty(self, elements: int) -> Array:
         """Memory of the kind that this contender's buffers are made of."""
@@ -218,9 +219,137 @@ class Gloo(Library):
         self.dist.destroy_process_group()
 
 
+class Part(ctypes.Structure):
+    """As in peers_native.cpp."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in ("a", "b", "to", "also")] + [("elements", ctypes.c_size_t)]
+
+
+class Call(ctypes.Structure):
+    """As in peers_native.cpp."""
+
+    _fields_ = [
+        ("mine", ctypes.c_void_p),
+        ("theirs", ctypes.c_void_p),
+        ("message", ctypes.c_void_p),
+        ("boxes", ctypes.c_void_p * 2),
+        ("elements", ctypes.c_size_t),
+        ("parts", Part * 2 * 2),
+        ("past", ctypes.c_bool),
+    ]
+
+
+class Bare(HocketShared):
+    """No library: the least that two cores must do, from a function of Python that looks at nothing.
+
+    A rank says that it is there, waits for the other, does its half on both ranks' buffers, says that it is done and
+    waits for the other. A short message goes to a place beside, and nobody waits in the end.
+    """
+
+    BOX = 4 << 10  # bytes of a short message
+    PAST = 64 << 10  # bytes of the larger buffer from which on cold calls store past the caches
+    HELD = 16 << 20  # and hot ones
+
+    def __init__(self, comm: Any) -> None:
+        super().__init__(comm)
+        if comm.size > 2:
+            raise ValueError("this is for two ranks")
+        self._native = ctypes.PyDLL(Job(**json.loads(Path(sys.argv[2]).read_text())).native)
+        self._native.bare.restype, self._native.bare.argtypes = ctypes.py_object, (ctypes.POINTER(Call),)
+        self._native.reach.restype = ctypes.c_void_p
+        self._native.reach.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t)
+        self._reached: list[tuple[int, int, int]] = []  # addresses where an array begins and ends, and the other rank's
+        self._calls: list[Call] = []
+        self._desk = aligned(self, (4 * self.BOX) // ITEM)  # lines, then boxes
+        self._desk.fill(0)
+        comm.barrier()
+
+    def empty(self, elements: int) -> Array:
+        array = super().empty(elements)
+        begin, huge = array.ctypes.data, 2 << 20
+        if self.comm.size == 1:
+            self._reached.insert(0, (begin, begin + array.nbytes, begin))
+            return array
+        array.fill(0)
+        with Path("/proc/self/maps").open() as maps:
+            for line in maps:
+                span, _, offset, _, inode = line.split()[:5]
+                low, high = (int(end, 16) for end in span.split("-"))
+                if low <= begin < high:
+                    break
+        files = (link for link in Path("/proc/self/fd").iterdir() if link.exists())
+        file = next(int(link.name) for link in files if link.stat().st_ino == int(inode))
+        mine = np.array([os.getpid(), file, int(offset, 16) + begin - low])
+        process, file, place = self.comm.all_gather(mine)[3 * (1 - self.rank) :][:3].tolist()
+        first = place // huge * huge
+        count = -(-(place + array.nbytes - first) // huge) * huge
+        base = self._native.reach(f"/proc/{process}/fd/{file}".encode(), first, count)
+        if base is None:
+            raise OSError("the other rank's array cannot be mapped")
+        self._reached.insert(0, (begin, begin + array.nbytes, base + place - first))
+        return array
+
+    def _theirs(self, address: int) -> int:
+        return next(other + address - begin for begin, end, other in self._reached if begin <= address < end)
+
+    def bind(self, collective: str, x: Array, out: Array) -> Bound:
+        result = x if collective == "broadcast" else out
+        me, other = self.rank, 1 - self.rank
+        source, target, elements = x.ctypes.data, out.ctypes.data, max(x.size, out.size)
+        desk = self._desk.ctypes.data
+        if self.comm.size == 1:
+            call = Call(desk, desk, source, (desk + self.BOX,) * 2, x.size)
+            self._calls.append(call)
+            return self._native.bare(call), result
+        half, reached = elements // 2, self._theirs(desk)
+        block, size = ITEM * half, ITEM * elements
+        silent = {"broadcast": 1, "reduce": 0}.get(collective) == me
+        call = Call(desk, reached, source, elements=0 if silent else x.size)
+        if size <= self.BOX:
+            for odd in range(2):
+                at = self.BOX * (1 + odd)
+                call.boxes[odd], box = desk + at, reached + at
+                call.parts[odd][0] = {
+                    "all_reduce": Part(source, box, target, None, elements),
+                    "all_gather": Part(source, None, target + me * block, None, half),
+                    "reduce_scatter": Part(source + me * block, box + me * block, target, None, half),
+                    "broadcast": Part(box, None, source, None, elements * me),
+                    "reduce": Part(source, box, target, None, elements * other),
+                    "all_to_all": Part(source + me * block, None, target + me * block, None, half),
+                }[collective]
+                if collective == "all_gather":
+                    call.parts[odd][1] = Part(box, None, target + other * block, None, half)
+                if collective == "all_to_all":
+                    call.parts[odd][1] = Part(box + me * block, None, target + other * block, None, half)
+        else:
+            theirs, result_there = self._theirs(source), self._theirs(target) if out.size else 0
+            mine = me * block
+            parts = {
+                "all_reduce": [Part(source + mine, theirs + mine, target + mine, result_there + mine, half)],
+                "all_gather": [Part(source, None, target + mine, result_there + mine, half)],
+                "reduce_scatter": [Part(source + mine, theirs + mine, target, None, half)],
+                "broadcast": [
+                    Part(theirs, None, source, None, half)
+                    if me
+                    else Part(source + block, None, theirs + block, None, half)
+                ],
+                "reduce": [Part(source + mine, theirs + mine, (result_there if me else target) + mine, None, half)],
+                "all_to_all": [
+                    Part(source + mine, None, target + mine, None, half),
+                    Part(theirs + mine, None, target + other * block, None, half),
+                ],
+            }[collective]
+            for number, part in enumerate(parts):
+                call.parts[0][number] = call.parts[1][number] = part
+            call.past = size >= (self.PAST if self.cold else self.HELD)
+        self._calls.append(call)
+        return self._native.bare(call), result
+
+
 LIBRARIES: dict[str, Callable[[], Library]] = {
     "hocket": Hocket.open,
     "hocket-shared": HocketShared.open,
+    "bare": Bare.open,
     "mpi": Mpi.open,
     "gloo": Gloo.open,
 }
@@ -324,6 +453,7 @@ class Buffers:
     def __init__(self, team: Team, library: Library, size: int, cold: bool) -> None:
         job = team.job
         self._team, self._cold, self._elements, self._next = team, cold, size // ITEM, 0
+        library.cold = cold
         shape = lengths(job.collective, job.ranks, self._elements)
         strides = [max(-(-length // 16) * 16, SPARSE // ITEM) if cold else length for length in shape]
         count = min(4 * job.cache // (max(strides) * ITEM) + 1, job.most) if cold else 1
