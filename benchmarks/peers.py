@@ -45,6 +45,7 @@ from machine import describe, title
 from peers_worker import BLOCKWISE, ITEM, Cell, Job, Result, Team
 
 from hocket.cli.bench import sizes
+from hocket.runtime.caches import MOST_OF_A_PROCESSOR
 
 HERE = Path(__file__).parent
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
@@ -154,9 +155,10 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def cache_bytes() -> int:
-    """Of the last-level cache; 32 MB where the system does not say."""
+    """Of the last-level cache; 32 MB where the system does not say, and no more than there is of it in any machine."""
     found = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
-    return max((int(path.read_text().strip().removesuffix("K")) << 10 for path in found), default=32 << 20)
+    size = max((int(path.read_text().strip().removesuffix("K")) << 10 for path in found), default=32 << 20)
+    return min(size, MOST_OF_A_PROCESSOR * (os.cpu_count() or 1))
 
 
 def build(source: Path, target: Path) -> None:

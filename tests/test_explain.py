@@ -16,7 +16,7 @@ from hocket.errors import InvalidArgument
 from hocket.explain import Explanation
 from hocket.ir.traffic import Traffic
 from hocket.runtime import trace
-from hocket.tuning import NAMED, Call, choose
+from hocket.tuning import NAMED, Call, choose, lends
 
 SIZES = (96, 12 << 10, 3 << 19, 6 << 20)
 
@@ -189,3 +189,23 @@ def test_on_the_command_line() -> None:
     assert found["program"] in shown.output
     for wrong in (["explain", "broadcats"], ["explain", "broadcast", "-n", "2", "--root", "2"]):
         assert CliRunner().invoke(app, wrong).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "least", "crowded"),
+    [
+        ("all_reduce", 2, 8 << 10, (16 << 10) + 1),
+        ("broadcast", 3, 4 << 10, (16 << 10) + 1),
+        ("reduce_scatter", 2, 8 << 10, 2 * (16 << 10) + 2),
+        ("all_to_all", 4, 5462, 21847),
+        ("all_gather", 4, 4 * (16 << 10) + 1, 4 * (16 << 10) + 1),
+    ],
+)
+def test_arrays_are_lent_from_a_size_on(name: str, ranks: int, least: int, crowded: int) -> None:
+    """By what a rank would send otherwise; where ranks share cores, from what does not fit into one round."""
+    for size, full in ((least, False), (crowded, True)):
+        assert lends(Call(name, ranks, size, crowded=full))
+        assert not lends(Call(name, ranks, size - 1, crowded=full))
+        assert not lends(Call(name, ranks, size, crowded=full, uneven=True))
+    assert not lends(Call(name, ranks, None))
+    assert not lends(Call(name, 1, 1 << 30))

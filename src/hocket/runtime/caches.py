@@ -9,7 +9,7 @@ from pathlib import Path
 _FALLBACK = {2: 1 << 20, 3: 32 << 20}
 """Bytes of a cache of the second and the third level, shared by one core and by all, where sysfs does not say."""
 
-_MOST_OF_A_PROCESSOR = 48 << 20
+MOST_OF_A_PROCESSOR = 48 << 20
 """Bytes of a cache of the third level for each processor that shares it; none had more by 2026 (EPYC 7373X). A virtual
 machine may say that it has all that its host has, for two processors of a hundred."""
 
@@ -48,7 +48,7 @@ def _levels(cpus: Path) -> tuple[tuple[int, int], ...]:
             )
             if int(level) in found and kind != "Instruction":
                 sharers = _length(shared)
-                bytes_ = min(int(size[:-1]) * _UNITS[size[-1]], sharers * _MOST_OF_A_PROCESSOR)
+                bytes_ = min(int(size[:-1]) * _UNITS[size[-1]], sharers * MOST_OF_A_PROCESSOR)
                 found[int(level)] = bytes_, max(1, total // sharers)
         except (OSError, ValueError, LookupError):
             continue
