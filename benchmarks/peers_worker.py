@@ -246,7 +246,8 @@ class Bare(HocketShared):
     waits for the other. A short message goes to a place beside, and nobody waits in the end.
     """
 
-    BOX = 4 << 10  # bytes of a short message
+    BOX = 4 << 10  # bytes of a short message at most
+    SHORT = 256  # of one in hot calls, whose arrays are in the caches of both
     PAST = 64 << 10  # bytes of the larger buffer from which on cold calls store past the caches
     HELD = 16 << 20  # and hot ones
 
@@ -305,7 +306,7 @@ class Bare(HocketShared):
         block, size = ITEM * half, ITEM * elements
         silent = {"broadcast": 1, "reduce": 0}.get(collective) == me
         call = Call(desk, reached, source, elements=0 if silent else x.size)
-        if size <= self.BOX:
+        if size <= (self.BOX if self.cold else self.SHORT):
             for odd in range(2):
                 at = self.BOX * (1 + odd)
                 call.boxes[odd], box = desk + at, reached + at
