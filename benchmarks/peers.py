@@ -16,7 +16,7 @@ one to launch i of the other, with a 95 % interval (Student's t of the logarithm
 how much of the time would be enough to read every input and write every output once, at the bandwidth of a copy with
 non-temporal stores by all cores in this run; what stays in a cache can beat it. "bare", on two ranks, is no library: a
 function of Python that waits for the other rank, does its half on both ranks' shared buffers and waits again, without
-a look at anything; that is as fast as a library could be.
+a look at anything: a bound on what a library could do.
 
 Exits with 1 if hocket is missing or anything was wrong.
 """
@@ -488,7 +488,7 @@ def main() -> None:
         launches = Launches(given, sorted(os.sched_getaffinity(0)), cache_bytes(), Path(work))
         pythons = {}
         for contender in CONTENDERS:
-            if contender.name in given.only:
+            if contender.name in given.only and (given.ranks == 2 or contender.name != "bare"):
                 with report.noting(contender, "all"):
                     pythons[contender] = contender.interpreter(given.cache)
         for collective in COLLECTIVES if given.collective == "all" else (given.collective,):

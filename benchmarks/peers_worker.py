@@ -305,7 +305,10 @@ class Bare(HocketShared):
         half, reached = elements // 2, self._theirs(desk)
         block, size = ITEM * half, ITEM * elements
         silent = {"broadcast": 1, "reduce": 0}.get(collective) == me
-        call = Call(desk, reached, source, elements=0 if silent else x.size)
+        blockwise = collective in ("reduce_scatter", "all_to_all")  # the other rank needs only its block
+        call = Call(desk, reached, source + blockwise * other * block, elements=half if blockwise else x.size)
+        if silent:
+            call.elements = 0
         if size <= (self.BOX if self.cold else self.SHORT):
             for odd in range(2):
                 at = self.BOX * (1 + odd)
@@ -313,7 +316,7 @@ class Bare(HocketShared):
                 call.parts[odd][0] = {
                     "all_reduce": Part(source, box, target, None, elements),
                     "all_gather": Part(source, None, target + me * block, None, half),
-                    "reduce_scatter": Part(source + me * block, box + me * block, target, None, half),
+                    "reduce_scatter": Part(source + me * block, box, target, None, half),
                     "broadcast": Part(box, None, source, None, elements * me),
                     "reduce": Part(source, box, target, None, elements * other),
                     "all_to_all": Part(source + me * block, None, target + me * block, None, half),
@@ -321,28 +324,27 @@ class Bare(HocketShared):
                 if collective == "all_gather":
                     call.parts[odd][1] = Part(box, None, target + other * block, None, half)
                 if collective == "all_to_all":
-                    call.parts[odd][1] = Part(box + me * block, None, target + other * block, None, half)
+                    call.parts[odd][1] = Part(box, None, target + other * block, None, half)
         else:
             theirs, result_there = self._theirs(source), self._theirs(target) if out.size else 0
-            mine = me * block
-            parts = {
-                "all_reduce": [Part(source + mine, theirs + mine, target + mine, result_there + mine, half)],
-                "all_gather": [Part(source, None, target + mine, result_there + mine, half)],
-                "reduce_scatter": [Part(source + mine, theirs + mine, target, None, half)],
-                "broadcast": [
-                    Part(theirs, None, source, None, half)
-                    if me
-                    else Part(source + block, None, theirs + block, None, half)
-                ],
-                "reduce": [Part(source + mine, theirs + mine, (result_there if me else target) + mine, None, half)],
-                "all_to_all": [
-                    Part(source + mine, None, target + mine, None, half),
-                    Part(theirs + mine, None, target + other * block, None, half),
-                ],
+            cut = half // 16 * 16  # rank 0 works on what is before, in whole lines
+            mine, count = ITEM * cut * me, elements - cut if me else cut
+            own = me * block
+            call.parts[0][0] = call.parts[1][0] = {
+                "all_reduce": Part(source + mine, theirs + mine, target + mine, result_there + mine, count),
+                "all_gather": Part(source, None, target + own, result_there + own, half),
+                "reduce_scatter": Part(source + own, theirs + own, target, None, half),
+                "broadcast": Part(theirs, None, source, None, cut)
+                if me
+                else Part(source + ITEM * cut, None, theirs + ITEM * cut, None, elements - cut),
+                "reduce": Part(source + mine, theirs + mine, (result_there if me else target) + mine, None, count),
+                "all_to_all": Part(source + own, None, target + own, None, half),
             }[collective]
-            for number, part in enumerate(parts):
-                call.parts[0][number] = call.parts[1][number] = part
-            call.past = size >= (self.PAST if self.cold else self.HELD)
+            if collective == "all_to_all":
+                last = Part(theirs + own, None, target + other * block, None, half)
+                call.parts[0][1] = call.parts[1][1] = last
+            aligned_blocks = collective not in BLOCKWISE or block % 64 == 0
+            call.past = aligned_blocks and size >= (self.PAST if self.cold else self.HELD)
         self._calls.append(call)
         return self._native.bare(call), result
 

@@ -45,6 +45,9 @@ u64 signature(const Terms& terms) {
     return hash;
 }
 
+// Where the result of a call lies.
+const char* result_of(const Call& call) { return call.output != nullptr ? call.output : call.input; }
+
 template <u64 N> void say(char (&text)[N], const std::string& what) {
     const u64 length = what.size() < N ? what.size() : N - 1;
     std::memcpy(text, what.data(), length);
@@ -60,7 +63,7 @@ void Look::at_buffers() {
         if (buffer.size() < 2 * kAside) return true;
         return is_far(&buffer[buffer.size() / 2 - kAside]) && is_far(&buffer[buffer.size() - kAside]);
     };
-    far = is_far != nullptr && all_far(input) && (past || all_far(output));
+    far = is_far != nullptr && all_far(input) && all_far(output);
     const u64 wanted = lent || far ? 0 : std::min<u64>(output.size(), kSoon);
     for (u64 at = 0; at < wanted; at += kCacheLine) __builtin_prefetch(&output[at], 1);
 }
@@ -143,10 +146,10 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
                                    {{}, offer.plans[kInPlace], offer.input, offer.output},
                                    {{}, offer.plans[kApart], offer.input, offer.output}};
     Candidate& first = candidates[kThroughSlots];
-    bool inlined = false;  // where messages are, there is no room to offer anything
+    bool inlined = false;  // where a message would be, there is no room to offer anything
     u64 n = call.n;
     u32 type = call.type;
-    const auto prepared = [&](Candidate& candidate, bool in_one_round) {
+    const auto prepare_one = [&](Candidate& candidate, bool in_one_round) {
         const u64 tile = candidate.plan == &plan ? call.tile : 0;  // of no other that takes its place
         return prepare(candidate, call.op, n, type, tile, in_one_round);
     };
@@ -157,12 +160,11 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
                 candidate.plan = nullptr;
                 continue;
             }
-            if (const int failed = prepared(candidate, !(mine.flags & kPairwise))) return failed;
+            if (const int failed = prepare_one(candidate, !(mine.flags & kPairwise))) return failed;
             inlined = first.in_one_round() && first.geometry.unit <= kInlined;
         }
         return 0;
     };
-    const auto lends = [&] { return candidates[kInPlace].plan != nullptr || candidates[kApart].plan != nullptr; };
     const auto execution = [&](const Candidate& way, char* input, char* output) {
         const auto bounds = [&](Place place) { return call.units ? call.units->bounds[place].data() : nullptr; };
         const PlanHeader& h = way.plan->header();
@@ -173,20 +175,21 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
                               way.plan->ends_.data(), way.rounds);
     };
     const bool sure = !(mine.flags & (kSizeUnknown | kPairwise));  // of the size, before the others have said theirs
+    Traffic sent{};
     if (sure) {
         if (const int failed = prepare_all()) {
             Outcome outcome = refuse(std::string("it has no memory for slots and scratch: ") + std::strerror(failed));
             if (outcome.fault == Fault::kRefused) outcome.fault = Fault::kMemory;
             return outcome;
         }
-        if (first.in_one_round() && !lends()) {
+        if (first.in_one_round() && places(candidates).ways == 0) {
             open_round(plan, first.geometry, calls_ + 1);
             // What is to be copied into a buffer is still where it comes from.
             const auto shift = call.initial_bytes != 0 ? call.initial - call.initial_to : 0;
             Cpu cpu{first.kernel, control_, rank_, false, Past::kNothing};
             execution(first, call.input ? call.input + shift : nullptr, call.input ? call.output : call.output + shift)
                 .send(cpu, plan.pointers_.data());
-            add(0, cpu.moved);
+            sent = cpu.moved;
         }
     }
     const Places lies = places(candidates);
@@ -211,9 +214,10 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     const Way way = ways.common == 0 ? kThroughSlots : Way(std::countr_zero(ways.common));
     if (way == kThroughSlots && first.in_one_round()) {
         if (ways.any != 0) {  // whoever lends has sent nothing
-            if (const int failed = prepared(first, false)) return withdrawn(no_memory("slots and scratch", failed), lies);
-        } else if (!sure) {
-            open_round(plan, first.geometry, calls_);  // without an input there is nothing to send
+            if (const int failed = prepare_one(first, false)) return withdrawn(no_memory("slots and scratch", failed), lies);
+        } else {
+            if (!sure) open_round(plan, first.geometry, calls_);  // without an input there is nothing to send
+            add(0, sent);
         }
     }
     const Candidate& chosen = candidates[way];
@@ -228,8 +232,8 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     if (threads > 1) threads = team_.grow(threads);
     Past past = Past::kNothing;
     if (touched(chosen, chosen.input, chosen.output) > settings_.cache_bytes) past = Past::kAll;
-    else if (seen.far) past = settings_.worth[way != kThroughSlots].past(seen.most());
-    plan.stored_past_ = past == Past::kNothing ? nullptr : call.output;
+    else if (seen.far) past = worth(way).past(seen.most());
+    plan.stored_past_ = has_past(*chosen.plan, past) ? result_of(call) : nullptr;
     if constexpr (watched) {
         event->plan = chosen.plan->author_;
         event->agreed = settings_.recorder->clock.ticks();
@@ -291,8 +295,8 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
 }
 
 // What there is to look at. Nobody looks where no plan has a result that would be stored past the caches, nor at an output
-// that a look would give a page of zeroes, nor at one that is in no cache only because it was stored so: in a loop on one
-// array, that would go on for ever.
+// that a look would give a page of zeroes, nor at a result that is in no cache only because it was stored so, if there is
+// nothing else to look at: in a loop on one array, that would go on for ever.
 Look Communicator::look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays], const Places& lies) const {
     Look found;
     const auto bytes = [&](Place place, u64 blocks) {
@@ -301,16 +305,23 @@ Look Communicator::look(const Plan& plan, const Call& call, const Candidate (&ca
     if (call.input != nullptr) found.input = {call.input, bytes(kInput, plan.header().input_blocks)};
     if (call.output != nullptr) found.output = {call.output, bytes(kOutput, plan.header().output_blocks)};
     found.lent = lies.ways != 0;
-    found.past = call.output != nullptr && call.output == plan.stored_past_;
-    const bool nothing_else = found.past && (call.input == nullptr || call.input == call.output);
+    const bool alone = call.input == nullptr || call.output == nullptr;
+    if (call.fresh || (alone && result_of(call) == plan.stored_past_)) return found;
     for (const Way way : {kThroughSlots, kInPlace, kApart}) {
         const Candidate& candidate = candidates[way];
-        if (candidate.plan == nullptr || candidate.in_one_round() || call.fresh || nothing_else) continue;
-        const PlanView& view = candidate.plan->view_;
-        const Past past = settings_.worth[way != kThroughSlots].past(found.most());
-        if ((past == Past::kAll && view.has_last) || (past == Past::kSums && view.has_last_sum)) found.is_far = settings_.is_far;
+        if (candidate.plan == nullptr || candidate.in_one_round()) continue;
+        if (has_past(*candidate.plan, worth(way).past(found.most()))) found.is_far = settings_.is_far;
     }
     return found;
+}
+
+const Worth& Communicator::worth(Way way) const {
+    return way == kThroughSlots ? settings_.processor.slots : settings_.processor.lent;
+}
+
+// Whether a plan stores anything past the caches where it may.
+bool Communicator::has_past(const Plan& plan, Past past) {
+    return (past == Past::kAll && plan.view_.has_last) || (past == Past::kSums && plan.view_.has_last_sum);
 }
 
 // Settles a candidate and sees to memory. Returns 0 or an errno.

@@ -59,7 +59,7 @@ class Plan {
     std::vector<Cursor> cursors_;
     std::vector<char*> pointers_;  // for each thread
     Latest latest_;
-    const char* stored_past_ = nullptr;  // the output of the latest call, if results were stored past the caches
+    const char* stored_past_ = nullptr;  // the result of the latest call, if it was stored past the caches
 };
 
 // Units of lengths of their own. `bounds`: of those of the input and of the output, in bytes (interpreter.h). `digest`
@@ -143,7 +143,7 @@ struct Settings {
     u64 team_bytes = 1 << 20;        // of its larger buffer, from which on they do: less is not worth waking them
     u64 cache_bytes = ~u64(0);       // of all ranks together: a call that touches more stores results past the caches
     bool (*is_far)(const char*) = nullptr;  // whether a byte is in no near cache: a call all of whose are does so too,
-    Worth worth[2] = {processor().slots, processor().lent};  // if it is worth it: through slots, or not
+    Processor processor = this_processor();  // where that is worth it
     u64 first = 0;                   // the number of calls so far; tests begin near where it wraps
     void (*patient)() = nullptr;     // called when a thread has spun in vain, before it yields or sleeps
     Recorder* recorder = nullptr;    // of what this rank does; outlives the communicator
@@ -159,12 +159,11 @@ struct Candidate : Settled {
 
 // What a rank does while it waits for others to enter: it looks at its buffers, with `is_far`, if that is not null. Where
 // all are `far`, in no cache near its core, results soon would be too: they are better stored past the caches, and what
-// they are stored over need not be fetched. It does not look at an output that is `past` already, which is as far as that
-// has put it. Else it asks for the first of an output that it has not `lent`.
+// they are stored over need not be fetched. Else it asks for the first of an output that it has not `lent`.
 struct Look {
     std::span<const char> input, output;
     bool (*is_far)(const char*) = nullptr;
-    bool lent = false, past = false, far = false;
+    bool lent = false, far = false;
     u64 most() const { return std::max(input.size(), output.size()); }
     void at_buffers();
 };
@@ -186,7 +185,7 @@ class Communicator {
 
     Outcome run(Plan& plan, const Call& call);
 
-    // Settles how a candidate runs on n elements a unit, `tile` as in Call; `in_one_round`: that too, if it can.
+    // Settles how a candidate runs on n elements a unit, `tile` as in Call; `in_one_round`: whether it may take one round.
     void settle(Candidate& candidate, u64 n, u32 type, u64 tile, bool in_one_round) const;
     // Of one that is settled: the bytes that it touches on all ranks (YHCCL, section 4: the working set), if each has
     // the buffers that this one has, and how many threads it would take.
@@ -230,6 +229,8 @@ class Communicator {
     Look look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays], const Places& lies) const;
     int prepare(Candidate& candidate, u32 op, u64 n, u32 type, u64 tile, bool in_one_round);
     Places places(const Candidate (&candidates)[kWays]) const;
+    const Worth& worth(Way way) const;
+    static bool has_past(const Plan& plan, Past past);
     Ways offered() const;
     int borrow(const Plan& plan);
     Outcome await_readers(Execution<Cpu>& running);

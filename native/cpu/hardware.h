@@ -68,7 +68,7 @@ struct Worth {
 
 // What was measured on a kind of processor.
 struct Processor {
-    u64 near;            // ticks: loading a byte takes longer only if it is in no cache near the core
+    u64 near;           // ticks: loading a byte takes longer only if it is in no cache near the core
     Worth slots, lent;  // by where messages lie
 };
 constexpr u64 kNever = ~u64(0);
@@ -80,7 +80,7 @@ constexpr Processor kZen{150, {256 << 10, kNever}, {256 << 10, 2 << 20}};
 constexpr Processor kIntel{200, {64 << 10, 64 << 10}, {64 << 10, 64 << 10}};
 
 // That of this process. Others are taken to be like Zen.
-inline const Processor& processor() {
+inline const Processor& this_processor() {
 #if defined(__x86_64__)
     static const bool is_intel = __builtin_cpu_is("intel");
     return is_intel ? kIntel : kZen;
@@ -93,12 +93,13 @@ inline const Processor& processor() {
 // Another rank may be storing there: the value is not used.
 inline bool is_far(const char* at) {
 #if defined(__SSE2__)
+    const u64 near = this_processor().near;
     __builtin_ia32_lfence();
     const u64 begin = __builtin_ia32_rdtsc();
     __builtin_ia32_lfence();
     (void)*static_cast<const volatile char*>(at);
     __builtin_ia32_lfence();
-    return __builtin_ia32_rdtsc() - begin > processor().near;
+    return __builtin_ia32_rdtsc() - begin > near;
 #else
     (void)at;
     return false;

@@ -21,7 +21,7 @@ from hocket.program import Contract
 from hocket.runtime import launch
 from hocket.runtime.bootstrap import meet
 from hocket.runtime.counts import Counts
-from hocket.runtime.execution import Endpoint, Lending, brief
+from hocket.runtime.execution import Endpoint, brief
 from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.stores import Store
 from hocket.tuning import NAMED, Call, Choice, choose, lending_program, lends
@@ -523,7 +523,7 @@ class Communicator:
             schedule, tile = self._default(choice), choice.line.tile
         except Exception as error:
             self._endpoint.refuse(error, async_)
-        lending = self._lending(call, choice)
+        lending = partial(self._lent_default, call, choice)
         if async_:
             return self._endpoint.start(schedule, x, out, op, tile, rows, lending)
         return self._endpoint.run(schedule, x, out, op, tile, rows, lending, key)
@@ -552,11 +552,10 @@ class Communicator:
             self._defaults[choice] = found
         return found
 
-    def _lending(self, call: Call, choice: Choice) -> Lending | None:
+    def _lent_default(self, call: Call, choice: Choice, one_round: bool, inplace: bool) -> Schedule | None:
         """What replaces a default schedule where the arrays of all ranks lie in their arenas."""
-        return partial(self._lent_default, choice) if lends(call) else None
-
-    def _lent_default(self, choice: Choice, inplace: bool) -> Schedule | None:
+        if not lends(call, one_round):
+            return None
         name, root, reproducible = choice.line.collective, choice.root, choice.reproducible
         key = name, root, reproducible, choice.instances, inplace
         found = self._lent.get(key)
@@ -583,7 +582,7 @@ class Communicator:
         self._roles(name, root)
         call = self._described(name, nbytes, root, reproducible)
         choice = choose(call)
-        return explain(self._endpoint, choice, self._default(choice), self._lending(call, choice), nbytes)
+        return explain(self._endpoint, choice, self._default(choice), partial(self._lent_default, call, choice), nbytes)
 
     @overload
     def empty(self, shape: int | Sequence[int], dtype: type[Scalar] | np.dtype[Scalar]) -> NDArray[Scalar]: ...

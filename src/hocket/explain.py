@@ -52,11 +52,11 @@ class Explanation:
     ``bytes`` are those of the larger buffer of a rank with most; ``why`` is the condition of the table (tuning.py) that
     holds. ``thread_blocks`` of the rank with most, ``steps`` of all; ``rounds``: messages, one after the other, on the
     longest chain of steps. A chunk moves in ``tiles`` tiles. ``one_round``: messages travel with the header of the
-    call; otherwise they go through ``slots`` of each connection, or lie in the arrays where those of all ranks are as
-    one of ``shared`` says. ``past_caches``: results that nothing reads again do not go through the caches, as
-    ``touched``, the bytes that all ranks touch, exceeds the ``caches``; where it does not, a call may still find its
-    arrays in no cache, and store so what pays then (ARCHITECTURE.md, "A look at the arrays"). ``loaded`` and
-    ``stored``: by the instructions of all ranks.
+    call; otherwise they go through ``slots`` of each connection. Where the arrays of all ranks are as one of ``shared``
+    says, messages lie in them instead; where only those of some are, they take slots. ``past_caches``: results that
+    nothing reads again do not go through the caches, as ``touched``, the bytes that all ranks touch, exceeds the
+    ``caches``; where it does not, a call may still find its arrays in no cache, and store so what pays then
+    (ARCHITECTURE.md, "A look at the arrays"). ``loaded`` and ``stored``: by the instructions of all ranks.
 
     ``predicted`` is what the busiest rank moves and what it waits for its first tile, at ``bandwidth``: that of a core
     while all copy, measured when first asked for a working set like that of this call. To it come constants for the
@@ -111,10 +111,10 @@ class Explanation:
         return "\n".join(f"{name:<10} {text.format(**values)}" for name, text in lines.items())
 
 
-def explain(endpoint: Endpoint, choice: Choice, schedule: Schedule, lending: Lending | None, size: int) -> Explanation:
+def explain(endpoint: Endpoint, choice: Choice, schedule: Schedule, lending: Lending, size: int) -> Explanation:
     """Explain a call on a larger buffer of ``size`` bytes. The schedule is what the choice compiles to.
 
-    ``lending`` gives the schedules for arrays that all ranks reach; None where the call would not ask for any.
+    ``lending`` gives the schedules for arrays that all ranks reach.
     """
     collective = schedule.collective
     ranks = collective.size
@@ -127,12 +127,11 @@ def explain(endpoint: Endpoint, choice: Choice, schedule: Schedule, lending: Len
     apart = any(x != y for r, (x, y) in enumerate(sizes) if collective.alias(r) is not None)
     moved = sum(traffic(schedule, n, _ITEM, apart=apart, tile=choice.line.tile), Traffic())
     shared = []
-    if lending is not None:
-        for inplace in (True, False):
-            lent = lending(inplace)
-            if lent is not None:
-                there = sum(traffic(lent, n, _ITEM, apart=not inplace), Traffic())
-                shared.append(Shared(inplace, lent.name, there.loaded, there.stored))
+    for inplace in (True, False):
+        lent = lending(settled.one_round, inplace)
+        if lent is not None:
+            there = sum(traffic(lent, n, _ITEM, apart=not inplace), Traffic())
+            shared.append(Shared(inplace, lent.name, there.loaded, there.stored))
     work, depth = pace(schedule)
     cores = min(ranks * outlook.threads, len(os.sched_getaffinity(0)))
     share = ranks * outlook.threads / cores  # ranks that take turns on a core

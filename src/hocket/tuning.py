@@ -50,7 +50,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hocket.algorithms import all_pairs, chain, direct, knomial, movement_avoiding, recursive_halving, ring
-from hocket.ir.messages import EAGER_BYTES
 from hocket.program import Contract, Program
 
 _BLOCKWISE = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
@@ -197,19 +196,22 @@ _LENDING: dict[str, Callable[[int, int, bool], Program | None]] = {
 
 
 _LENT_FROM = {"all_reduce": 8 << 10} | dict.fromkeys(("reduce_scatter", "all_to_all", "broadcast", "reduce"), 4 << 10)
-"""Bytes that a rank sends, from which on it pays not to send them."""
+"""Bytes that a rank sends, from which on it pays not to send them even in one round. Measured on two ranks."""
 
 
-def lends(call: Call) -> bool:
-    """Whether a call takes a lending program where it can: the others are faster in one round, or have counts."""
+def lends(call: Call, one_round: bool) -> bool:
+    """Whether a call takes a lending program where it can. ``one_round``: it would else take one round.
+
+    That is faster for short messages, and where ranks share cores: they wait for each other once, not twice.
+    """
     if call.size is None or call.ranks == 1 or call.uneven:
         return False
-    block = -(-call.size // call.ranks)
+    if not one_round:
+        return True
     sent = call.size
-    if call.name in _BLOCKWISE:  # equal messages of a rank are one
-        sent = block if call.name in {"all_gather", "gather"} else call.size - block
-    in_one_round = EAGER_BYTES + 1
-    return sent >= (in_one_round if call.crowded else _LENT_FROM.get(call.name, in_one_round))
+    if call.name in _BLOCKWISE:
+        sent -= -(-call.size // call.ranks)
+    return not call.crowded and call.name in _LENT_FROM and sent >= _LENT_FROM[call.name]
 
 
 def is_small(name: str, ranks: int, size: int) -> bool:

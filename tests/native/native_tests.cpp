@@ -477,6 +477,8 @@ void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds) {
         mine.first = first;
         mine.threads = threads;
         mine.team_bytes = mine.cache_bytes = 0;
+        Recorder recorder(threads, 128, 1 << 16);
+        if (first == 0) mine.recorder = &recorder;
         Communicator communicator(rank, ranks, memory, {}, mine);
         Plan slots(communicator, ring(rank, ranks, 2, true), 1, "ring");
         Plan small(communicator, exchanged(rank, ranks), 6, "one round");
@@ -502,6 +504,10 @@ void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds) {
             CHECK(outcome.fault == Fault::kNone);
             const bool lends = round % 15 != 14 && !(exchanges && n * sizeof(int) <= kInlined);
             CHECK(outcome.way == (!lends ? kThroughSlots : round % 5 == 0 ? kInPlace : round % 5 > 2 ? kApart : kThroughSlots));
+            const u64 bytes = n * sizeof(int), most = round % 2 ? 64 : kEager;
+            const bool one = exchanges && (bytes <= kInlined || (round % 15 == 14 && bytes <= most));
+            const Rounds rounds = one ? Rounds::kOne : outcome.way != kThroughSlots && two_rounds ? Rounds::kTwo : Rounds::kMany;
+            CHECK(first != 0 || recorder.calls.events().back().rounds == u32(rounds));
             const int* result = outcome.way == kApart ? output : reinterpret_cast<int*>(at);
             for (u64 i = 0; i < n; ++i)
                 CHECK(result[i] == int(ranks * (i * 7 + u64(round)) + 1000 * (ranks * (ranks - 1) / 2)));
@@ -887,8 +893,8 @@ bool asked(const char* at) {
     return !near_from_now_on;
 }
 
-// A rank looks at its own buffers only, at none that is short or fresh, nor at an output that the call before has stored
-// past the caches, and at no more once one is near. What is far is stored past the caches.
+// A rank looks at its own buffers only, at none that is short or fresh, nor at a result that the call before has stored
+// past the caches, if that is all there is, and at no more once one is near. What is far is stored past the caches.
 void looks_at_buffers() {
     World world(1);
     ThreadMemory memory(world);
@@ -896,16 +902,16 @@ void looks_at_buffers() {
     Recorder recorder(1, 64, 64);
     mine.recorder = &recorder;
     mine.is_far = asked;
-    mine.worth[0] = {.sums = 256 << 10, .copies = 512 << 10};
+    mine.processor.slots = {.sums = 256 << 10, .copies = 512 << 10};
     Communicator communicator(0, 1, memory, {}, mine);
-    const auto plan_of = [&](std::vector<Operand> sources, u32 last) {
+    const auto plan_of = [&](std::vector<Operand> sources, u32 last, Place result = kOutput) {
         Writer writer(0, 1, 1, 0, 1);
         writer.block();
-        writer.step(sources, {{kOutput, 0}}, {}, last);
+        writer.step(sources, {{result, 0}}, {}, last);
         return std::make_unique<Plan>(communicator, writer.words(), 1, "alone");
     };
     const auto sums = plan_of({{kInput, 0}, {kInput, 0}}, 1), copies = plan_of({{kInput, 0}}, 1);
-    const auto reads_again = plan_of({{kInput, 0}}, 0);
+    const auto reads_again = plan_of({{kInput, 0}}, 0), in_place = plan_of({{kInput, 0}, {kInput, 0}}, 1, kInput);
     constexpr u64 kLong = (256 << 10) / sizeof(float);
     std::vector<float> input(2 * kLong, 1), output(2 * kLong);
     Past past = Past::kNothing;
@@ -918,7 +924,7 @@ void looks_at_buffers() {
         call.fresh = fresh;
         CHECK(communicator.run(plan, call).fault == Fault::kNone);
         for (const char* at : looked_at)
-            CHECK((at >= x && at < x + n * sizeof(float)) || (at >= out && at < out + n * sizeof(float)));
+            CHECK((at >= x && at < x + n * sizeof(float)) || (out && at >= out && at < out + n * sizeof(float)));
         past = Past(recorder.calls.events().back().past);
         return looked_at.size();
     };
@@ -927,12 +933,12 @@ void looks_at_buffers() {
     };
     CHECK(looks(*sums, kLong, false, false) == 4 && past == Past::kSums);
     for (u64 i = 0; i < kLong; ++i) CHECK(output[i] == 2);
-    CHECK(looks(*sums, kLong, false, false) == 2 && past == Past::kSums);  // the output is far for that alone
-    CHECK(looks(*sums, kLong, true, false) == 1 && past == Past::kNothing);
     CHECK(looks(*sums, kLong, false, false) == 4 && past == Past::kSums);
-    CHECK(looks_into(*sums, kLong, false, false, output.data() + kLong) == 4 && past == Past::kSums);
-    CHECK(looks_into(*sums, kLong, false, false, input.data()) == 4 && past == Past::kSums);  // in place
-    CHECK(looks_into(*sums, kLong, false, false, input.data()) == 0 && past == Past::kNothing);
+    CHECK(looks(*sums, kLong, true, false) == 1 && past == Past::kNothing);
+    for (int round = 0; round < 2; ++round) {
+        CHECK(looks_into(*in_place, kLong, false, false, nullptr) == 2 && past == Past::kSums);
+        CHECK(looks_into(*in_place, kLong, false, false, nullptr) == 0 && past == Past::kNothing);
+    }
     CHECK(looks(*sums, kLong, false, true) == 0 && past == Past::kNothing);
     CHECK(looks(*sums, kLong - 1, false, false) == 0 && past == Past::kNothing);
     CHECK(looks(*sums, 0, false, false) == 0 && past == Past::kNothing);

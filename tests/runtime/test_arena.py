@@ -38,7 +38,7 @@ from hocket.ir.messages import two_rounds
 from hocket.runtime import arena, segments
 from hocket.runtime.execution import Endpoint
 from hocket.runtime.plan import lower
-from hocket.tuning import NAMED, Call, lending_program, lends
+from hocket.tuning import NAMED, choose, lending_program, lends
 from tests.property.programs import random_case
 from tests.runtime.cases import PAIRS, Run, check, data
 from tests.runtime.test_known import long_way
@@ -255,7 +255,9 @@ def every_collective(comm: Communicator, sizes: list[int], file: bool) -> None:
                 call(comm, name, n, root, forms, lent)  # type: ignore[arg-type]
             alone = name in ("broadcast", "reduce", "gather", "scatter")  # only the root has both arrays
             blocks = 1 if name in ("all_reduce", "broadcast", "reduce") else p
-            large = lends(Call(name, p, 4 * n * blocks, crowded=comm._endpoint.crowded))
+            described = comm._described(name, 4 * n * blocks, root, None)
+            alone_in_one = comm._endpoint.outlook(comm._default(choose(described)), n).candidate.one_round
+            large = lends(described, alone_in_one)
             way = 2 if forms == "a" or (alone and forms[root % len(forms)] == "a") else 1
             some = forms == "ia" and not alone and p > 1
             here = 0 if not large or some or (name == "all_to_all" and way == 1) else way

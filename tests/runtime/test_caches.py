@@ -45,7 +45,7 @@ def test_two_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_virtual_machine_that_says_what_its_host_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     caches = [("2", "Unified", "2048K", "0"), ("3", "Unified", "491520K", "0-1")]
-    assert capacity(2, machine(tmp_path, 2, caches, monkeypatch)) == 2 * 48 * MB + 2 * 2 * MB
+    assert capacity(2, machine(tmp_path, 2, caches, monkeypatch)) == 2 * 32 * MB + 2 * 2 * MB
 
 
 @pytest.mark.parametrize("size", ["", "much", "4X"])

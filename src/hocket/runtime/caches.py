@@ -9,9 +9,9 @@ from pathlib import Path
 _FALLBACK = {2: 1 << 20, 3: 32 << 20}
 """Bytes of a cache of the second and the third level, shared by one core and by all, where sysfs does not say."""
 
-MOST_OF_A_PROCESSOR = 48 << 20
-"""Bytes of a cache of the third level for each processor that shares it; none had more by 2026 (EPYC 7373X). A virtual
-machine may say that it has all that its host has, for two processors of a hundred."""
+MOST_OF_A_PROCESSOR = 32 << 20
+"""Bytes of a cache of the third level for each processor that shares it; few have as much. A virtual machine may say
+that it has all that its host has, for two processors of a hundred."""
 
 _MOST_INDICES = 8  # caches of one processor; there are three to five
 _VARIABLE = "HOCKET_CACHE_BYTES"

@@ -69,8 +69,9 @@ class _Prepared:
     uneven: bool = False
 
 
-Lending = Callable[[bool], Schedule | None]
-"""The schedule, if any, of a call whose arrays lie in the arenas of all ranks: in place (True), or apart."""
+Lending = Callable[[bool, bool], Schedule | None]
+"""The schedule, if any, of a call whose arrays lie in the arenas of all ranks, by whether it would else take one round,
+and whether it is in place."""
 
 _Schedules = tuple[Schedule | None, Schedule | None, Schedule | None]
 """By the way that a call goes: through slots, in place, apart."""
@@ -299,11 +300,12 @@ class Endpoint:
         schedules: list[Schedule | None] = [schedule, None, None]
         plans: list[_native.Plan | None] = [None, None]
         buffers: tuple[Array | None, Array | None] | None = None
-        if lending is not None and given and all(map(arena.own().holds, given)):
+        if lending is not None and bound.n is not None and given and all(map(arena.own().holds, given)):
+            instead_of = self._alive().candidate(prepared.plan, bound.n, bound.type, 0)
             for way, inplace in enumerate((True, False)):
                 if len(given) == 2 and np.may_share_memory(given[0], given[1]) is not inplace:
                     continue
-                other = lending(inplace)
+                other = lending(instead_of.one_round, inplace)
                 if other is None:
                     continue
                 ready = self._prepared.get(id(other)) or self._prepare(other)
