@@ -306,9 +306,8 @@ class Bare(HocketShared):
         block, size = ITEM * half, ITEM * elements
         silent = {"broadcast": 1, "reduce": 0}.get(collective) == me
         blockwise = collective in ("reduce_scatter", "all_to_all")  # the other rank needs only its block
-        call = Call(desk, reached, source + blockwise * other * block, elements=half if blockwise else x.size)
-        if silent:
-            call.elements = 0
+        message = 0 if silent else half if blockwise else x.size
+        call = Call(desk, reached, source + blockwise * other * block, elements=message)
         if size <= (self.BOX if self.cold else self.SHORT):
             for odd in range(2):
                 at = self.BOX * (1 + odd)
@@ -321,9 +320,7 @@ class Bare(HocketShared):
                     "reduce": Part(source, box, target, None, elements * other),
                     "all_to_all": Part(source + me * block, None, target + me * block, None, half),
                 }[collective]
-                if collective == "all_gather":
-                    call.parts[odd][1] = Part(box, None, target + other * block, None, half)
-                if collective == "all_to_all":
+                if collective in ("all_gather", "all_to_all"):
                     call.parts[odd][1] = Part(box, None, target + other * block, None, half)
         else:
             theirs, result_there = self._theirs(source), self._theirs(target) if out.size else 0

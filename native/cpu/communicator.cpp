@@ -175,24 +175,24 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
                               way.plan->ends_.data(), way.rounds);
     };
     const bool sure = !(mine.flags & (kSizeUnknown | kPairwise));  // of the size, before the others have said theirs
-    Traffic sent{};
     if (sure) {
         if (const int failed = prepare_all()) {
             Outcome outcome = refuse(std::string("it has no memory for slots and scratch: ") + std::strerror(failed));
             if (outcome.fault == Fault::kRefused) outcome.fault = Fault::kMemory;
             return outcome;
         }
-        if (first.in_one_round() && places(candidates).ways == 0) {
-            open_round(plan, first.geometry, calls_ + 1);
-            // What is to be copied into a buffer is still where it comes from.
-            const auto shift = call.initial_bytes != 0 ? call.initial - call.initial_to : 0;
-            Cpu cpu{first.kernel, control_, rank_, false, Past::kNothing};
-            execution(first, call.input ? call.input + shift : nullptr, call.input ? call.output : call.output + shift)
-                .send(cpu, plan.pointers_.data());
-            sent = cpu.moved;
-        }
     }
     const Places lies = places(candidates);
+    Traffic sent{};
+    if (first.in_one_round() && lies.ways == 0) {
+        open_round(plan, first.geometry, calls_ + 1);
+        // What is to be copied into a buffer is still where it comes from.
+        const auto shift = call.initial_bytes != 0 ? call.initial - call.initial_to : 0;
+        Cpu cpu{first.kernel, control_, rank_, false, Past::kNothing};
+        execution(first, call.input ? call.input + shift : nullptr, call.input ? call.output : call.output + shift)
+            .send(cpu, plan.pointers_.data());
+        sent = cpu.moved;
+    }
     const Places* told = inlined ? nullptr : &lies;
     Look seen = sure ? look(plan, call, candidates, lies) : Look{};
     Outcome entered = call.units ? enter(mine, counted, kNobody, told, &seen) : enter(mine, plan.name_, plan.author_, told, &seen);
