@@ -40,6 +40,7 @@ def test_a_call_does_what_was_said(
     ranks: int, threads: int, caches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOCKET_CACHE_BYTES", str(caches))
+    monkeypatch.setenv("HOCKET_REACH", "never")
     monkeypatch.setenv(trace.VARIABLE, str(tmp_path / "trace.json"))
     results = hocket.spawn(explained_and_called, ranks, threads=threads)
     said = results[0][0]
@@ -181,6 +182,25 @@ def test_what_shared_arrays_would_take() -> None:
     assert "in place direct_all_reduce, 6291456 bytes; apart" in str(large[0])
 
 
+def in_private_arrays(comm: Communicator) -> tuple[Explanation, Traffic]:
+    explanation = comm.explain("all_gather", 1 << 20)
+    before = comm.traffic()
+    comm.all_gather(np.ones(1 << 17, np.float32), np.empty(1 << 18, np.float32))
+    return explanation, comm.traffic() - before
+
+
+def test_what_private_arrays_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    for reach in ("always", "never"):
+        monkeypatch.setenv("HOCKET_REACH", reach)
+        (said, first), (_, second) = hocket.spawn(in_private_arrays, 2)
+        for apart in [one for one in said.reached if not one.inplace]:
+            assert Traffic(apart.loaded, apart.stored) == first + second
+            assert f"private arrays, where it is faster: {said.reached[0]}" in str(said)
+        if reach == "never":
+            assert said.reached == ()
+            assert "where it is faster: none" in str(said)
+
+
 def test_on_the_command_line() -> None:
     shown = CliRunner().invoke(app, ["explain", "broadcast", "-n", "2", "--size", "64K"])
     assert shown.exit_code == 0
@@ -196,16 +216,33 @@ def test_on_the_command_line() -> None:
     [("all_reduce", 2, 8 << 10), ("broadcast", 3, 4 << 10), ("reduce_scatter", 2, 8 << 10), ("all_to_all", 4, 5462)],
 )
 def test_arrays_are_lent_instead_of_one_round_from_a_size_on(name: str, ranks: int, least: int) -> None:
-    assert lends(Call(name, ranks, least), one_round=True)
-    assert not lends(Call(name, ranks, least - 1), one_round=True)
-    assert not lends(Call(name, ranks, least, crowded=True), one_round=True)
+    assert lends(Call(name, ranks, least), one_round=True, reached=False)
+    assert not lends(Call(name, ranks, least - 1), one_round=True, reached=False)
+    assert not lends(Call(name, ranks, least, crowded=True), one_round=True, reached=False)
 
 
 def test_arrays_are_lent_instead_of_slots() -> None:
     for name in NAMED:
         for crowded in (False, True):
-            assert lends(Call(name, 3, 1, crowded=crowded), one_round=False)
-        assert not lends(Call(name, 3, 1 << 30, uneven=True), one_round=False)
-        assert not lends(Call(name, 3, None), one_round=False)
-        assert not lends(Call(name, 1, 1 << 30), one_round=False)
-    assert not lends(Call("all_gather", 2, 32 << 10), one_round=True)
+            assert lends(Call(name, 3, 1, crowded=crowded), one_round=False, reached=False)
+        assert not lends(Call(name, 3, 1 << 30, uneven=True), one_round=False, reached=False)
+        assert not lends(Call(name, 3, None), one_round=False, reached=False)
+        assert not lends(Call(name, 1, 1 << 30), one_round=False, reached=False)
+    assert not lends(Call("all_gather", 2, 32 << 10), one_round=True, reached=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "least"),
+    [("all_reduce", 2, 16 << 10), ("broadcast", 3, 8 << 10), ("reduce_scatter", 2, 32 << 10), ("all_gather", 4, 10923)],
+)
+def test_private_arrays_may_be_reached_from_a_size_on(name: str, ranks: int, least: int) -> None:
+    for one_round in (True, False):
+        assert lends(Call(name, ranks, least), one_round, reached=True)
+        assert not lends(Call(name, ranks, least - 1), one_round, reached=True)
+        assert not lends(Call(name, ranks, least, crowded=True), one_round, reached=True)
+
+
+def test_the_order_of_a_sum_does_not_depend_on_what_is_faster() -> None:
+    for name in NAMED:
+        sums = name in ("all_reduce", "reduce", "reduce_scatter")
+        assert lends(Call(name, 3, 1 << 20), one_round=False, reached=True) is not sums

@@ -11,12 +11,14 @@
 //
 // A message may lie in a buffer of one of its ranks, which the other reads or writes in place. Except in two rounds, its
 // slots are counted as ever, though there are none. What another reads in a rank's buffers it has read once it frees the
-// slot: a rank ends a call when it has no `reader`. What another writes there, a step of the rank receives.
+// slot: a rank ends a call when it has no `reader`. What another writes there, a step of the rank receives. Buffers of
+// another rank that this one cannot load from and store to, the layer reaches.
 //
 // The hardware layer H supplies, beside the operations of slots.h,
 //   h.publish_semaphore / H::observe_semaphore    a step's writes -> the steps of the same rank that wait for it
 //   h.reduce(dsts, m, srcs, k, bytes, last)       the kernel; it allows a destination to be one of the sources. `last`:
 //                                                 destinations that this call does not touch again (plan.h)
+//   h.reach(room, sources, used, bytes)           the same where some operands lie in buffers to be reached
 //   h.drain()                                     orders what `reduce` has stored with what is published after
 //   h.published(peer)                             after a counter that `peer` may be waiting for has moved
 //   h.begins(), h.executed(block, step, tile)     around the work of a step, before it is published: for who watches
@@ -114,15 +116,29 @@ struct Stall {
     u32 peer;
 };
 
+// The buffers of another rank: its input and its output. `reached`: they are addresses in its process, not in this one.
+struct Theirs {
+    char* buffers[2];
+    bool reached;
+};
+
+// What one kernel call is given: where its operands lie, sources first, and whose they are (`owners`, null in a call that
+// reaches nothing). There is room for twice as many pointers: a layer that reaches puts its own behind them.
+struct Room {
+    char** pointers;
+    u32* owners;
+};
+constexpr u32 kMine = ~u32(0);  // an owner: what this rank can load and store itself
+
 // How the ranks of a call wait for each other: message by message; once, for all to enter; twice, for all to be done too.
 enum class Rounds : u32 { kMany = 0, kOne = 1, kTwo = 2 };
 
 template <class H> class Execution {
   public:
-    // The arrays have one entry for each thread block and each connection; `pointers` has one for each operand of the
-    // step that has most. They belong to the caller and outlive the execution. Ends are ready to use.
-    // `theirs`: the input and the output of each rank in whose buffers messages of this rank lie.
-    Execution(const PlanView& plan, const Geometry& geometry, const Buffer (&buffers)[3], char* const (*theirs)[2],
+    // The arrays have one entry for each thread block and each connection; a Room has two for each operand of the step
+    // that has most. They belong to the caller and outlive the execution. Ends are ready to use.
+    // `theirs`: for each rank in whose buffers messages of this rank lie.
+    Execution(const PlanView& plan, const Geometry& geometry, const Buffer (&buffers)[3], const Theirs* theirs,
               Cursor* cursors, End* ends, Rounds rounds = Rounds::kMany)
         : plan_(plan),
           geometry_(geometry),
@@ -140,7 +156,7 @@ template <class H> class Execution {
 
     // In one round: stores what this rank sends. Messages lie in the order of the steps that send them; equal ones are
     // one, and stored once.
-    void send(H& hardware, char** pointers) {
+    void send(H& hardware, const Room& room) {
         const char* last = nullptr;
         for (u32 s = 0; s < plan_.header->steps; ++s) {
             const StepRecord& step = plan_.steps[s];
@@ -148,13 +164,13 @@ template <class H> class Execution {
             const End& end = ends_[plan_.operands[step.first_operand + step.sources].end];
             if (end.slots <= last) continue;
             last = end.slots;
-            execute(hardware, pointers, step, 0, kMessage);
+            execute(hardware, room, step, 0, kMessage);
         }
     }
 
     // Visits the thread blocks [first, end) once, each for kTilesAVisit or as far as it can go. Different threads may drive
-    // disjoint ranges, each with its own `pointers`.
-    template <class Layer> Progress advance(Layer& hardware, char** pointers, u32 first, u32 end) {
+    // disjoint ranges, each with its own room.
+    template <class Layer> Progress advance(Layer& hardware, const Room& room, u32 first, u32 end) {
         bool moved = false, done = true;
         for (u32 b = first; b < end; ++b) {
             Cursor& cursor = cursors_[b];
@@ -164,7 +180,7 @@ template <class H> class Execution {
             while (cursor.tile < stop && ready(block, cursor)) {
                 const StepRecord& step = plan_.steps[block.first_step + cursor.step];
                 hardware.begins();
-                execute(hardware, pointers, step, cursor.tile, rounds_ == Rounds::kOne ? kLocal : kAll);
+                execute(hardware, room, step, cursor.tile, rounds_ == Rounds::kOne ? kLocal : kAll);
                 hardware.executed(b, cursor.step, cursor.tile);
                 if (++cursor.step == block.steps) {
                     cursor.step = 0;
@@ -260,7 +276,7 @@ template <class H> class Execution {
 
     Buffer buffer_of(const OperandRecord& operand) const {
         if (operand.place < kReceive) return buffers_[operand.place];
-        char* base = theirs_[ends_[operand.end].peer][operand.place - kTheirInput];
+        char* base = theirs_[ends_[operand.end].peer].buffers[operand.place - kTheirInput];
         return {base, geometry_.unit, plan_.header->chunks};
     }
 
@@ -269,10 +285,11 @@ template <class H> class Execution {
 
     // For each of the step's chunks one kernel call, on as many bytes as the shortest span has in this tile. None where
     // what is read or all that is written is here already.
-    template <class Layer> void execute(Layer& hardware, char** pointers, const StepRecord& step, u64 tile, Part part) {
+    template <class Layer> void execute(Layer& hardware, const Room& room, const StepRecord& step, u64 tile, Part part) {
+        char** const pointers = room.pointers;
         const OperandRecord* operands = plan_.operands + step.first_operand;
         const u32 used = part == kMessage ? step.sources + 1 : step.sources + step.destinations;
-        bool pushed = false;
+        bool pushed = false, reached = false;
         for (u32 j = 0; j < step.count; ++j) {
             u64 bytes = geometry_.tile;
             u32 filled = 0, sources = 0;
@@ -280,6 +297,11 @@ template <class H> class Execution {
                 const OperandRecord& operand = operands[o];
                 if (operand.place == kHere || (part == kLocal && operand.place == kSend)) continue;
                 sources += o < step.sources;
+                if (room.owners != nullptr) {
+                    const bool far = operand.place > kHere && theirs_[ends_[operand.end].peer].reached;
+                    room.owners[filled] = far ? ends_[operand.end].peer : kMine;
+                    reached = reached || far;
+                }
                 if (operand.place == kReceive || operand.place == kSend) {
                     pointers[filled++] = ends_[operand.end].slot() + j * geometry_.tile;
                     continue;
@@ -293,7 +315,8 @@ template <class H> class Execution {
                 pointers[filled++] = buffer.base + piece.offset;
             }
             if (bytes == 0 || sources == 0 || filled == sources) continue;
-            hardware.reduce(pointers + sources, filled - sources, pointers, sources, bytes, part == kAll ? step.last : 0);
+            if (reached) hardware.reach(room, sources, filled, bytes);
+            else hardware.reduce(pointers + sources, filled - sources, pointers, sources, bytes, part == kAll ? step.last : 0);
         }
         if (pushed) hardware.drain();
     }
@@ -315,7 +338,7 @@ template <class H> class Execution {
     PlanView plan_;
     Geometry geometry_;
     Buffer buffers_[3];
-    char* const (*theirs_)[2];
+    const Theirs* theirs_;
     Cursor* cursors_;
     End* ends_;
     Rounds rounds_;

@@ -71,6 +71,8 @@ class HeldOffer {
         }
     }
 
+    std::array<PyObject*, 2> arrays() const { return {std::get<2>(given_).ptr(), std::get<3>(given_).ptr()}; }
+
     Offer offer;
 
   private:
@@ -107,6 +109,13 @@ struct Request {
     Request(const Request&) = delete;
     Request& operator=(const Request&) = delete;
 
+    Outcome run(Communicator& communicator) {
+        if (held) exposed_.emplace(held->arrays());
+        Outcome outcome = communicator.run(plan, call);
+        if (held) exposed_->exposed = outcome.exposed;
+        return outcome;
+    }
+
     Plan& plan;
     Held in, out, from;
     std::optional<HeldOffer> held;
@@ -114,6 +123,8 @@ struct Request {
     Call call{};
 
   private:
+    std::optional<Exposed> exposed_;
+
     // Bytes of a buffer. Throws std::invalid_argument for units that are not those of the plan, or too long.
     u64 end(Place place, u64 unit, u64 blocks) const {
         if (!units) return unit * blocks;
@@ -133,7 +144,7 @@ class Flight {
     Flight(Member& member, std::unique_ptr<Request> request) : member_(member), request_(std::move(request)) {
         submit([this] {
             Communicator& communicator = *member_.communicator;
-            return request_ ? communicator.run(request_->plan, request_->call) : communicator.barrier();
+            return request_ ? request_->run(communicator) : communicator.barrier();
         });
     }
     // Says in the order of calls that this rank refuses one.
@@ -222,6 +233,9 @@ nb::dict operators_of_types() {
     return found;
 }
 
+// What another process finds in this one's memory, if it may look there.
+constexpr u64 kWitness = 0x686f636b65742072;
+
 const KernelTable& kernels_for(const std::string& name) {
     for (const Isa* isa = isas(); isa->name != nullptr; ++isa)
         if (isa->name == name) return *isa->kernels;
@@ -265,6 +279,15 @@ NB_MODULE(_native, m) {
     m.attr("EAGER") = kEager;
     m.attr("FILE_BYTES") = kFileBytes;
     m.attr("STAMP") = kStamp;
+    m.attr("WITNESS") = reinterpret_cast<u64>(&kWitness);
+    m.def(
+        "reaches",
+        [](pid_t process, u64 witness) {
+            u64 found = 0;
+            char* const to = reinterpret_cast<char*>(&found);
+            return pull_from(process, reinterpret_cast<const char*>(witness), to, sizeof found) == 0 && found == kWitness;
+        },
+        "process"_a, "witness"_a);
     m.def("reserve_control", &reserve_control, "descriptor"_a, "ranks"_a);
     m.attr("MOST_CONNECTIONS") = kMostWindows;
     m.attr("PROTOCOL") = std::to_string(kPlanMagic) + "." + std::to_string(sizeof(RankBlock)) + "." +
@@ -390,10 +413,12 @@ NB_MODULE(_native, m) {
     nb::class_<Flight>(m, "Flight").def("done", &Flight::done).def("wait", &Flight::wait);
 
     nb::class_<Member>(m, "Member")
-        .def(nb::init<u32, u32, int, std::vector<int>, std::vector<int>, Arena&, u32, u32, double, u32, u64, bool, Recorder*>(),
-             "rank"_a, "size"_a, "descriptor"_a, "lifelines"_a, "arenas"_a, "arena"_a, "spins"_a, "yields"_a,
-             "timeout"_a, "threads"_a = 1, "cache_bytes"_a = Settings{}.cache_bytes, "looks"_a = false,
-             "recorder"_a.none() = nb::none(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 14>())
+        .def(nb::init<u32, u32, int, std::vector<int>, std::vector<int>, Arena&, std::vector<pid_t>, bool, u32, u32, double,
+                      u32, u64, bool, Recorder*>(),
+             "rank"_a, "size"_a, "descriptor"_a, "lifelines"_a, "arenas"_a, "arena"_a, "processes"_a,
+             "always_reaches"_a, "spins"_a, "yields"_a, "timeout"_a, "threads"_a = 1,
+             "cache_bytes"_a = Settings{}.cache_bytes, "looks"_a = false, "recorder"_a.none() = nb::none(),
+             nb::keep_alive<1, 7>(), nb::keep_alive<1, 16>())
         .def(
             "plan",
             [](Member& member, const nb::bytes& words, u64 digest, std::string name) {
@@ -405,7 +430,7 @@ NB_MODULE(_native, m) {
             [](Member& member, Plan& plan, nb::handle input, nb::handle output, std::optional<u64> n, u32 type, u32 op,
                u64 tile, nb::handle initial, u64 initial_place, const Units* units, std::optional<OfferTuple> offer) {
                 Request request(plan, input, output, n, type, op, tile, initial, initial_place, units, std::move(offer));
-                return alone(member, [&] { return member.communicator->run(plan, request.call); });
+                return alone(member, [&] { return request.run(*member.communicator); });
             },
             "plan"_a, "input"_a.none(), "output"_a.none(), "n"_a.none(), "type"_a, "op"_a, "tile"_a,
             "initial"_a.none() = nb::none(), "initial_place"_a = 0, "units"_a.none() = nb::none(),

@@ -12,6 +12,7 @@ namespace {
 
 constexpr u32 kGlances = 1 << 16;     // visits without sleep between two looks for faults
 constexpr u64 kSoon = 8 << 10;        // bytes that a rank asks for while it waits for the others
+constexpr u64 kMoment = 10'000'000;   // ticks, some milliseconds
 constexpr u64 kAside = 512;           // bytes from where a core may load lines that nobody asked for
 
 u64 larger_buffer(const PlanHeader& h, const Geometry& geometry) {
@@ -90,7 +91,8 @@ Plan::Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::
     }
     ends_.resize(h.connections);
     cursors_.resize(h.blocks);
-    pointers_.resize(u64(view_.most_operands) * communicator.threads());
+    pointers_.resize(2 * u64(view_.most_operands) * communicator.threads());
+    owners_.resize(pointers_.size());
 }
 
 Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> lifelines, Settings settings)
@@ -104,6 +106,8 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
       outcomes_(settings.threads),
       moved_(settings.threads) {
     for (CallHeader& line : control_[rank_].headers) line.signature = signature(line.terms);
+    if (settings_.reaching != Reaching::kNever)
+        for (u32 t = 0; t < settings_.threads; ++t) beyond_.emplace_back(memory_);
     control_[rank_].done = calls_;  // not 0, which may be after the first call where the number wraps
 }
 
@@ -182,7 +186,20 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
             return outcome;
         }
     }
-    const Places lies = places(candidates);
+    Look seen = sure ? look(plan, call, candidates) : Look{};
+    Places lies = places(candidates);
+    bool contested = false;
+    u64 begun = 0;
+    if (lies.reached) {
+        begun = clock_.ticks();
+        contested = settings_.reaching == Reaching::kWhereFaster;
+        const bool wanted = !contested || contests(plan).next(first.geometry.unit).second();
+        if (!wanted || !lets_reach(plan, candidates[std::countr_zero(lies.ways)])) lies = {};
+    }
+    seen.lent = lies.ways != 0;
+    seen.timed = contested;
+    lies.contested = contested;
+    lies.took = contested_.took;
     Traffic sent{};
     if (first.in_one_round() && lies.ways == 0) {
         open_round(plan, first.geometry, calls_ + 1);
@@ -190,11 +207,10 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         const auto shift = call.initial_bytes != 0 ? call.initial - call.initial_to : 0;
         Cpu cpu{first.kernel, control_, rank_, false, Past::kNothing};
         execution(first, call.input ? call.input + shift : nullptr, call.input ? call.output : call.output + shift)
-            .send(cpu, plan.pointers_.data());
+            .send(cpu, plan.room(0, false));
         sent = cpu.moved;
     }
     const Places* told = inlined ? nullptr : &lies;
-    Look seen = sure ? look(plan, call, candidates, lies) : Look{};
     Outcome entered = call.units ? enter(mine, counted, kNobody, told, &seen) : enter(mine, plan.name_, plan.author_, told, &seen);
     if (entered.fault != Fault::kNone) return withdrawn(std::move(entered), lies);
     if (!sure) {
@@ -210,6 +226,10 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         if (!known) return {};  // nobody has data
         if (const int failed = prepare_all()) return withdrawn(no_memory("slots and scratch", failed), lies);
     }
+    if (!inlined) judge();
+    const bool any = !inlined && any_contested();
+    if (any) contests(plan).next(first.geometry.unit).next();
+    const u64 agreed = contested ? clock_.ticks() : 0;
     const Ways ways = inlined ? Ways{} : offered();
     const Way way = ways.common == 0 ? kThroughSlots : Way(std::countr_zero(ways.common));
     if (way == kThroughSlots && first.in_one_round()) {
@@ -230,9 +250,14 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     const PlanHeader& h = chosen.plan->header();
     u32 threads = wanted_threads(chosen);
     if (threads > 1) threads = team_.grow(threads);
+    const bool reaching = way != kThroughSlots && reaches(*chosen.plan);
+    if (reaching) {
+        Outcome found = look_for_owners(*chosen.plan);
+        if (found.fault != Fault::kNone) return withdrawn(std::move(found), lies);
+    }
     Past past = Past::kNothing;
-    if (touched(chosen, chosen.input, chosen.output) > settings_.cache_bytes) past = Past::kAll;
-    else if (seen.far) past = worth(way).past(seen.most());
+    if (!reaching && touched(chosen, chosen.input, chosen.output) > settings_.cache_bytes) past = Past::kAll;
+    else if (!reaching && seen.far) past = worth(way).past(seen.most());
     plan.stored_past_ = has_past(*chosen.plan, past) ? result_of(call) : nullptr;
     if constexpr (watched) {
         event->plan = chosen.plan->author_;
@@ -246,15 +271,16 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     }
     const auto work = [&](u32 thread) -> Outcome {
         const u32 begin = u32(u64(h.blocks) * thread / threads), end = u32(u64(h.blocks) * (thread + 1) / threads);
-        char** pointers = chosen.plan->pointers_.data() + u64(chosen.plan->view_.most_operands) * thread;
+        const Room room = chosen.plan->room(thread, reaching);
+        Reach* const beyond = reaching ? &beyond_[thread] : nullptr;
         auto layer = [&] {
-            const Cpu cpu{chosen.kernel, control_, rank_, threads > 1, past};
+            const Cpu cpu{chosen.kernel, control_, rank_, threads > 1, past, beyond};
             if constexpr (watched) return WatchedCpu(cpu, *settings_.recorder, thread, calls_, event->agreed);
             else return cpu;
         }();
         Outcome found = drive(
             [&] {
-                const Progress progress = running.advance(layer, pointers, begin, end);
+                const Progress progress = running.advance(layer, room, begin, end);
                 if (progress == Progress::kStalled) layer.stalls();
                 return progress;
             },
@@ -271,6 +297,11 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
             });
         layer.drain();
         add(thread, layer.moved);
+        if (found.fault == Fault::kNone && reaching && beyond->error() != 0) {
+            const char* const why = std::strerror(beyond->error());
+            const std::string unreached = std::string("has an array that cannot be reached: ") + why;
+            found = given_up({Fault::kPeer, beyond->rank(), beyond->error() == ESRCH ? "has ended" : unreached});
+        }
         return found;
     };
     const auto work_together = [&] {
@@ -291,20 +322,24 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     }
     found.way = way;
     if (found.fault != Fault::kNone) return withdrawn(std::move(found), lies);
+    if (any) {
+        const auto ticks = [](u64 from, u64 to) { return u32(std::clamp<u64>((to - from) / 16, 1, ~0u)); };
+        const Took took{ticks(begun, seen.begun), ticks(agreed, clock_.ticks()), seen.far};
+        contested_ = {&contests(plan), first.geometry.unit, way != kThroughSlots, contested ? took : Took{}};
+    }
     return found;
 }
 
 // What there is to look at. Nobody looks where no plan has a result that would be stored past the caches, nor at an output
 // that a look would give a page of zeroes, nor at a result that is in no cache only because it was stored so, if there is
 // nothing else to look at: in a loop on one array, that would go on for ever.
-Look Communicator::look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays], const Places& lies) const {
+Look Communicator::look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays]) const {
     Look found;
     const auto bytes = [&](Place place, u64 blocks) {
         return call.units ? call.units->bounds[place].back() : blocks * call.n * type_bytes(call.type);
     };
     if (call.input != nullptr) found.input = {call.input, bytes(kInput, plan.header().input_blocks)};
     if (call.output != nullptr) found.output = {call.output, bytes(kOutput, plan.header().output_blocks)};
-    found.lent = lies.ways != 0;
     const bool alone = call.input == nullptr || call.output == nullptr;
     if (call.fresh || (alone && result_of(call) == plan.stored_past_)) return found;
     for (const Way way : {kThroughSlots, kInPlace, kApart}) {
@@ -351,12 +386,21 @@ void Communicator::settle(Candidate& candidate, u64 n, u32 type, u64 tile, bool 
 
 // What this rank has to say of its buffers: those of all ways are the same.
 Places Communicator::places(const Candidate (&candidates)[kWays]) const {
-    Places found{0, kNowhere, kNowhere, 0};
+    Places found{0, 0, kNowhere, kNowhere, 0, 0, {}};
     for (const Way way : {kInPlace, kApart}) {
         const Candidate& candidate = candidates[way];
         if (candidate.plan == nullptr) continue;
-        found.ways |= u64(1) << way;
         const PlanHeader& h = candidate.plan->header();
+        const auto is_private = [&](const char* at) {
+            return at != nullptr && candidate.geometry.unit != 0 && memory_.place(at) == kNowhere;
+        };
+        if (is_private(candidate.input) || is_private(candidate.output)) {
+            if (settings_.reaching == Reaching::kNever || candidate.rounds != Rounds::kTwo) continue;
+            const u64 input = reinterpret_cast<u64>(candidate.input), output = reinterpret_cast<u64>(candidate.output);
+            found = {found.ways | u32(1) << way, 1, input, output, clock_.ticks(), 0, {}};
+            continue;
+        }
+        found.ways |= u32(1) << way;
         const auto lies = [&](const char* at, u64 blocks) {
             const u64 place = at == nullptr ? kNowhere : memory_.place(at);
             if (place != kNowhere) found.end = std::max(found.end, place + blocks * candidate.geometry.unit);
@@ -377,20 +421,89 @@ Ways Communicator::offered() const {
     return found;
 }
 
+Contests& Communicator::contests(Plan& plan) {
+    if (plan.contests_ == nullptr) plan.contests_ = &contests_[plan.digest_];
+    return *plan.contests_;
+}
+
+// Notes what the latest contested call took, once all have said what it took them: what its slowest rank took to enter,
+// which is when all in one round is sent, and what its slowest took after. All come to the same, and go one way next.
+void Communicator::judge() {
+    if (contested_.contests == nullptr) return;
+    Took slowest{0, 0, 1};
+    for (u32 r = 0; r < size_; ++r) {
+        const Took& took = said(r).places.took;
+        if (took.after == 0) continue;
+        slowest = {std::max(slowest.before, took.before), std::max(slowest.after, took.after), slowest.far & took.far};
+    }
+    const u64 took = u64(slowest.before) + slowest.after;
+    contested_.contests->took(contested_.unit, slowest.far, contested_.second, took);
+    contested_ = {};
+}
+
+bool Communicator::any_contested() const {
+    for (u32 r = 0; r < size_; ++r)
+        if (said(r).places.contested) return true;
+    return false;
+}
+
 // Finds the buffers of others that this rank reads or writes. Returns 0 or an errno.
 int Communicator::borrow(const Plan& plan) {
-    if (theirs_ == nullptr) theirs_.reset(new char*[size_][2]);
+    if (theirs_ == nullptr) theirs_.reset(new Theirs[size_]);
     for (u32 c = 0; c < plan.header().connections; ++c) {
         const ConnectionRecord& record = plan.view_.connections[c];
         if (record.storage == kSlots || lies_here(record)) continue;
         const Places& lies = said(record.peer).places;
         if (lies.end == 0) continue;  // it has nothing
-        char* base = memory_.arena(record.peer, lies.end);
+        Theirs& theirs = theirs_[record.peer];
+        if (lies.reached) {
+            theirs = {{reinterpret_cast<char*>(lies.input), reinterpret_cast<char*>(lies.output)}, true};
+            continue;
+        }
+        char* const base = memory_.arena(record.peer, lies.end);
         if (base == nullptr) return errno;
-        theirs_[record.peer][0] = base + lies.input;
-        theirs_[record.peer][1] = base + lies.output;
+        theirs = {{base + lies.input, base + lies.output}, false};
     }
     return 0;
+}
+
+// Whether others can reach this rank's buffers.
+bool Communicator::lets_reach(Plan& plan, const Candidate& offered) const {
+    const PlanHeader& h = offered.plan->header();
+    const std::span<const char> buffers[] = {{offered.input, offered.input ? h.input_blocks * offered.geometry.unit : 0},
+                                             {offered.output, offered.output ? h.output_blocks * offered.geometry.unit : 0}};
+    for (const u32 place : {kInput, kOutput}) {
+        const std::span<const char> buffer = buffers[place];
+        std::span<const char>& known = plan.reachable_[place];
+        if (buffer.empty() || (buffer.data() == known.data() && buffer.size() == known.size())) continue;
+        if (!memory_.reachable(buffer.data(), buffer.size())) return false;
+        known = buffer;
+    }
+    return true;
+}
+
+// Whether this rank has to do with private memory of others.
+bool Communicator::reaches(const Plan& plan) const {
+    for (u32 c = 0; c < plan.header().connections; ++c) {
+        const ConnectionRecord& record = plan.view_.connections[c];
+        if (record.storage != kSlots && !lies_here(record) && said(record.peer).places.reached) return true;
+    }
+    return false;
+}
+
+// Whether all are still there whose private memory this rank is to reach: the kernel knows them by a number that another
+// process may get once they are gone. That takes as many new processes as there are numbers: whoever said a moment ago
+// where its buffers lie is sure to have it still.
+Outcome Communicator::look_for_owners(const Plan& plan) {
+    const u64 now = clock_.ticks();
+    for (u32 c = 0; c < plan.header().connections; ++c) {
+        const ConnectionRecord& record = plan.view_.connections[c];
+        const Places& lies = said(record.peer).places;
+        if (record.storage == kSlots || lies_here(record) || !lies.reached || now - lies.end < kMoment) continue;
+        pollfd line{record.peer < lifelines_.size() ? lifelines_[record.peer] : -1, POLLIN, 0};
+        if (::poll(&line, 1, 0) > 0) return given_up({Fault::kPeer, record.peer, "has ended"});
+    }
+    return {};
 }
 
 // Waits until nobody reads this rank's buffers any more.
@@ -442,6 +555,10 @@ Outcome Communicator::await_partners(const Plan& plan, const Execution<Cpu>& run
 // the call, and access what lies there.
 Outcome Communicator::withdrawn(Outcome outcome, const Places& lies) {
     if (outcome.fault == Fault::kMismatch || outcome.fault == Fault::kRefused || lies.ways == 0) return outcome;
+    if (lies.reached) {
+        outcome.exposed = true;
+        return outcome;
+    }
     for (const u64 place : {lies.input, lies.output})
         if (place != kNowhere) memory_.keep(place);
     return outcome;
@@ -586,7 +703,10 @@ Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 auth
     Cpu::publish_header(&line.call, call);  // pairs with observe_header below, on every other rank
     for (u32 r = 0; r < size_; ++r)
         if (r != rank_) ring(control_[r].bell);
-    if (look != nullptr) look->at_buffers();
+    if (look != nullptr) {
+        if (look->timed) look->begun = clock_.ticks();
+        look->at_buffers();
+    }
     u32 next = 0;
     Outcome entered = drive(
         [&] {

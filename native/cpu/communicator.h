@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "../core/interpreter.h"
+#include "contest.h"
 #include "recorder.h"
 #include "team.h"
 
@@ -41,6 +43,12 @@ class Plan {
 
   private:
     friend class Communicator;
+
+    Room room(u32 thread, bool reaches) {
+        const u64 at = 2 * u64(view_.most_operands) * thread;
+        return {pointers_.data() + at, reaches ? owners_.data() + at : nullptr};
+    }
+
     struct Latest {  // what was settled last, and for what
         u64 n = 0, tile = 0;
         u32 type = ~0u;
@@ -57,9 +65,12 @@ class Plan {
     std::vector<Window*> multicasts_;  // of all ranks
     std::vector<End> ends_;
     std::vector<Cursor> cursors_;
-    std::vector<char*> pointers_;  // for each thread
+    std::vector<char*> pointers_;  // of the rooms of all threads
+    std::vector<u32> owners_;
     Latest latest_;
     const char* stored_past_ = nullptr;  // the result of the latest call, if it was stored past the caches
+    std::span<const char> reachable_[2];  // buffers of the latest call that others reach
+    Contests* contests_ = nullptr;        // of its schedule, once there was one
 };
 
 // Units of lengths of their own. `bounds`: of those of the input and of the output, in bytes (interpreter.h). `digest`
@@ -71,8 +82,8 @@ struct Units {
     std::string text;
 };
 
-// How a call can go: through slots, or with messages in buffers that lie in the arenas of all ranks, where every rank
-// works in place, or has its input and its output apart.
+// How a call can go: through slots, or with messages in buffers that all ranks can access, where every rank works in
+// place, or has its input and its output apart.
 enum Way : u32 { kThroughSlots = 0, kInPlace = 1, kApart = 2, kWays = 3 };
 
 // Sets of ways, a bit for each: those that all ranks of a call offer, and those that some do.
@@ -80,8 +91,8 @@ struct Ways {
     u64 common = 0, any = 0;
 };
 
-// What a call can do instead, if all ranks can: the plans for buffers in this rank's arena, by way, null where they do
-// not lie so; and these buffers. A plan that lends is offered for itself.
+// What a call can do instead, if all ranks can: the plans for buffers that others access, by way, null where they do not
+// lie so; and these buffers. A plan that lends is offered for itself.
 struct Offer {
     Plan* plans[kWays] = {};
     char* input = nullptr;
@@ -129,7 +140,12 @@ struct Outcome {
     double waited = 0;
     std::vector<CallHeader> said{};  // with kMismatch, by every rank
     Way way = kThroughSlots;       // how the call went
+    bool exposed = false;          // others may still write to this rank's buffers, which lie in no arena
 };
+
+// Whether messages lie in private memory of other ranks, which all must be able to reach: where a call can go that way,
+// it does where that is faster, or always.
+enum class Reaching { kNever, kWhereFaster, kAlways };
 
 struct Settings {
     Patience patience;
@@ -144,6 +160,7 @@ struct Settings {
     u64 cache_bytes = ~u64(0);       // of all ranks together: a call that touches more stores results past the caches
     bool (*is_far)(const char*) = nullptr;  // whether a byte is in no near cache: a call all of whose are does so too,
     Processor processor = this_processor();  // where that is worth it
+    Reaching reaching = Reaching::kNever;
     u64 first = 0;                   // the number of calls so far; tests begin near where it wraps
     void (*patient)() = nullptr;     // called when a thread has spun in vain, before it yields or sleeps
     Recorder* recorder = nullptr;    // of what this rank does; outlives the communicator
@@ -163,7 +180,8 @@ struct Candidate : Settled {
 struct Look {
     std::span<const char> input, output;
     bool (*is_far)(const char*) = nullptr;
-    bool lent = false, far = false;
+    bool lent = false, far = false, timed = false;
+    u64 begun = 0;  // when it began to wait, in ticks, where that is `timed`
     u64 most() const { return std::max(input.size(), output.size()); }
     void at_buffers();
 };
@@ -226,13 +244,19 @@ class Communicator {
     template <class Event> Outcome carry_out(Plan& plan, const Call& call, Event event);
     Outcome enter(const Terms& mine, const std::string& text, u64 author, const Places* places = nullptr,
                   Look* look = nullptr);
-    Look look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays], const Places& lies) const;
+    Look look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays]) const;
     int prepare(Candidate& candidate, u32 op, u64 n, u32 type, u64 tile, bool in_one_round);
     Places places(const Candidate (&candidates)[kWays]) const;
+    bool lets_reach(Plan& plan, const Candidate& offered) const;
     const Worth& worth(Way way) const;
     static bool has_past(const Plan& plan, Past past);
     Ways offered() const;
+    Contests& contests(Plan& plan);
+    void judge();
+    bool any_contested() const;
     int borrow(const Plan& plan);
+    bool reaches(const Plan& plan) const;
+    Outcome look_for_owners(const Plan& plan);
     Outcome await_readers(Execution<Cpu>& running);
     Outcome await_partners(const Plan& plan, const Execution<Cpu>& running);
     Outcome withdrawn(Outcome outcome, const Places& lies);
@@ -258,12 +282,21 @@ class Communicator {
     RankBlock* control_;
     std::vector<int> lifelines_;
     Settings settings_;
+    const Clock clock_;
     u64 calls_;
     u64 authors_ = kFirstPlan;
     u64 written_[2] = {kNobody, kNobody};  // the authors of the texts in this rank's lines
     std::unique_ptr<char, decltype(&std::free)> scratch_{nullptr, &std::free};  // aligned to kAlign
     u64 scratch_bytes_ = 0;
-    std::unique_ptr<char*[][2]> theirs_;  // input and output of each rank in whose buffers messages of this call lie
+    std::unique_ptr<Theirs[]> theirs_;  // of each rank in whose buffers messages of this call lie
+    std::vector<Reach> beyond_;         // of each thread, where ranks reach each other's private memory
+    std::map<u64, Contests> contests_;  // of slots, first, and reaching, by the digest of a schedule
+    struct {
+        Contests* contests;  // null: none
+        u64 unit;
+        bool second;
+        Took took;
+    } contested_{};  // the latest call in which any rank was, until all have said how long it took
     std::vector<Outcome> outcomes_;  // of the threads of one call
     std::vector<Moved> moved_;       // by each thread in all calls
     std::atomic_flag marked_;

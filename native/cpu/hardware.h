@@ -4,8 +4,7 @@
 // needed (tests/native). A publish and its observe are one pair; relaxing either side breaks it.
 #pragma once
 
-#include "kernels.h"
-#include "memory.h"
+#include "reach.h"
 
 #define HOCKET_STRONG_0(order) order
 #define HOCKET_STRONG_1(order) __ATOMIC_RELAXED
@@ -106,18 +105,13 @@ inline bool is_far(const char* at) {
 #endif
 }
 
-// Bytes that were read from sources and written to destinations: k and m times those of a kernel call.
-struct Traffic {
-    u64 loaded;
-    u64 stored;
-};
-
 struct Cpu {
     Kernel kernel;
     RankBlock* control;
     u32 rank;
     bool together;  // several threads drive the thread blocks of this rank
     Past past;
+    Reach* beyond = nullptr;  // in a call that reaches private memory of others
     Traffic moved{};  // by the kernel calls so far
 
     void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last) {
@@ -125,6 +119,10 @@ struct Cpu {
         moved.stored += m * bytes;
         const bool allowed = past == Past::kAll || (past == Past::kSums && k > 1 && last == all_of(m));
         kernel(dsts, m, srcs, k, bytes, allowed ? last : 0);
+    }
+
+    void reach(const Room& room, u32 sources, u32 used, u64 bytes) {
+        beyond->reduce(kernel, room, sources, used, bytes, moved);
     }
 
     // Stores past the caches are not ordered by the releases below. What is stored so belongs to one step alone, no step

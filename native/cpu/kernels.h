@@ -5,6 +5,12 @@
 
 namespace hocket {
 
+// Bytes that were read from sources and written to destinations: k and m times those of a kernel call.
+struct Traffic {
+    u64 loaded;
+    u64 stored;
+};
+
 // The element types, each with its size in bytes. Names are NumPy's, for bfloat16 that of ml_dtypes.
 #define HOCKET_TYPES(X)                                                                                        \
     X(bool, 1) X(int8, 1) X(int16, 2) X(int32, 4) X(int64, 8) X(uint8, 1) X(uint16, 2) X(uint32, 4) X(uint64, 8) \

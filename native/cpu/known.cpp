@@ -221,6 +221,8 @@ class Known {
         offer.output = data[entry.offered[1]];
         if (entry.offers) call.offer = &offer;
         const Which input = entry.input, result = entry.result;
+        std::optional<Exposed> exposed;
+        if (entry.offers) exposed.emplace(std::array{objects[entry.offered[0]], objects[entry.offered[1]]});
         const std::optional<u64> taken = entry.taken;
         const Divide divide = entry.average && result != kNone ? kernels().divide[entry.type] : nullptr;
         Outcome outcome = [&] {
@@ -234,6 +236,7 @@ class Known {
                 divide(data[result], bytes[result], communicator_->communicator->size());
             return outcome;
         }();
+        if (exposed) exposed->exposed = outcome.exposed;
         if (outcome.fault == Fault::kBusy) return nullptr;
         if (outcome.fault == Fault::kNone) return Py_NewRef(objects[result]);
         if (!PyErr_Occurred()) failed_(std::move(outcome), schedules);

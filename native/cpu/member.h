@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -48,13 +49,34 @@ class Gil {
     PyThreadState* others_ = nullptr;
 };
 
+// The arrays of a call, which it holds for ever unless the call has told no other rank where they lie, or nobody can still
+// be writing to them. Made and destroyed with the GIL.
+class Exposed {
+  public:
+    explicit Exposed(std::array<PyObject*, 2> arrays) : arrays_(arrays) {}
+    ~Exposed() {
+        if (exposed)
+            for (PyObject* array : arrays_) Py_XINCREF(array);
+    }
+    Exposed(const Exposed&) = delete;
+    Exposed& operator=(const Exposed&) = delete;
+
+    bool exposed = true;  // until the call has an outcome
+
+  private:
+    const std::array<PyObject*, 2> arrays_;
+};
+
 // Together with the memory and the descriptors it uses, which belong to it, and the calls that are made in the
 // background.
 struct Member {
     Member(u32 rank, u32 size, int descriptor, std::vector<int> lifelines, std::vector<int> arenas, Arena& arena,
-           u32 spins, u32 yields, double timeout, u32 threads, u64 cache_bytes, bool looks, Recorder* recorder)
-        : memory(descriptor, size, std::move(arenas), arena), lifelines(std::move(lifelines)) {
+           std::vector<pid_t> processes, bool always_reaches, u32 spins, u32 yields, double timeout, u32 threads,
+           u64 cache_bytes, bool looks, Recorder* recorder)
+        : memory(descriptor, size, std::move(arenas), arena, processes), lifelines(std::move(lifelines)) {
         Settings settings{{spins, yields}, timeout, python_interrupted};
+        const Reaching reaching = always_reaches ? Reaching::kAlways : Reaching::kWhereFaster;
+        if (!processes.empty()) settings.reaching = reaching;
         settings.threads = threads;
         settings.cache_bytes = cache_bytes;
         if (looks && Clock::trusted()) settings.is_far = is_far;

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <system_error>
 #include <unistd.h>
 
@@ -22,6 +23,9 @@ void* map(int descriptor, u64 place, u64 bytes) {
     }
     return ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, off_t(place));
 }
+
+// What came of a copy by the kernel. It ends early at a page that it cannot reach.
+int told(ssize_t copied, u64 bytes) { return copied < 0 ? errno : u64(copied) < bytes ? EFAULT : 0; }
 
 }  // namespace
 
@@ -47,8 +51,23 @@ char* map_arena(int descriptor, u64 place, u64 bytes) {
     return at == MAP_FAILED ? nullptr : room + skip;  // the room stays: nobody knows what is there after a failure
 }
 
-SharedMemory::SharedMemory(int descriptor, u32 ranks, std::vector<int> arenas, Arena& own)
-    : descriptor_(descriptor), ranks_(ranks), control_bytes_(control_bytes(ranks)), own_(own) {
+int pull_from(pid_t process, const char* theirs, char* mine, u64 bytes) {
+    const iovec here{mine, bytes}, there{const_cast<char*>(theirs), bytes};
+    return told(::process_vm_readv(process, &here, 1, &there, 1, 0), bytes);
+}
+
+int push_to(pid_t process, char* theirs, const char* mine, u64 bytes) {
+    const iovec here{const_cast<char*>(mine), bytes}, there{theirs, bytes};
+    return told(::process_vm_writev(process, &here, 1, &there, 1, 0), bytes);
+}
+
+SharedMemory::SharedMemory(int descriptor, u32 ranks, std::vector<int> arenas, Arena& own,
+                           std::vector<pid_t> processes)
+    : descriptor_(descriptor),
+      ranks_(ranks),
+      control_bytes_(control_bytes(ranks)),
+      own_(own),
+      processes_(std::move(processes)) {
     for (const int arena : arenas) neighbours_.push_back({arena, nullptr, 0});
     void* at = map(descriptor_, 0, control_bytes_);
     if (at == MAP_FAILED) {
@@ -112,6 +131,21 @@ char* SharedMemory::arena(u32 rank, u64 bytes) {
     if (neighbour.base != nullptr) ::munmap(neighbour.base, neighbour.bytes);
     neighbour = {neighbour.descriptor, at, wanted};
     return neighbour.base;
+}
+
+int SharedMemory::pull(u32 rank, const char* theirs, char* mine, u64 bytes) {
+    return pull_from(processes_[rank], theirs, mine, bytes);
+}
+
+int SharedMemory::push(u32 rank, char* theirs, const char* mine, u64 bytes) {
+    return push_to(processes_[rank], theirs, mine, bytes);
+}
+
+// Looks at the ends alone: an array lies in one mapping.
+bool SharedMemory::reachable(const char* mine, u64 bytes) const {
+    char ends[2];
+    const iovec here{ends, sizeof ends}, there[]{{const_cast<char*>(mine), 1}, {const_cast<char*>(mine) + bytes - 1, 1}};
+    return ::process_vm_readv(::getpid(), &here, 1, there, 2, 0) == sizeof ends;
 }
 
 }  // namespace hocket

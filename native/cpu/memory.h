@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <sys/types.h>
 #include <vector>
 
 #include "../core/slots.h"
@@ -41,14 +42,27 @@ struct Terms {
     bool operator==(const Terms&) const = default;
 };
 
+// What a call took a rank, in sixteenths of ticks: until it had said that it enters, and from when all had, 0 if it did
+// not measure. `far`: its buffers were.
+struct Took {
+    u32 before, after;
+    u32 far;
+};
+
 // Where a rank's buffers lie in its arena, kNowhere for none and none beyond `end`, and which ways a call can go with
-// them: a bit for each `Way`.
+// them: a bit for each `Way`. Where they are `reached`, since not all lie in the arena, these are addresses in the rank's
+// process, and `end` is when it said so, in ticks. `contested`: the rank goes the way that has been faster; `took`: what
+// its latest call took in which any rank did.
 struct Places {
-    u64 ways;
+    u32 ways;
+    u32 reached;
     u64 input;
     u64 output;
     u64 end;
+    u32 contested;
+    Took took;
 };
+static_assert(sizeof(Places) <= kInlined);
 
 // What a rank says when it enters a call. `call` is stored last. Of ranks that agree nobody reads more than the first
 // cache line: where `signature`, a hash of the terms, is the same, so are the terms. `text` is the schedule's name, on a
@@ -111,7 +125,16 @@ class Memory {
     // The arena of another rank, of which the first `bytes` can be used until this is called again. Null, with errno,
     // where it cannot be mapped.
     virtual char* arena(u32 rank, u64 bytes) = 0;
+    // Copies from, or to, memory of another rank that is in no arena. Returns 0 or an errno.
+    virtual int pull(u32 rank, const char* theirs, char* mine, u64 bytes) = 0;
+    virtual int push(u32 rank, char* theirs, const char* mine, u64 bytes) = 0;
+    // Whether others can do so from, and to, this memory of this rank: the kernel can not from all that a process maps.
+    virtual bool reachable(const char* mine, u64 bytes) const = 0;
 };
+
+// Copies between this process's memory and another's. Returns 0 or an errno.
+int pull_from(pid_t process, const char* theirs, char* mine, u64 bytes);
+int push_to(pid_t process, char* theirs, const char* mine, u64 bytes);
 
 u64 whole_pages(u64 bytes);
 
@@ -132,8 +155,9 @@ int reserve_control(int descriptor, u32 ranks);
 class SharedMemory final : public Memory {
   public:
     // Takes the descriptors over, also where it throws std::system_error. `arenas`: those of all ranks, -1 for the own,
-    // which is `own`; none where there is one rank.
-    SharedMemory(int descriptor, u32 ranks, std::vector<int> arenas, Arena& own);
+    // which is `own`; none where there is one rank. `processes`: of all ranks, none where they cannot reach each other's
+    // memory.
+    SharedMemory(int descriptor, u32 ranks, std::vector<int> arenas, Arena& own, std::vector<pid_t> processes);
     ~SharedMemory() override;
     SharedMemory(const SharedMemory&) = delete;
     SharedMemory& operator=(const SharedMemory&) = delete;
@@ -144,6 +168,9 @@ class SharedMemory final : public Memory {
     u64 place(const char* at) const override;
     void keep(u64 place) override;
     char* arena(u32 rank, u64 bytes) override;
+    int pull(u32 rank, const char* theirs, char* mine, u64 bytes) override;
+    int push(u32 rank, char* theirs, const char* mine, u64 bytes) override;
+    bool reachable(const char* mine, u64 bytes) const override;
 
   private:
     struct Mapping : Window {
@@ -164,6 +191,7 @@ class SharedMemory final : public Memory {
     std::map<u64, std::unique_ptr<Mapping>> mappings_;
     std::vector<Neighbour> neighbours_;  // by rank
     Arena& own_;
+    const std::vector<pid_t> processes_;
 };
 
 }  // namespace hocket

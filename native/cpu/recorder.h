@@ -116,6 +116,10 @@ struct WatchedCpu : Cpu {
         now.bytes += bytes;
         Cpu::reduce(dsts, m, srcs, k, bytes, last);
     }
+    void reach(const Room& room, u32 sources, u32 used, u64 bytes) {
+        now.bytes += bytes;
+        Cpu::reach(room, sources, used, bytes);
+    }
     void stalls() { stalled = true; }
     void executed(u32 block, u32 step, u64 tile) {
         now.end = clock.ticks();

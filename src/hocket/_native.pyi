@@ -17,6 +17,7 @@ FILE_BYTES: int
 STAMP: int
 MOST_CONNECTIONS: int
 MOST_READERS: int
+WITNESS: int
 BARRIER: int
 PROTOCOL: str
 
@@ -151,7 +152,7 @@ class Candidate:
     def one_round(self) -> bool: ...
 
 Offer = tuple[Plan | None, Plan | None, NDArray[generic] | None, NDArray[generic] | None]
-"""What a call can do instead: the plans for arrays in place and apart in the arenas of all, and the arrays."""
+"""What a call can do instead: the plans for arrays in place and apart that all can access, and the arrays."""
 
 class Arena:
     def __init__(self, descriptor: int) -> None:
@@ -186,6 +187,8 @@ class Member:
         lifelines: list[int],
         arenas: list[int],
         arena: Arena,
+        processes: list[int],
+        always_reaches: bool,
         spins: int,
         yields: int,
         timeout: float,
@@ -279,6 +282,9 @@ def brief(
     That is: it calls the attribute of its object with ``defaults``, where the second and third are put in. ``doc`` may
     begin with a signature in CPython's form. The result has no annotations, and no qualified name of its class.
     """
+
+def reaches(process: int, witness: int) -> bool:
+    """Whether this process may read what another has at its WITNESS."""
 
 def reserve_control(descriptor: int, ranks: int) -> int:
     """Make sure that there is memory for the control region. Returns 0 or an errno."""

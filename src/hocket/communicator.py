@@ -552,9 +552,11 @@ class Communicator:
             self._defaults[choice] = found
         return found
 
-    def _lent_default(self, call: Call, choice: Choice, one_round: bool, inplace: bool) -> Schedule | None:
-        """What replaces a default schedule where the arrays of all ranks lie in their arenas."""
-        if not lends(call, one_round):
+    def _lent_default(
+        self, call: Call, choice: Choice, one_round: bool, inplace: bool, reached: bool
+    ) -> Schedule | None:
+        """What replaces a default schedule where ranks can access each other's arrays."""
+        if not lends(call, one_round, reached):
             return None
         name, root, reproducible = choice.line.collective, choice.root, choice.reproducible
         key = name, root, reproducible, choice.instances, inplace

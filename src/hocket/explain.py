@@ -33,7 +33,7 @@ _ITEM = 4  # bytes of a float32
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What a call runs where the arrays of all ranks are of ``comm.empty``, in place or apart: messages lie in them."""
+    """What a call runs where messages lie in the arrays of the ranks, in place or apart."""
 
     inplace: bool
     program: str
@@ -49,14 +49,16 @@ class Shared:
 class Explanation:
     """What a call by name runs. Sizes and traffic in bytes, times in seconds, bandwidth in bytes a second.
 
-    ``bytes`` are those of the larger buffer of a rank with most; ``why`` is the condition of the table (tuning.py) that
-    holds. ``thread_blocks`` of the rank with most, ``steps`` of all; ``rounds``: messages, one after the other, on the
-    longest chain of steps. A chunk moves in ``tiles`` tiles. ``one_round``: messages travel with the header of the
-    call; otherwise they go through ``slots`` of each connection. Where the arrays of all ranks are as one of ``shared``
-    says, messages lie in them instead; where only those of some are, they take slots. ``past_caches``: results that
-    nothing reads again do not go through the caches, as ``touched``, the bytes that all ranks touch, exceeds the
-    ``caches``; where it does not, a call may still find its arrays in no cache, and store so what pays then
-    (ARCHITECTURE.md, "A look at the arrays"). ``loaded`` and ``stored``: by the instructions of all ranks.
+    ``bytes`` are those of the larger buffer of a rank with most; ``why`` is the condition of the table (tuning.py)
+    that holds. ``thread_blocks`` of the rank with most, ``steps`` of all; ``rounds``: messages, one after the other,
+    on the longest chain of steps. A chunk moves in ``tiles`` tiles. ``one_round``: messages travel with the header of
+    the call; otherwise they go through ``slots`` of each connection. Where the arrays of all ranks are of
+    ``comm.empty``, and as one of ``shared`` says, messages lie in them instead; where only those of some are, they
+    take slots. Private arrays that are as one of ``reached`` says are read and written by the system for other ranks,
+    where that turns out to be faster than slots. ``past_caches``: results that nothing reads again do not go through
+    the caches, as ``touched``, the bytes that all ranks touch, exceeds the ``caches``; where it does not, a call may
+    still find its arrays in no cache, and store so what pays then (ARCHITECTURE.md, "A look at the arrays").
+    ``loaded`` and ``stored``: by the instructions of all ranks.
 
     ``predicted`` is what the busiest rank moves and what it waits for its first tile, at ``bandwidth``: that of a core
     while all copy, measured when first asked for a working set like that of this call. To it come constants for the
@@ -70,6 +72,7 @@ class Explanation:
     program: str
     why: str
     shared: tuple[Shared, ...]
+    reached: tuple[Shared, ...]
     thread_blocks: int
     steps: int
     rounds: int
@@ -103,6 +106,7 @@ class Explanation:
             "tiles": "{tiles} of {tile} bytes for each chunk",
             "messages": how,
             "shared": f"with arrays of comm.empty: {'; '.join(map(str, self.shared)) or 'the same'}",
+            "reached": f"private arrays, where it is faster: {'; '.join(map(str, self.reached)) or 'none'}",
             "threads": "{threads} a rank",
             "caches": f"{{touched}} bytes are touched, {{caches}} fit: {past}",
             "traffic": f"{moved} bytes ({{loaded}} loaded, {{stored}} stored), {buffers:.4g} times the buffer",
@@ -114,7 +118,7 @@ class Explanation:
 def explain(endpoint: Endpoint, choice: Choice, schedule: Schedule, lending: Lending, size: int) -> Explanation:
     """Explain a call on a larger buffer of ``size`` bytes. The schedule is what the choice compiles to.
 
-    ``lending`` gives the schedules for arrays that all ranks reach.
+    ``lending`` gives the schedules for messages that lie in arrays.
     """
     collective = schedule.collective
     ranks = collective.size
@@ -126,12 +130,16 @@ def explain(endpoint: Endpoint, choice: Choice, schedule: Schedule, lending: Len
     chunk = size / (blocks * collective.chunks)
     apart = any(x != y for r, (x, y) in enumerate(sizes) if collective.alias(r) is not None)
     moved = sum(traffic(schedule, n, _ITEM, apart=apart, tile=choice.line.tile), Traffic())
-    shared = []
-    for inplace in (True, False):
-        lent = lending(settled.one_round, inplace)
-        if lent is not None:
-            there = sum(traffic(lent, n, _ITEM, apart=not inplace), Traffic())
-            shared.append(Shared(inplace, lent.name, there.loaded, there.stored))
+
+    def there(*, reached: bool) -> tuple[Shared, ...]:
+        found = []
+        for inplace in (True, False):
+            lent = lending(settled.one_round, inplace, reached)
+            if lent is not None:
+                sums = sum(traffic(lent, n, _ITEM, apart=not inplace, reached=reached), Traffic())
+                found.append(Shared(inplace, lent.name, sums.loaded, sums.stored))
+        return tuple(found)
+
     work, depth = pace(schedule)
     cores = min(ranks * outlook.threads, len(os.sched_getaffinity(0)))
     share = ranks * outlook.threads / cores  # ranks that take turns on a core
@@ -147,7 +155,8 @@ def explain(endpoint: Endpoint, choice: Choice, schedule: Schedule, lending: Len
         bytes=size,
         program=schedule.name,
         why=choice.line.when.text,
-        shared=tuple(shared),
+        shared=there(reached=False),
+        reached=there(reached=True) if endpoint.reaches else (),
         thread_blocks=max(len(rank.thread_blocks) for rank in schedule.ranks),
         steps=sum(1 for _ in schedule.steps()),
         rounds=rounds,

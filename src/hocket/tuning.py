@@ -55,6 +55,8 @@ from hocket.program import Contract, Program
 _BLOCKWISE = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
 """Collectives in which the larger buffer of a rank is a block for each rank."""
 
+_COMBINING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
+
 _SPREAD_BYTES = 1 << 20
 """Size from which on a collective has an instance for each thread (Settings.team_bytes of native/cpu/communicator.h:
 less is not worth waking them)."""
@@ -198,20 +200,27 @@ _LENDING: dict[str, Callable[[int, int, bool], Program | None]] = {
 _LENT_FROM = {"all_reduce": 8 << 10} | dict.fromkeys(("reduce_scatter", "all_to_all", "broadcast", "reduce"), 4 << 10)
 """Bytes that a rank sends, from which on it pays not to send them even in one round. Measured on two ranks."""
 
+_REACHED_FROM = dict.fromkeys(_LENDING, 8 << 10) | dict.fromkeys(_COMBINING, 16 << 10)
+"""Bytes that a rank sends, from which on calls find out whether it pays to reach private arrays of others."""
 
-def lends(call: Call, one_round: bool) -> bool:
-    """Whether a call takes a lending program where it can. ``one_round``: it would else take one round.
 
-    That is faster for short messages, and where ranks share cores: they wait for each other once, not twice.
+def lends(call: Call, one_round: bool, reached: bool) -> bool:
+    """Whether a call takes a lending program where it can.
+
+    ``one_round``: it would else take one round. That is faster for short messages, and where ranks share cores: they
+    wait for each other once, not twice. ``reached``: arrays are private, so that every access is a call of the system.
     """
     if call.size is None or call.ranks == 1 or call.uneven:
         return False
-    if not one_round:
+    if not one_round and not reached:
         return True
     sent = call.size
     if call.name in _BLOCKWISE:
         sent -= -(-call.size // call.ranks)
-    return not call.crowded and call.name in _LENT_FROM and sent >= _LENT_FROM[call.name]
+    if reached and call.ranks > 2 and call.name in _COMBINING:
+        return False  # which way a call goes must not change in which order it adds up
+    least = _REACHED_FROM if reached else _LENT_FROM
+    return not call.crowded and call.name in least and sent >= least[call.name]
 
 
 def is_small(name: str, ranks: int, size: int) -> bool:
@@ -239,7 +248,7 @@ def default_program(
 def lending_program(
     name: str, ranks: int, root: int = 0, reproducible: Contract | None = None, *, inplace: bool
 ) -> Program | None:
-    """What a communicator runs instead where the arrays of all ranks are memory that all can reach. None: nothing.
+    """What a communicator runs instead where ranks can access each other's arrays. None: nothing.
 
     An AllReduce adds up in the order of ranks.
     """

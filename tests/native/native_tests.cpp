@@ -3,6 +3,7 @@
 // at least one must turn red under ThreadSanitizer for each memory order that is weakened (run_sanitizers.sh);
 // `native_tests traffic` given plans, for test_lackey.py to see what memory they touch.
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -87,11 +88,21 @@ class ThreadMemory final : public Memory {
         return window.get();
     }
     int reserve(Window*, u64) override { return EFBIG; }
-    u64 place(const char* at) const override { return u64(at - world_.arena(rank_)); }
+    u64 place(const char* at) const override {
+        const u64 found = u64(at - world_.arena(rank_));
+        return found < World::kLent ? found : kNowhere;
+    }
     void keep(u64 place) override { kept.push_back(place); }
     char* arena(u32 rank, u64 bytes) override { return bytes <= World::kLent ? world_.arena(rank) : nullptr; }
+    int pull(u32, const char* theirs, char* mine, u64 bytes) override {
+        if (error == 0) std::memcpy(mine, theirs, bytes);
+        return error;
+    }
+    int push(u32, char* theirs, const char* mine, u64 bytes) override { return pull(0, mine, theirs, bytes); }
+    bool reachable(const char*, u64) const override { return true; }
 
     std::vector<u64> kept;
+    int error = 0;  // of copies from and to others
 
   private:
     World& world_;
@@ -467,8 +478,8 @@ std::vector<u32> direct(u32 rank, u32 ranks, bool inplace, bool two_rounds) {
 }
 
 // Buffers lie in the arenas of all ranks, in place, apart, or the one here and the other there; or of some only. Else
-// messages take slots, or one round where they are small and nobody lends.
-void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds) {
+// messages take slots, or one round where they are small and nobody lends. `reached`: they lie in no arena.
+void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds, bool reached) {
     constexpr u64 kMost = World::kLent / 16;  // elements
     World world(ranks, first);
     on_threads(ranks, [&](u32 rank) {
@@ -479,12 +490,14 @@ void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds) {
         mine.team_bytes = mine.cache_bytes = 0;
         Recorder recorder(threads, 128, 1 << 16);
         if (first == 0) mine.recorder = &recorder;
+        if (reached) mine.reaching = Reaching::kAlways;
         Communicator communicator(rank, ranks, memory, {}, mine);
         Plan slots(communicator, ring(rank, ranks, 2, true), 1, "ring");
         Plan small(communicator, exchanged(rank, ranks), 6, "one round");
         Plan inplace(communicator, direct(rank, ranks, true, two_rounds), 2, "in place");
         Plan apart(communicator, direct(rank, ranks, false, two_rounds), 3, "apart");
-        int* const input = reinterpret_cast<int*>(world.arena(rank));
+        std::vector<int> elsewhere(2 * kMost);
+        int* const input = reached ? elsewhere.data() : reinterpret_cast<int*>(world.arena(rank));
         int* const output = input + kMost;
         for (int round = 0; round < 120; ++round) {
             const bool exchanges = round % 4 > 1;
@@ -520,8 +533,55 @@ void lent() {
     for (u32 ranks = 2; ranks <= 4; ++ranks)
         for (const u64 first : {u64(0), (u64(1) << 32) - 50, ~u64(0) - 50})
             for (const u32 threads : {1u, 2u})
-                for (const bool two_rounds : {false, true}) lent_sums(ranks, first, threads, two_rounds);
+                for (const auto& [two_rounds, reached] : {std::pair(false, false), {true, false}, {true, true}})
+                    lent_sums(ranks, first, threads, two_rounds, reached);
     std::puts("lent: sums are right");
+}
+
+// Takes the faster way nearly always, whichever that is, and finds out when it is so no more.
+void contests() {
+    Contest contest;
+    for (const bool second_is_faster : {true, false, true}) {
+        u32 wrong = 0;
+        for (int call = 0; call < 6000; ++call) {
+            const bool second = contest.second();
+            contest.next();
+            contest.took(second, second == second_is_faster ? 1000 : 1500);
+            wrong += call >= 3000 && second != second_is_faster;
+        }
+        CHECK(wrong > 0 && wrong < 60);
+    }
+    std::puts("contest: the faster way");
+}
+
+// Ranks that find out by trying whether to reach each other's buffers all go one way, and both are gone.
+void contested() {
+    constexpr u32 kRanks = 3, kCalls = 200, kElements = 600;
+    World world(kRanks);
+    std::vector<Way> ways[kRanks];
+    on_threads(kRanks, [&](u32 rank) {
+        ThreadMemory memory(world, rank);
+        Settings mine = settings(2);
+        mine.reaching = Reaching::kWhereFaster;
+        Communicator communicator(rank, kRanks, memory, {}, mine);
+        Plan slots(communicator, ring(rank, kRanks, 2, true), 1, "ring");
+        Plan inplace(communicator, direct(rank, kRanks, true, true), 2, "in place");
+        std::vector<int> data(kElements);
+        char* const at = reinterpret_cast<char*>(data.data());
+        for (u32 call = 0; call < kCalls; ++call) {
+            for (u32 i = 0; i < kElements; ++i) data[i] = int(i + call + rank);
+            const Offer offer{{nullptr, &inplace, nullptr}, at, nullptr};
+            const Outcome outcome = communicator.run(
+                slots, {at, nullptr, nullptr, nullptr, 0, kElements, 0, type_named("int32"), 0, true, nullptr, &offer});
+            CHECK(outcome.fault == Fault::kNone);
+            for (u32 i = 0; i < kElements; ++i) CHECK(data[i] == int(kRanks * (i + call) + kRanks * (kRanks - 1) / 2));
+            ways[rank].push_back(outcome.way);
+            if (call % 3 == 0) CHECK(communicator.barrier().fault == Fault::kNone);
+        }
+    });
+    for (const auto& found : ways) CHECK(found == ways[0]);
+    for (const Way way : {kThroughSlots, kInPlace}) CHECK(std::find(ways[0].begin(), ways[0].end(), way) != ways[0].end());
+    std::puts("contest: all ranks go one way");
 }
 
 std::atomic<bool> looks;  // a rank that waits looks for faults
@@ -703,7 +763,7 @@ void litmus_semaphore() {
         on_threads(2, [&](u32 block) {
             Cpu cpu{kernels().reduce[type_named("int32")][0], &nobody, 0, true, Past::kNothing};
             char* pointers[2];
-            while (execution.advance(cpu, pointers, block, block + 1) != Progress::kDone) ::sched_yield();
+            while (execution.advance(cpu, {pointers, nullptr}, block, block + 1) != Progress::kDone) ::sched_yield();
         });
         for (const int value : output) CHECK(value == round);
     }
@@ -730,7 +790,7 @@ void semaphores_count_on() {
     cursors[1].tile = cursors[1].finished = first;
     for (u64 finished = first; finished < first + 6; ++finished) {
         cursors[0].finished = finished;
-        const Progress progress = execution.advance(cpu, pointers, 1, 2);
+        const Progress progress = execution.advance(cpu, {pointers, nullptr}, 1, 2);
         CHECK(progress == (finished == first ? Progress::kStalled : Progress::kMoved));
         CHECK(cursors[1].tile == finished && cursors[1].finished == finished);
     }
@@ -862,6 +922,39 @@ void lent_in_vain(bool two_rounds) {
         CHECK(memory.kept == std::vector<u64>{64});
     });
     std::puts("lent: kept where a call failed");
+}
+
+// Memory that cannot be reached after all is a fault of whose it is, and what a rank has told the others of is exposed.
+void reached_in_vain() {
+    for (const bool pushed : {false, true})
+        for (const auto& [error, text] : {std::pair(ESRCH, "has ended"), {EFAULT, "has an array that cannot be reached: Bad address"}}) {
+            World world(2);
+            on_threads(2, [&](u32 rank) {
+                ThreadMemory memory(world, rank);
+                Settings mine = settings(1);
+                mine.reaching = Reaching::kAlways;
+                if (rank == 1) memory.error = error;
+                Communicator communicator(rank, 2, memory, {}, mine);
+                Writer writer(rank, 2, 2, 0, 1);
+                writer.without_slots();
+                writer.two_rounds();
+                writer.block();
+                const Operand here{kHere, 1 - rank}, there{kTheirInput, 0, 0}, own{kInput, 1};
+                if (rank == 1) writer.step({pushed ? own : there}, {pushed ? there : own});
+                else if (pushed) writer.step({here}, {{kInput, 0}});
+                else writer.step({{kInput, 0}}, {here});
+                Plan plan(communicator, writer.words(), 9, "reached in vain");
+                std::vector<long long> data(32, rank);
+                char* const at = reinterpret_cast<char*>(data.data());
+                const Offer offer{{nullptr, &plan}, at, nullptr};
+                const Outcome outcome = communicator.run(
+                    plan, {at, nullptr, nullptr, nullptr, 0, 32, 0, type_named("int64"), 0, true, nullptr, &offer});
+                CHECK(outcome.fault == Fault::kPeer && outcome.rank == 0 && outcome.text == text && outcome.exposed);
+                CHECK(memory.kept.empty());
+                for (const long long value : data) CHECK(value == rank);
+            });
+        }
+    std::puts("reached in vain: told to all");
 }
 
 u32 spied;
@@ -1030,7 +1123,10 @@ int main(int arguments, char** words) {
     semaphores_count_on();
     rounds();
     lent();
+    contests();
+    contested();
     for (const bool two_rounds : {false, true}) lent_in_vain(two_rounds);
+    reached_in_vain();
     teams();
     team_fails();
     background();

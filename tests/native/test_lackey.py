@@ -22,7 +22,10 @@ from hocket.runtime.plan import lower
 
 ROOT = Path(__file__).parents[2]
 SOURCES = (
-    *(f"native/cpu/{name}.cpp" for name in ("communicator", "memory", "arena", "recorder", "dispatch", "team")),
+    *(
+        f"native/cpu/{name}.cpp"
+        for name in ("communicator", "memory", "arena", "reach", "recorder", "dispatch", "team")
+    ),
     "native/cpu/kernels.cpp",
     "tests/native/native_tests.cpp",
     "tests/native/plain_memcpy.cpp",

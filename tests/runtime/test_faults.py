@@ -393,7 +393,7 @@ def test_a_rank_that_ends_while_the_others_meet() -> None:
         )
         for rank in range(2)
     ]
-    hello = {"protocol": bootstrap._PROTOCOL, "rank": 2, "size": 4, "cores": [0]}
+    hello = {"protocol": bootstrap._PROTOCOL, "rank": 2, "size": 4, "cores": [0], "witness": 0}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
         while line.connect_ex(f"\0hocket/{variables['HOCKET_RENDEZVOUS']}/0"):
             assert ranks[0].poll() is None

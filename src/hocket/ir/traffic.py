@@ -11,7 +11,7 @@ from hocket.ir.chunk_dag import Span
 from hocket.ir.geometry import bounds, chunk_length, output_units
 from hocket.ir.memory import apart as lying_apart
 from hocket.ir.messages import EAGER_BYTES, one_round, stored_once
-from hocket.ir.schedule import Destination, Schedule, Send, Step
+from hocket.ir.schedule import Destination, Receive, Schedule, Send, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,14 @@ def traffic(
     apart: bool = True,
     tile: int | None = None,
     units: Sequence[Sequence[int]] | None = None,
+    reached: bool = False,
 ) -> tuple[Traffic, ...]:
     """What each rank moves in a call on units of ``n`` elements of ``itemsize`` bytes, exactly as the runtime runs it.
 
     ``apart``: the arrays lie apart; it tells only where the schedule is in-place. ``tile``: as given to the call; it
     tells only which calls take one round. ``units``: elements of each unit of each rank's input, where they are not
-    all n; n is then the longest of them.
+    all n; n is then the longest of them. ``reached``: messages in the arrays of other ranks are copied from and to
+    there by the system, since those are private.
     """
     collective = schedule.collective
     if not itemsize or 64 % itemsize:
@@ -104,8 +106,20 @@ def traffic(
                 for group in groups:
                     if group:
                         size = bytes_of(rank, step, group)
-                        loaded += len(step.srcs) * size
-                        stored += len(group) * size
+                        loads, stores = _reached(step) if reached else (len(step.srcs), len(group))
+                        loaded += loads * size
+                        stored += stores * size
         return Traffic(loaded, stored)
 
     return tuple(of_rank(rank) for rank in range(collective.size))
+
+
+def _reached(step: Step) -> tuple[int, int]:
+    """How often a step loads and stores where it reaches what lies with other ranks (native/cpu/reach.cpp)."""
+    pulled = sum(type(source) is Receive and source.pulls for source in step.srcs)
+    pushed = sum(type(target) is Send and target.pushes for target in step.dsts)
+    here = len(step.dsts) - pushed
+    if len(step.srcs) > 1:  # what is pulled goes to blocks first, and so does a sum that is only pushed
+        return pulled + len(step.srcs) + pushed, pulled + max(1, here) + pushed
+    kept = here - min(pulled, here)  # what is pulled goes to one of its places at once
+    return pulled + (kept > 0) + pushed, pulled + kept + pushed

@@ -20,7 +20,7 @@ import struct
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,12 @@ from hocket.runtime import arena, segments, stores, trace
 from hocket.runtime.launchers import RANK, SIZE, TOKEN, Place, place
 from hocket.runtime.sockets import filled
 
+_NEVER, _WHERE_FASTER, _ALWAYS = range(3)  # calls reach into the memory of other ranks
+MOST_REACHED = 16  # ranks that do: every two have a connection
 _LAUNCHER = "HOCKET_LAUNCHER"  # "descriptor:inode" of a socket on which the launcher says that a rank has ended
 _BATCH = 128  # descriptors in one message; the kernel takes 253
 _MESSAGE = 1 << 16
-_PROTOCOL = f"{_native.PROTOCOL}.3"  # what all of a meeting must have in common
+_PROTOCOL = f"{_native.PROTOCOL}.4"  # what all of a meeting must have in common
 _PATIENCE = 1.0  # seconds beyond the timeout in which rank 0 may say who was missing
 _FILES = "a limit on open files (ulimit -n) must be raised"
 _meetings = count()  # a program may call init() several times; each rank counts its own calls, in the same order
@@ -46,7 +48,8 @@ class Meeting:
 
     ``lifelines[r]`` is readable once rank r is gone; -1 for the own rank. ``arenas`` are the memory that ranks lend, -1
     for the own rank. ``cores``: those of each rank, of all that they may use together; 0 where there are more ranks
-    than cores. ``sockets``: those that the ranks fill.
+    than cores. ``sockets``: those that the ranks fill. ``processes``: the numbers of the ranks' processes, if all may
+    access each other's memory, else none; ``always``: wherever they can, they do.
     """
 
     rank: int
@@ -57,6 +60,12 @@ class Meeting:
     own_lifeline: socket.socket | None
     cores: int
     sockets: int = 1
+    processes: list[int] = field(default_factory=list)
+    always: bool = False
+
+    def reaching(self, processes: list[int], agreed: int) -> Meeting:
+        """This meeting, with what all have agreed on as to each other's memory."""
+        return replace(self, processes=processes if agreed else [], always=agreed == _ALWAYS)
 
     def leave(self) -> None:
         """Close all but the memory and the arenas."""
@@ -173,8 +182,10 @@ def _host(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
             except BootstrapFailed as error:
                 raise BootstrapFailed(f"rank {here.name(0)}: {error.reason}", error.help) from error
             host.hand_out(memory, cores, sockets)
-            host.await_answers()
-            host.dismiss({})
+            processes = _reached(here.rank, host.lifelines, host.witnesses)
+            wishes = [_wish(processes), *host.await_answers()]
+            agreed = max(wishes) if all(wishes) else _NEVER
+            host.dismiss({"reach": agreed})
         except BaseException as error:
             for descriptor in (*host.lifelines, *host.arenas, -1 if memory is None else memory):
                 if descriptor >= 0:
@@ -185,7 +196,8 @@ def _host(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
             if failed is error:
                 raise
             raise failed from error
-    return Meeting(0, here.size, memory, host.lifelines, host.arenas, None, cores, sockets)
+    met = Meeting(0, here.size, memory, host.lifelines, host.arenas, None, cores, sockets)
+    return met.reaching(processes, agreed)
 
 
 class _Host:
@@ -195,6 +207,7 @@ class _Host:
         self.lifelines = [-1] * here.size
         self.arenas = [-1] * here.size
         self.cores = [os.sched_getaffinity(0)] * here.size  # of each rank, once it has come
+        self.witnesses = [_native.WITNESS] * here.size
         self._here = here
         self._timeout = timeout
         self._deadline = time.monotonic() + timeout
@@ -204,7 +217,7 @@ class _Host:
         self._foreign: set[int] = set()  # other users who knocked
 
     def await_hellos(self, listener: socket.socket) -> None:
-        """Fill ``lifelines``, ``arenas`` and ``cores``."""
+        """Fill ``lifelines``, ``arenas``, ``cores`` and ``witnesses``."""
         with selectors.DefaultSelector() as waiting:
             for descriptor in (listener.fileno(), *self._watched):
                 waiting.register(descriptor, selectors.EVENT_READ)
@@ -226,14 +239,15 @@ class _Host:
         descriptors = [*self.lifelines, *self.arenas]
         for guest in self._guests.values():
             with suppress(ConnectionError):  # it is gone: await_answers will see
-                _send(guest, {"cores": cores, "sockets": sockets}, [], self._deadline)
+                word = {"cores": cores, "sockets": sockets, "witnesses": self.witnesses}
+                _send(guest, word, [], self._deadline)
                 for sent in range(0, len(descriptors), _BATCH):
                     _send(guest, {}, descriptors[sent : sent + _BATCH], self._deadline)
                 _send(guest, {}, [memory], self._deadline)
 
-    def await_answers(self) -> None:
-        """Return once every guest has said that it has all."""
-        pending = dict(self._guests)
+    def await_answers(self) -> list[int]:
+        """Return once every guest has said that it has all: what they wish as to each other's memory."""
+        pending, wishes = dict(self._guests), list[int]()
         with selectors.DefaultSelector() as waiting:
             for descriptor in (*(guest.fileno() for guest in pending.values()), *self._watched):
                 waiting.register(descriptor, selectors.EVENT_READ)
@@ -242,7 +256,8 @@ class _Host:
                 for rank in [rank for rank, guest in pending.items() if guest.fileno() in ready]:
                     guest = pending.pop(rank)
                     waiting.unregister(guest)
-                    self._hear(rank, guest)
+                    wishes.append(int(self._hear(rank, guest)["reach"]))
+        return wishes
 
     def dismiss(self, word: dict[str, Any], listener: socket.socket | None = None) -> None:
         """Say a last word to all that are here, also to those at the door."""
@@ -266,13 +281,15 @@ class _Host:
             raise stores.absent(self._here.size, self._timeout, set(map(self._here.name, missing)), also)
         return {key.fd for key, _ in events}
 
-    def _hear(self, rank: int, guest: socket.socket) -> None:
+    def _hear(self, rank: int, guest: socket.socket) -> dict[str, Any]:
         data = b""
         with suppress(ConnectionError):
             data = guest.recv(_MESSAGE)
         if not data:
             raise PeerFailed(self._here.name(rank), "ended while the ranks were meeting")
-        _raise_told(json.loads(data))
+        word: dict[str, Any] = json.loads(data)
+        _raise_told(word)
+        return word
 
     def _introduce(self, guest: socket.socket) -> bool:
         """Make a stranger a guest; False if it left without a word. What started it will tell who it was."""
@@ -298,6 +315,7 @@ class _Host:
         self._guests[hello["rank"]] = guest
         self.lifelines[hello["rank"]], self.arenas[hello["rank"]] = descriptors
         self.cores[hello["rank"]] = set(hello["cores"])
+        self.witnesses[hello["rank"]] = int(hello["witness"])
         return True
 
     def _accept(self, listener: socket.socket) -> list[socket.socket]:
@@ -346,6 +364,7 @@ def _join(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
                 "rank": here.rank,
                 "size": here.size,
                 "cores": sorted(os.sched_getaffinity(0)),
+                "witness": _native.WITNESS,
             }
             with suppress(ConnectionError):  # it may have said why it left
                 _send(host, hello, [own.fileno(), _lent(here)], deadline)
@@ -356,9 +375,10 @@ def _join(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
             for descriptor in received[here.size : -1]:
                 segments.check_arena(descriptor)
             segments.check(received[-1], here.token)
+            processes = _reached(here.rank, received[: here.size], told["witnesses"])
             with suppress(ConnectionError):
-                _send(host, {}, [], deadline)
-            hear()
+                _send(host, {"reach": _wish(processes)}, [], deadline)
+            agreed = int(hear()["reach"])
         except BaseException as error:
             for descriptor in received:
                 os.close(descriptor)
@@ -370,7 +390,23 @@ def _join(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
                 raise
             raise failed from error
     lifelines, arenas = received[: here.size], received[here.size : -1]
-    return Meeting(here.rank, here.size, received[-1], lifelines, arenas, None, cores, sockets)
+    met = Meeting(here.rank, here.size, received[-1], lifelines, arenas, None, cores, sockets)
+    return met.reaching(processes, agreed)
+
+
+def _reached(rank: int, lifelines: Sequence[int], witnesses: Sequence[int]) -> list[int]:
+    """The processes of all ranks, if this one may read the memory of all others; none else."""
+    if len(lifelines) > MOST_REACHED:
+        return []
+    processes = [_maker(lifeline) for lifeline in lifelines]
+    others = (r for r in range(len(lifelines)) if r != rank)
+    return processes if all(_native.reaches(processes[r], witnesses[r]) for r in others) else []
+
+
+def _wish(processes: Sequence[int]) -> int:
+    """What this rank wishes as to reaching into those processes: what HOCKET_REACH says, if there are any."""
+    given = os.environ.get("HOCKET_REACH", "") if processes else "never"
+    return {"never": _NEVER, "always": _ALWAYS}.get(given, _WHERE_FASTER)
 
 
 def _lent(here: Place) -> int:
@@ -487,9 +523,23 @@ def _left(deadline: float) -> float:
 
 
 def _user(peer: socket.socket) -> int:
-    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, user, _ = struct.unpack("3i", credentials)
-    return int(user)
+    return _credentials(peer)[1]
+
+
+def _maker(lifeline: int) -> int:
+    """The process that made a socket pair, of which this is an end."""
+    end = socket.socket(fileno=lifeline)
+    try:
+        return _credentials(end)[0]
+    finally:
+        end.detach()
+
+
+def _credentials(end: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end."""
+    credentials = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    process, user, _ = struct.unpack("3i", credentials)
+    return process, user
 
 
 def _cores(allowed: Collection[int]) -> int:

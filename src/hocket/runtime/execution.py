@@ -46,6 +46,7 @@ from hocket.runtime.plan import Plan, lower, lower_apart
 
 _OPERATORS = {name: code for code, name in enumerate(_native.OPERATORS)}
 _PAIRS = {(code, _OPERATORS[op]) for code, name in enumerate(_native.TYPES) for op in _native.OPERATORS_OF[name]}
+_ORDERED = ("min", "max")  # of two zeros they give the first, or the second
 # How often to spin and to yield before sleeping, by whether ranks outnumber cores. Yielding soon costs nothing on an
 # idle core and much less where ranks share one with anything: 8 bytes on two ranks of a busy machine took 25 us rather
 # than the 280 us of 2000 spins, and no more on pinned ones.
@@ -69,9 +70,9 @@ class _Prepared:
     uneven: bool = False
 
 
-Lending = Callable[[bool, bool], Schedule | None]
-"""The schedule, if any, of a call whose arrays lie in the arenas of all ranks, by whether it would else take one round,
-and whether it is in place."""
+Lending = Callable[[bool, bool, bool], Schedule | None]
+"""The schedule, if any, of a call whose ranks access each other's arrays: by whether it would else take one round,
+whether it is in place, and whether arrays are private, so that the system has to copy."""
 
 _Schedules = tuple[Schedule | None, Schedule | None, Schedule | None]
 """By the way that a call goes: through slots, in place, apart."""
@@ -152,6 +153,7 @@ class Endpoint:
         self.threads = threads or max(1, meeting.cores)
         self.caches = caches.capacity(meeting.size)
         self.sockets = meeting.sockets
+        self.reaches = bool(meeting.processes)
         self._own_lifeline: socket | None = meeting.own_lifeline
         self._trace = trace.start(meeting.rank, meeting.size, meeting.memory, self.threads)
         try:
@@ -162,6 +164,8 @@ class Endpoint:
                 meeting.lifelines,
                 meeting.arenas,
                 arena.own(),
+                meeting.processes,
+                meeting.always,
                 spins,
                 yields,
                 timeout,
@@ -207,12 +211,12 @@ class Endpoint:
     ) -> Array | None:
         """See ``Communicator.run``. With ``counts``, arrays have as many rows as they say; ``key``: see ``known``.
 
-        ``lending`` gives what to run instead where the arrays of all ranks lie in their arenas.
+        ``lending`` gives what to run instead where ranks can access each other's arrays.
         """
         member = self._alone()
         try:
             prepared, bound, code = self._check(schedule, x, out, op, tile, counts)
-            schedules, offer = self._offer(schedule, prepared, bound, x, lending)
+            schedules, offer = self._offer(schedule, prepared, bound, x, op, lending)
         except Exception as error:
             self.refuse(error)
         source, target, n, kind, initial, place, result, taken, units, apart = bound
@@ -240,7 +244,7 @@ class Endpoint:
         member = self._alive()
         try:
             prepared, bound, code = self._check(schedule, x, out, op, tile, counts)
-            schedules, offer = self._offer(schedule, prepared, bound, x, lending)
+            schedules, offer = self._offer(schedule, prepared, bound, x, op, lending)
             source, target, n, kind, initial, place, _, _, units, apart = bound
             plan = prepared.apart if apart else prepared.plan
             flight = member.start(plan, source, target, n, kind, code, tile or 0, initial, place, units, offer)
@@ -279,9 +283,9 @@ class Endpoint:
         return prepared, bound, code
 
     def _offer(
-        self, schedule: Schedule, prepared: _Prepared, bound: Bound, x: Array | None, lending: Lending | None
+        self, schedule: Schedule, prepared: _Prepared, bound: Bound, x: Array | None, op: str, lending: Lending | None
     ) -> tuple[_Schedules, _native.Offer | None]:
-        """What else a call can run, and on what, where its arrays lie in the arena; nothing where they do not."""
+        """What else a call can run, and on what, where ranks can access each other's arrays."""
         if prepared.lends:
             if bound.n and (bound.initial is not None or bound.taken is not None or bound.apart):
                 how = "in place" if schedule.collective.inplace else "with x and out apart"
@@ -300,12 +304,14 @@ class Endpoint:
         schedules: list[Schedule | None] = [schedule, None, None]
         plans: list[_native.Plan | None] = [None, None]
         buffers: tuple[Array | None, Array | None] | None = None
-        if lending is not None and bound.n is not None and given and all(map(arena.own().holds, given)):
+        reached = not all(map(arena.own().holds, given))
+        may = not reached or (self.reaches and op not in _ORDERED)
+        if lending is not None and bound.n is not None and given and may:
             instead_of = self._alive().candidate(prepared.plan, bound.n, bound.type, 0)
             for way, inplace in enumerate((True, False)):
                 if len(given) == 2 and np.may_share_memory(given[0], given[1]) is not inplace:
                     continue
-                other = lending(instead_of.one_round, inplace)
+                other = lending(instead_of.one_round, inplace, reached)
                 if other is None:
                     continue
                 ready = self._prepared.get(id(other)) or self._prepare(other)

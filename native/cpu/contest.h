@@ -1,0 +1,66 @@
+// Which of two ways that a call can go is faster: found out by trying.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+
+#include "../core/plan.h"
+
+namespace hocket {
+
+// Takes the faster of two ways, and tries the other for a few calls now and then, ever more seldom while that changes
+// nothing. A few, because a way leaves caches in another state: only calls that follow one another the same way show how
+// fast it is. Ranks that make the same calls and are told the same come to the same.
+class Contest {
+  public:
+    // Whether the next call goes the second way.
+    bool second() const { return left_ == 0 ? !trying_ != favours_second() : trying_ ? tried_ : favours_second(); }
+
+    // It was made.
+    void next() {
+        if (left_ == 0) {
+            const bool favourite = favours_second();
+            trying_ = !trying_;
+            tried_ = !favourite;
+            if (!trying_) {
+                pause_ = favourite != favoured_ ? kShortest : std::min(2 * pause_, kLongest);
+                favoured_ = favourite;
+            }
+            left_ = trying_ ? kRun : pause_;
+        }
+        --left_;
+    }
+
+    // What a call took that went one way. Remembers how fast it can be rather than how fast it is in the mean, as
+    // whatever else the machine does only slows it; forgets that, slowly, where it is so no more.
+    void took(bool second, u64 ticks) {
+        u64& known = ticks_[second];
+        known = ticks < known ? ticks : known + (std::min(ticks, 2 * known) - known) / 8;
+    }
+
+  private:
+    static constexpr u32 kRun = 6, kShortest = 16, kLongest = 1024;
+    static constexpr u64 kUnknown = ~u64(0) / 2;
+
+    bool favours_second() const { return ticks_[1] < ticks_[0]; }
+
+    u64 ticks_[2] = {kUnknown, kUnknown};
+    u32 left_ = kRun, pause_ = kShortest / 2;
+    bool trying_ = false, tried_ = false, favoured_ = false;
+};
+
+// Those of one schedule: by the size of a unit, and by whether buffers are in no cache, as they were in the latest call.
+class Contests {
+  public:
+    Contest& next(u64 unit) { return of_[far_[std::bit_width(unit)]][std::bit_width(unit)]; }
+    void took(u64 unit, bool far, bool second, u64 ticks) {
+        far_[std::bit_width(unit)] = far;
+        next(unit).took(second, ticks);
+    }
+
+  private:
+    Contest of_[2][64];
+    bool far_[64] = {};
+};
+
+}  // namespace hocket

@@ -1,0 +1,300 @@
+"""Private arrays of other ranks, which calls reach into where ranks may: results, traffic, faults."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import hashlib
+import itertools
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import hocket
+from hocket import Communicator, _native
+from hocket.errors import CallTimeout, InvalidArgument, PeerFailed, PeerRefused, RankFailed
+from hocket.ir.traffic import Traffic, traffic
+from hocket.runtime.bootstrap import _reached
+from hocket.runtime.execution import Endpoint
+from hocket.tuning import NAMED, lending_program
+from tests.runtime.cases import PAIRS, data
+from tests.runtime.test_arena import call, private, ways
+
+Array = NDArray[np.generic]
+
+LARGE = 20_000  # elements, of which all ranks send more than a call begins to reach for
+
+
+def may_reach() -> bool:
+    """Whether a process may read the memory of another one here."""
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    try:
+        return _native.reaches(child, _native.WITNESS)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+pytestmark = [
+    pytest.mark.skipif(not may_reach(), reason="the kernel lets no process read the memory of another"),
+    pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ranks that share a core do not reach"),
+]
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_REACH", "always")
+
+
+def every_collective(comm: Communicator) -> int:
+    """In place, apart, or both, in private arrays, and in some that are lent: how many were reached."""
+    comm._endpoint.crowded = False
+    reached = 0
+    for name, n, forms in itertools.product(NAMED, (5, LARGE + 7), ("i", "a", "ia")):
+        for allocate in ([private], [comm.empty, private]):
+            with ways() as found:
+                call(comm, name, n, n % comm.size, forms, allocate)  # type: ignore[arg-type]
+            assert n > 5 or not any(found)
+            reached += any(found)
+    return reached
+
+
+@pytest.mark.parametrize(("ranks", "threads"), [(2, 1), (2, 2), (3, 1), (5, 1)])
+def test_every_collective_in_every_form(ranks: int, threads: int) -> None:
+    reached = hocket.spawn(every_collective, ranks, threads=threads)
+    assert len(set(reached)) == 1
+    assert min(reached) >= (30 if ranks == 2 else 15), reached
+
+
+def counted(comm: Communicator) -> dict[tuple[str, bool], Traffic]:
+    comm._endpoint.crowded = False
+    found = {}
+    for name, inplace in itertools.product(NAMED, (True, False)):
+        if (comm.size > 2 and name in ("all_reduce", "reduce", "reduce_scatter")) or (name == "all_to_all" and inplace):
+            continue
+        blocks = {"all_gather": (1, comm.size), "gather": (1, comm.size), "reduce_scatter": (comm.size, 1)}
+        sizes = {**blocks, "all_to_all": (comm.size, comm.size), "scatter": (comm.size, 1)}.get(name, (1, 1))
+        whole = np.ones(max(sizes) * LARGE, np.float32)
+        begin = comm.rank * LARGE
+        reads, writes = (
+            name not in ("broadcast", "scatter") or comm.rank == 0,
+            name not in ("reduce", "gather") or comm.rank == 0,
+        )
+        views = [whole if size == max(sizes) else whole[begin : begin + LARGE] for size in sizes]
+        x = views[0] if inplace else np.ones(sizes[0] * LARGE, np.float32)
+        before = comm.traffic()
+        getattr(comm, name)(x if reads else None, views[1] if writes else None)
+        found[name, inplace] = comm.traffic() - before
+    return found
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_traffic_is_what_the_schedule_says(ranks: int) -> None:
+    for rank, found in enumerate(hocket.spawn(counted, ranks)):
+        assert len(found) >= 9
+        for (name, inplace), moved in found.items():
+            program = lending_program(name, ranks, inplace=inplace)
+            assert program is not None
+            said = traffic(program.compile(storage="peer"), LARGE, 4, apart=not inplace, reached=True)
+            assert moved == said[rank], (name, inplace, rank)
+
+
+def chosen(comm: Communicator) -> list[int]:
+    """The ways of many calls, all of whose results are right; in between, calls that one rank refuses."""
+    found = []
+    end = Endpoint._end
+
+    def spy(self: Endpoint, outcome: _native.Outcome | None, *arguments: object) -> object:
+        if outcome is None or outcome.fault is _native.Fault.NONE:
+            found.append(0 if outcome is None else outcome.way)
+        return end(self, outcome, *arguments)  # type: ignore[arg-type]
+
+    with mock.patch.object(Endpoint, "_end", spy):
+        for number in range(200):
+            x = np.full(LARGE, comm.rank + number, np.float32)
+            assert (comm.all_reduce(x, async_=True).wait() == 2 * number + 1).all()
+            if number % 40 == 0:
+                with pytest.raises(InvalidArgument if comm.rank else PeerRefused):
+                    comm.all_reduce(x, op="median" if comm.rank else "sum")
+    return found
+
+
+def test_what_is_faster_is_found_by_trying(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways are gone, and all ranks go the same, whichever it is."""
+    monkeypatch.delenv("HOCKET_REACH")
+    first, second = hocket.spawn(chosen, 2)
+    assert first == second
+    assert set(first) == {0, 1}
+
+
+def bits(comm: Communicator) -> list[bytes]:
+    """Hashes of sums of random bits."""
+    found = []
+    for (dtype, op), name, n in itertools.product(PAIRS, ("all_reduce", "reduce", "reduce_scatter"), (LARGE, 50_001)):
+        if n % 2 == 0 or name != "reduce_scatter":
+            x = data(comm.rank, n, dtype)
+            result = getattr(comm, name)(x, op=op if name == "all_reduce" or op != "avg" else "sum")
+            if result is not None:
+                parts = result.view(f"f{result.itemsize // 2}") if result.dtype.kind == "c" else result
+                parts = parts.astype(np.float64) if parts.dtype.kind in "fV" else parts
+                found.append(hashlib.sha256(np.where(np.isnan(parts), 0, parts).tobytes()).digest())
+    return found
+
+
+def test_bits_do_not_depend_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaNs apart."""
+    found = hocket.spawn(bits, 2)
+    monkeypatch.setenv("HOCKET_REACH", "never")
+    assert hocket.spawn(bits, 2) == found
+
+
+def where_reached(comm: Communicator) -> bool:
+    assert comm.split(0)._endpoint.reaches == comm._endpoint.reaches  # type: ignore[union-attr]
+    with ways() as found:
+        call(comm, "all_reduce", LARGE, 0, "a", [private])
+    return bool(found)
+
+
+def test_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert hocket.spawn(where_reached, 2) == [True, True]
+    monkeypatch.setenv("HOCKET_REACH", "never")
+    assert hocket.spawn(where_reached, 2) == [False, False]
+
+
+def of_rank_1(comm: Communicator, given: str) -> tuple[bool, bool]:
+    """Whether ranks reach each other, and always, where one alone says what is given."""
+    os.environ["HOCKET_REACH"] = given if comm.rank == 1 else ""
+    with hocket.init() as other:
+        with ways() as found:
+            call(other, "all_reduce", LARGE, 0, "a", [private])
+        return other._endpoint.reaches, bool(found)
+
+
+def test_all_ranks_or_none() -> None:
+    """Whether ranks reach each other, and whether always, is agreed on when they meet."""
+    assert hocket.spawn(of_rank_1, 2, ("never",)) == [(False, False)] * 2
+    assert hocket.spawn(of_rank_1, 2, ("always",)) == [(True, True)] * 2
+
+
+def test_another_process_is_not_reached() -> None:
+    lifeline, other = socket.socketpair()
+    with lifeline, other:
+        descriptors = [lifeline.fileno()] * 2
+        assert _reached(0, descriptors, [_native.WITNESS] * 2) == [os.getpid()] * 2
+        assert _reached(0, descriptors, [_native.WITNESS, _native.WITNESS + 8]) == []
+        assert _reached(0, descriptors, [_native.WITNESS, 8]) == []
+    assert not _native.reaches(1 << 22, _native.WITNESS)
+
+
+def secret(size: int) -> mmap.mmap | None:
+    """Memory to which no way leads but the loads and stores of its owner; None where the kernel has none."""
+    descriptor = ctypes.CDLL(None).syscall(447, 0)  # memfd_secret
+    if descriptor < 0:
+        return None
+    os.ftruncate(descriptor, size)
+    try:
+        return mmap.mmap(descriptor, size)
+    except OSError:
+        return None
+
+
+def unreachable(comm: Communicator) -> None:
+    """Where one rank has memory that the kernel lets no other read, messages take slots."""
+    hidden = secret(LARGE * 4) if comm.rank == 1 else None
+    x = np.empty(LARGE, np.float32) if hidden is None else np.frombuffer(hidden, np.float32)
+    x[:] = comm.rank + 1
+    with ways() as found:
+        for _ in range(3):
+            assert (comm.all_reduce(x, np.empty_like(x)) == 3).all()
+    anybody = comm.all_reduce(np.array([hidden is not None]), op="max")
+    assert bool(found) is not bool(anybody[0])
+
+
+def test_memory_that_others_cannot_reach() -> None:
+    hocket.spawn(unreachable, 2)
+
+
+def timed_out(comm: Communicator, background: bool) -> None:
+    """Rank 1 does not come in time: what rank 0 has told it of is never given away again."""
+    with hocket.init(timeout=0.5) as other:
+        x, out = np.ones(LARGE, np.float32), np.empty(LARGE, np.float32)
+        for _ in range(2):
+            other.all_reduce(x, out)
+        held = [sys.getrefcount(x), sys.getrefcount(out)]
+        if comm.rank == 0:
+            call_late = partial(other.all_reduce, x, out)
+            with pytest.raises(CallTimeout) as error:
+                call_late(async_=True).wait() if background else call_late()
+            del call_late
+            del error
+            gc.collect()
+            other.close()
+            gc.collect()
+            assert sys.getrefcount(x) > held[0]
+            assert sys.getrefcount(out) > held[1]
+        comm.barrier()
+
+
+def interrupted(comm: Communicator) -> None:
+    """A call that a signal handler ends, on its short way and on its long one."""
+    for short in (False, True):
+        with hocket.init() as other:
+            x = np.ones(LARGE, np.float32)
+            if short:
+                other.all_reduce(x)
+            held = sys.getrefcount(x)
+            if comm.rank == 0:
+                signal.signal(signal.SIGALRM, signal.default_int_handler)
+                signal.setitimer(signal.ITIMER_REAL, 0.1)
+                with pytest.raises(KeyboardInterrupt) as error:
+                    other.all_reduce(x)
+                del error
+                gc.collect()
+                assert sys.getrefcount(x) > held
+            comm.barrier()
+
+
+def test_arrays_of_a_call_that_was_interrupted_are_kept() -> None:
+    hocket.spawn(interrupted, 2)
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_arrays_of_a_call_that_failed_are_kept(background: bool) -> None:
+    hocket.spawn(timed_out, 2, (background,))
+
+
+def killed_inside(comm: Communicator, done: Path) -> None:
+    """Rank 1 says where its arrays lie, waits for rank 0, and is killed; rank 0 comes when it is gone."""
+    x = np.ones(LARGE, np.float32)
+    comm.all_reduce(x)
+    if comm.rank == 1:
+        signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        signal.setitimer(signal.ITIMER_REAL, 0.2)  # handled between naps of the call
+    else:
+        select.select([comm._endpoint._lifelines[1]], [], [])
+    held = sys.getrefcount(x)
+    with pytest.raises(PeerFailed, match="rank 1 has ended") as error:
+        comm.all_reduce(x)
+    del error
+    gc.collect()
+    assert sys.getrefcount(x) > held
+    done.touch()
+
+
+def test_a_rank_that_dies_inside_a_call(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    with pytest.raises(RankFailed, match="rank 1 was ended by SIGKILL"):
+        hocket.spawn(killed_inside, 2, (done,))
+    assert done.exists()
