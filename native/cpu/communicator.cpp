@@ -250,11 +250,8 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     const PlanHeader& h = chosen.plan->header();
     u32 threads = wanted_threads(chosen);
     if (threads > 1) threads = team_.grow(threads);
-    const bool reaching = way != kThroughSlots && reaches(*chosen.plan);
-    if (reaching) {
-        Outcome found = look_for_owners(*chosen.plan);
-        if (found.fault != Fault::kNone) return withdrawn(std::move(found), lies);
-    }
+    const std::optional<u64> since = way != kThroughSlots ? reaches_since(*chosen.plan) : std::nullopt;
+    const bool reaching = since.has_value();
     Past past = Past::kNothing;
     if (!reaching && touched(chosen, chosen.input, chosen.output) > settings_.cache_bytes) past = Past::kAll;
     else if (!reaching && seen.far) past = worth(way).past(seen.most());
@@ -273,6 +270,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         const u32 begin = u32(u64(h.blocks) * thread / threads), end = u32(u64(h.blocks) * (thread + 1) / threads);
         const Room room = chosen.plan->room(thread, reaching);
         Reach* const beyond = reaching ? &beyond_[thread] : nullptr;
+        u64 looked = since.value_or(0);
         auto layer = [&] {
             const Cpu cpu{chosen.kernel, control_, rank_, threads > 1, past, beyond};
             if constexpr (watched) return WatchedCpu(cpu, *settings_.recorder, thread, calls_, event->agreed);
@@ -280,6 +278,10 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         }();
         Outcome found = drive(
             [&] {
+                if (reaching && clock_.ticks() - looked > kMoment) {
+                    looked = clock_.ticks();
+                    if (const std::optional<u32> gone = gone_owner(*chosen.plan)) beyond->lose(*gone);
+                }
                 const Progress progress = running.advance(layer, room, begin, end);
                 if (progress == Progress::kStalled) layer.stalls();
                 return progress;
@@ -297,12 +299,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
             });
         layer.drain();
         add(thread, layer.moved);
-        if (found.fault == Fault::kNone && reaching && beyond->error() != 0) {
-            const char* const why = std::strerror(beyond->error());
-            const std::string unreached = std::string("has an array that cannot be reached: ") + why;
-            found = given_up({Fault::kPeer, beyond->rank(), beyond->error() == ESRCH ? "has ended" : unreached});
-        }
-        return found;
+        return found.fault == Fault::kNone && reaching && beyond->error() != 0 ? unreached(*beyond) : std::move(found);
     };
     const auto work_together = [&] {
         team_.together([&](u32 thread) {
@@ -482,28 +479,41 @@ bool Communicator::lets_reach(Plan& plan, const Candidate& offered) const {
     return true;
 }
 
-// Whether this rank has to do with private memory of others.
-bool Communicator::reaches(const Plan& plan) const {
-    for (u32 c = 0; c < plan.header().connections; ++c) {
-        const ConnectionRecord& record = plan.view_.connections[c];
-        if (record.storage != kSlots && !lies_here(record) && said(record.peer).places.reached) return true;
-    }
-    return false;
+bool Communicator::reaches(const ConnectionRecord& record) const {
+    return record.storage != kSlots && !lies_here(record) && said(record.peer).places.reached;
 }
 
-// Whether all are still there whose private memory this rank is to reach: the kernel knows them by a number that another
-// process may get once they are gone. That takes as many new processes as there are numbers: whoever said a moment ago
-// where its buffers lie is sure to have it still.
-Outcome Communicator::look_for_owners(const Plan& plan) {
-    const u64 now = clock_.ticks();
+// Since when this rank knows where private memory lies that it is to reach; none where there is nothing to reach.
+std::optional<u64> Communicator::reaches_since(const Plan& plan) const {
+    std::optional<u64> since;
     for (u32 c = 0; c < plan.header().connections; ++c) {
         const ConnectionRecord& record = plan.view_.connections[c];
-        const Places& lies = said(record.peer).places;
-        if (record.storage == kSlots || lies_here(record) || !lies.reached || now - lies.end < kMoment) continue;
-        pollfd line{record.peer < lifelines_.size() ? lifelines_[record.peer] : -1, POLLIN, 0};
-        if (::poll(&line, 1, 0) > 0) return given_up({Fault::kPeer, record.peer, "has ended"});
+        if (!reaches(record)) continue;
+        const u64 told = said(record.peer).places.end;
+        since = since ? std::min(*since, told) : told;
     }
-    return {};
+    return since;
+}
+
+// A rank that has ended whose private memory this one is to reach. The kernel knows it by a number, which another process
+// may get then. That takes as many new processes as there are numbers: who was there a moment ago has its number still.
+std::optional<u32> Communicator::gone_owner(const Plan& plan) const {
+    for (u32 c = 0; c < plan.header().connections; ++c) {
+        const ConnectionRecord& record = plan.view_.connections[c];
+        if (!reaches(record)) continue;
+        pollfd line{record.peer < lifelines_.size() ? lifelines_[record.peer] : -1, POLLIN, 0};
+        if (::poll(&line, 1, 0) > 0) return record.peer;
+    }
+    return std::nullopt;
+}
+
+// How a call fails that could not reach the memory of another rank.
+Outcome Communicator::unreached(const Reach& beyond) {
+    const RankBlock& owner = control_[beyond.rank()];
+    if (failed(beyond.rank())) return given_up({Fault::kPeer, u32(owner.culprit), owner.text});
+    std::string why = "has ended";
+    if (beyond.error() != ESRCH) why = std::string("has an array that cannot be reached: ") + std::strerror(beyond.error());
+    return given_up({Fault::kPeer, beyond.rank(), why});
 }
 
 // Waits until nobody reads this rank's buffers any more.

@@ -255,8 +255,10 @@ class Communicator {
     void judge();
     bool any_contested() const;
     int borrow(const Plan& plan);
-    bool reaches(const Plan& plan) const;
-    Outcome look_for_owners(const Plan& plan);
+    bool reaches(const ConnectionRecord& record) const;
+    std::optional<u64> reaches_since(const Plan& plan) const;
+    std::optional<u32> gone_owner(const Plan& plan) const;
+    Outcome unreached(const Reach& beyond);
     Outcome await_readers(Execution<Cpu>& running);
     Outcome await_partners(const Plan& plan, const Execution<Cpu>& running);
     Outcome withdrawn(Outcome outcome, const Places& lies);

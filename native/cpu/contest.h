@@ -9,10 +9,12 @@
 namespace hocket {
 
 // Takes the faster of two ways, and tries the other for a few calls now and then, ever more seldom while that changes
-// nothing. A few, because a way leaves caches in another state: only calls that follow one another the same way show how
-// fast it is. Ranks that make the same calls and are told the same come to the same.
+// nothing. A few (`run`), because a way leaves caches in another state: only calls that follow one another the same way
+// show how fast it is. Ranks that make the same calls and are told the same come to the same.
 class Contest {
   public:
+    explicit Contest(u32 run = 1) : run_(run), left_(run) {}
+
     // Whether the next call goes the second way.
     bool second() const { return left_ == 0 ? !trying_ != favours_second() : trying_ ? tried_ : favours_second(); }
 
@@ -26,7 +28,7 @@ class Contest {
                 pause_ = favourite != favoured_ ? kShortest : std::min(2 * pause_, kLongest);
                 favoured_ = favourite;
             }
-            left_ = trying_ ? kRun : pause_;
+            left_ = trying_ ? run_ : pause_;
         }
         --left_;
     }
@@ -39,19 +41,25 @@ class Contest {
     }
 
   private:
-    static constexpr u32 kRun = 6, kShortest = 16, kLongest = 1024;
+    static constexpr u32 kShortest = 16, kLongest = 1024;
     static constexpr u64 kUnknown = ~u64(0) / 2;
 
     bool favours_second() const { return ticks_[1] < ticks_[0]; }
 
     u64 ticks_[2] = {kUnknown, kUnknown};
-    u32 left_ = kRun, pause_ = kShortest / 2;
+    u32 run_, left_, pause_ = kShortest / 2;
     bool trying_ = false, tried_ = false, favoured_ = false;
 };
 
-// Those of one schedule: by the size of a unit, and by whether buffers are in no cache, as they were in the latest call.
+// Those of one schedule: by the size of a unit, and by whether buffers are in no cache, as they were in the latest call. The
+// longer calls are, the fewer it takes until caches are in the state that a way leaves them in.
 class Contests {
   public:
+    Contests() {
+        for (auto& by_size : of_)
+            for (u32 bits = 0; bits < 64; ++bits) by_size[bits] = Contest(bits < kLong ? 2 * (kLong - bits) : 2);
+    }
+
     Contest& next(u64 unit) { return of_[far_[std::bit_width(unit)]][std::bit_width(unit)]; }
     void took(u64 unit, bool far, bool second, u64 ticks) {
         far_[std::bit_width(unit)] = far;
@@ -59,6 +67,8 @@ class Contests {
     }
 
   private:
+    static constexpr u32 kLong = 21;  // bits of a length that is long: 1 MB and more
+
     Contest of_[2][64];
     bool far_[64] = {};
 };

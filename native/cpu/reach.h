@@ -4,6 +4,7 @@
 // system call, and something for each page, and only moves: what is combined is copied to a cache first.
 #pragma once
 
+#include <cerrno>
 #include <cstdlib>
 #include <memory>
 
@@ -23,6 +24,12 @@ class Reach {
     // As a kernel call on operands of `room`, of which the first are sources. What is to be combined is fetched to blocks
     // that stay in a cache, block by block. Adds what is copied on the way to `moved` too. Does nothing after a failure.
     void reduce(Kernel kernel, const Room& room, u32 sources, u32 used, u64 bytes, Traffic& moved);
+
+    // Fails, as that rank has ended.
+    void lose(u32 rank) {
+        error_ = ESRCH;
+        rank_ = rank;
+    }
 
     // Why it failed, and with whose memory: an errno, 0 if it has not.
     int error() const { return error_; }

@@ -540,7 +540,7 @@ void lent() {
 
 // Takes the faster way nearly always, whichever that is, and finds out when it is so no more.
 void contests() {
-    Contest contest;
+    Contest contest(6);
     for (const bool second_is_faster : {true, false, true}) {
         u32 wrong = 0;
         for (int call = 0; call < 6000; ++call) {
