@@ -518,7 +518,7 @@ NB_MODULE(_native, m) {
     m.def(
         "reduce",
         [](const std::vector<nb::object>& destinations, const std::vector<nb::object>& sources, u32 type, u32 op,
-           const std::string& isa, u32 last) {
+           const std::string& isa, u32 last, bool by_lines) {
             const Kernel kernel = kernel_of(kernels_for(isa), type, op);
             std::vector<char*> pointers[2];
             std::vector<std::unique_ptr<Held>> held;
@@ -530,9 +530,9 @@ NB_MODULE(_native, m) {
                 }
             if (pointers[0].empty() || pointers[1].empty()) throw std::invalid_argument("no arrays");
             kernel(pointers[0].data(), u32(pointers[0].size()), pointers[1].data(), u32(pointers[1].size()),
-                   held.front()->bytes(), last);
+                   held.front()->bytes(), last, by_lines ? Manner::kLines : Manner::kBlocks);
         },
-        "destinations"_a, "sources"_a, "type"_a, "op"_a, "isa"_a, "last"_a = 0);
+        "destinations"_a, "sources"_a, "type"_a, "op"_a, "isa"_a, "last"_a = 0, "by_lines"_a = false);
 
     // For tests: how sizes cut a buffer. (chunk bytes, tile bytes, tiles), and piece (offset, bytes).
     m.def(

@@ -205,7 +205,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         open_round(plan, first.geometry, calls_ + 1);
         // What is to be copied into a buffer is still where it comes from.
         const auto shift = call.initial_bytes != 0 ? call.initial - call.initial_to : 0;
-        Cpu cpu{first.kernel, control_, rank_, false, Past::kNothing};
+        Cpu cpu{first.kernel, control_, rank_, false, Past::kNothing, settings_.processor.manner};
         execution(first, call.input ? call.input + shift : nullptr, call.input ? call.output : call.output + shift)
             .send(cpu, plan.room(0, false));
         sent = cpu.moved;
@@ -272,7 +272,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         Reach* const beyond = reaching ? &beyond_[thread] : nullptr;
         u64 looked = since.value_or(0);
         auto layer = [&] {
-            const Cpu cpu{chosen.kernel, control_, rank_, threads > 1, past, beyond};
+            const Cpu cpu{chosen.kernel, control_, rank_, threads > 1, past, settings_.processor.manner, beyond};
             if constexpr (watched) return WatchedCpu(cpu, *settings_.recorder, thread, calls_, event->agreed);
             else return cpu;
         }();

@@ -69,14 +69,15 @@ struct Worth {
 struct Processor {
     u64 near;           // ticks: loading a byte takes longer only if it is in no cache near the core
     Worth slots, lent;  // by where messages lie
+    Manner manner;
 };
 constexpr u64 kNever = ~u64(0);
 
 // In a virtual machine on Zen 5, the caches of the core took 50 to 80 ticks, the shared one up to 105 (in the median, 156
 // where it is full), memory from 390 on. Long copies store lines without fetching them.
-constexpr Processor kZen{150, {256 << 10, kNever}, {256 << 10, 2 << 20}};
+constexpr Processor kZen{150, {256 << 10, kNever}, {256 << 10, 2 << 20}, Manner::kBlocks};
 // On Granite Rapids, 44 to 60, 120 to 170, and from 200 on. They fetch them.
-constexpr Processor kIntel{200, {64 << 10, 64 << 10}, {64 << 10, 64 << 10}};
+constexpr Processor kIntel{200, {64 << 10, 64 << 10}, {64 << 10, 64 << 10}, Manner::kLines};
 
 // That of this process. Others are taken to be like Zen.
 inline const Processor& this_processor() {
@@ -111,6 +112,7 @@ struct Cpu {
     u32 rank;
     bool together;  // several threads drive the thread blocks of this rank
     Past past;
+    Manner manner;
     Reach* beyond = nullptr;  // in a call that reaches private memory of others
     Traffic moved{};  // by the kernel calls so far
 
@@ -118,11 +120,11 @@ struct Cpu {
         moved.loaded += k * bytes;
         moved.stored += m * bytes;
         const bool allowed = past == Past::kAll || (past == Past::kSums && k > 1 && last == all_of(m));
-        kernel(dsts, m, srcs, k, bytes, allowed ? last : 0);
+        kernel(dsts, m, srcs, k, bytes, allowed ? last : 0, manner);
     }
 
     void reach(const Room& room, u32 sources, u32 used, u64 bytes) {
-        beyond->reduce(kernel, room, sources, used, bytes, moved);
+        beyond->reduce(kernel, manner, room, sources, used, bytes, moved);
     }
 
     // Stores past the caches are not ordered by the releases below. What is stored so belongs to one step alone, no step

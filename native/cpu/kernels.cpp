@@ -253,14 +253,16 @@ template <class Type, class Step, class Ask> void sweep_lines(const char* to, u6
 }
 
 // Asks for a line of `bytes` bytes some time before it is the turn of byte `at`, or for the last one. Left to itself, a
-// core that streams from memory waits for fewer lines at once.
-constexpr u64 kAhead = 2 << 10;
-u64 ahead(u64 at, u64 bytes) { return at + kAhead < bytes ? at + kAhead : bytes - 1; }
-void ask_to_read(const char* from, u64 at, u64 bytes) { __builtin_prefetch(from + ahead(at, bytes), 0); }
-void ask_to_store(char* to, u64 at, u64 bytes) { __builtin_prefetch(to + ahead(at, bytes), 1); }
+// core that streams from memory waits for fewer lines at once. What is read comes to the second cache, which can wait for
+// more of them than the first.
+constexpr u64 kReadAhead = 4 << 10, kStoreAhead = 1 << 10;
+u64 ahead(u64 at, u64 bytes) { return at < bytes ? at : bytes - 1; }
+void ask_to_read(const char* from, u64 at, u64 bytes) { __builtin_prefetch(from + ahead(at + kReadAhead, bytes), 0, 2); }
+void ask_to_store(char* to, u64 at, u64 bytes) { __builtin_prefetch(to + ahead(at + kStoreAhead, bytes), 1); }
 constexpr auto kNothing = [](u64) {};
 
 constexpr u64 kBlock = 12 << 10;  // stays in the first-level cache, and is long enough for memcpy's best way
+constexpr u64 kLong = 32 << 10;   // of a copy: from here on memcpy's best way is not the best, by lines
 
 // How to store to several destinations: side by side, or one after the other by blocks. `last`: those that go past the
 // caches.
@@ -269,11 +271,11 @@ struct Stores {
     bool by_blocks;
 };
 
-// From a block on, side by side only two that both go past the caches. Two streams of other stores take several times as
-// long while lines are slow to come from the cache of another core; and memcpy has means to store whole lines without
-// reading them. What goes past the caches side by side lies as far from the beginning of a line as the first, a whole
+// From a block on, side by side only two that both go past the caches, or, by lines, one of which does. Two streams of
+// other stores take several times as long while lines are slow to come from the cache of another core; and memcpy has
+// means to store whole lines without reading them. What goes past the caches side by side lies as far from the beginning of a line as the first, a whole
 // number of items of `item` bytes.
-Stores stores_to(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item) {
+Stores stores_to(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item, Manner manner) {
     last &= all_of(m);
     u32 alike = last;
     if (last != 0) {
@@ -282,7 +284,8 @@ Stores stores_to(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item) {
         for (u32 i = 0; i < m && i < 32; ++i)
             if ((reinterpret_cast<u64>(dsts[i]) - first) % kCacheLine != 0) alike &= ~(1u << i);
     }
-    if (m > 1 && bytes >= kBlock && !(m == 2 && alike == all_of(m))) return {last, true};
+    const bool beside = m == 2 && (alike == all_of(m) || (manner == Manner::kLines && alike == last && last != 0));
+    if (m > 1 && bytes >= kBlock && !beside) return {last, true};
     return {alike, false};
 }
 
@@ -348,10 +351,10 @@ void spread_fast(char* const* dsts, u32 m, u64 bytes, Stores how, Value value, A
     m == 1 ? sweep_lines<Type>(one, bytes, step, ask) : sweep_lines<Type>(one, bytes, both, ask_other);
 }
 
-void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, u32 last) {
+void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, u32 last, Manner manner) {
     char* from = srcs[0];
-    const Stores how = stores_to(dsts, m, bytes, last, 1);
-    if (how.last != 0 || m > 1)
+    const Stores how = stores_to(dsts, m, bytes, last, 1, manner);
+    if (how.last != 0 || m > 1 || (manner == Manner::kLines && bytes >= kLong && dsts[0] != from))
         return spread_fast<Plain<u8>>(
             dsts, m, bytes, how, [=](u64 at, auto span) { return span.read(from + at); },
             [=](u64 at) { ask_to_read(from, at, bytes); });
@@ -359,9 +362,9 @@ void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, u32 last)
 }
 
 template <class Type, class Op>
-void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last) {
-    if (k == 1) return move(dsts, m, srcs, k, bytes, last);
-    const Stores how = stores_to(dsts, m, bytes, last, kItem<Type, Op>);
+void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last, Manner manner) {
+    if (k == 1) return move(dsts, m, srcs, k, bytes, last, manner);
+    const Stores how = stores_to(dsts, m, bytes, last, kItem<Type, Op>, manner);
     if (k == 2) {  // nearly always
         char *a = srcs[0], *b = srcs[1];
         return spread_fast<Type>(

@@ -297,6 +297,7 @@ def reduce(
     op: int,
     isa: str,
     last: int = 0,
+    by_lines: bool = False,
 ) -> None: ...
 def cut(
     n: int, itemsize: int, chunks: int, widest: int, most: int, tile: int, work: int = 1, depth: int = 1

@@ -24,7 +24,7 @@ from hocket.runtime.counts import Counts
 from hocket.runtime.execution import Endpoint, brief
 from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.stores import Store
-from hocket.tuning import NAMED, Call, Choice, choose, lending_program, lends
+from hocket.tuning import NAMED, Call, Choice, choose, lending_program, lends, takes_whole
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Result = TypeVar("Result")
@@ -140,7 +140,7 @@ class Communicator:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._defaults: dict[Choice, Schedule] = {}
-        self._lent: dict[tuple[str, int, Contract | None, int, bool], Schedule] = {}
+        self._lent: dict[tuple[str, int, Contract | None, int, bool, bool], Schedule] = {}
         self._call = endpoint.known(self._long_way)
 
     @property
@@ -559,10 +559,11 @@ class Communicator:
         if not lends(call, one_round, reached):
             return None
         name, root, reproducible = choice.line.collective, choice.root, choice.reproducible
-        key = name, root, reproducible, choice.instances, inplace
+        whole = takes_whole(call)
+        key = name, root, reproducible, choice.instances, inplace, whole
         found = self._lent.get(key)
         if found is None:
-            program = lending_program(name, self.size, root, reproducible, inplace=inplace)
+            program = lending_program(name, self.size, root, reproducible, inplace=inplace, whole=whole)
             if program is None:
                 return None
             found = program.compile(instances=choice.instances, reproducible=reproducible, storage="peer")

@@ -197,10 +197,27 @@ _LENDING: dict[str, Callable[[int, int, bool], Program | None]] = {
 """Where ranks reach each other's arrays, by whether they are in place: what moves least is direct."""
 
 
+_WHOLE_UP_TO = {"all_reduce": 16 << 10, "reduce": 16 << 10, "broadcast": 8 << 10}
+"""Bytes up to which, on two ranks, who wants a result makes all of it, and what lies in a cache of the other rank is
+loaded once and not stored to. Shared arrays and private ones take the same, as there may be some of each."""
+
+_WHOLE: dict[str, Callable[[int, int, bool], Program]] = {
+    "all_reduce": lambda p, _, inplace: (
+        direct.all_reduce(p) if inplace else all_pairs.one_shot_all_reduce(p, inplace=False)
+    ),
+    "broadcast": lambda p, root, inplace: direct.flat_broadcast(p, root, inplace=inplace),
+    "reduce": lambda p, root, inplace: direct.flat_reduce(p, root, inplace=inplace),
+}
+
 _LENT_FROM = {"all_reduce": 8 << 10} | dict.fromkeys(("reduce_scatter", "all_to_all", "broadcast", "reduce"), 4 << 10)
 """Bytes that a rank sends, from which on it pays not to send them even in one round. Measured on two ranks."""
 
-_REACHED_FROM = dict.fromkeys(_LENDING, 8 << 10) | dict.fromkeys(_COMBINING, 16 << 10)
+_REACHED_FROM = dict.fromkeys(_LENDING, 8 << 10) | {
+    "all_reduce": 4 << 10,
+    "reduce_scatter": 16 << 10,
+    "reduce": 2 << 10,
+    "broadcast": 2 << 10,
+}
 """Bytes that a rank sends, from which on calls find out whether it pays to reach private arrays of others."""
 
 
@@ -221,6 +238,11 @@ def lends(call: Call, one_round: bool, reached: bool) -> bool:
         return False  # which way a call goes must not change in which order it adds up
     least = _REACHED_FROM if reached else _LENT_FROM
     return not call.crowded and call.name in least and sent >= least[call.name]
+
+
+def takes_whole(call: Call) -> bool:
+    """Whether, where ranks can access each other's arrays, who wants a result makes all of it."""
+    return call.ranks == 2 and call.size is not None and call.size <= _WHOLE_UP_TO.get(call.name, 0)
 
 
 def is_small(name: str, ranks: int, size: int) -> bool:
@@ -246,10 +268,18 @@ def default_program(
 
 
 def lending_program(
-    name: str, ranks: int, root: int = 0, reproducible: Contract | None = None, *, inplace: bool
+    name: str,
+    ranks: int,
+    root: int = 0,
+    reproducible: Contract | None = None,
+    *,
+    inplace: bool,
+    whole: bool = False,
 ) -> Program | None:
     """What a communicator runs instead where ranks can access each other's arrays. None: nothing.
 
-    An AllReduce adds up in the order of ranks.
+    An AllReduce adds up in the order of ranks. ``whole``: see ``takes_whole``.
     """
-    return None if reproducible == "across-sizes" else _LENDING[name](ranks, root, inplace)
+    if reproducible == "across-sizes":
+        return None
+    return (_WHOLE if whole else _LENDING)[name](ranks, root, inplace)

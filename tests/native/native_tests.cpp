@@ -761,7 +761,7 @@ void litmus_semaphore() {
         Cursor cursors[2];
         Execution<Cpu> execution(view, geometry, buffers, nullptr, cursors, nullptr);
         on_threads(2, [&](u32 block) {
-            Cpu cpu{kernels().reduce[type_named("int32")][0], &nobody, 0, true, Past::kNothing};
+            Cpu cpu{kernels().reduce[type_named("int32")][0], &nobody, 0, true, Past::kNothing, Manner::kBlocks};
             char* pointers[2];
             while (execution.advance(cpu, {pointers, nullptr}, block, block + 1) != Progress::kDone) ::sched_yield();
         });
@@ -784,7 +784,7 @@ void semaphores_count_on() {
                                {reinterpret_cast<char*>(&data[2]), geometry.unit, 1}};
     Cursor cursors[2];
     Execution<Cpu> execution(view, geometry, buffers, nullptr, cursors, nullptr);
-    Cpu cpu{kernels().move, &nobody, 0, false, Past::kNothing};
+    Cpu cpu{kernels().move, &nobody, 0, false, Past::kNothing, Manner::kBlocks};
     char* pointers[2];
     const u64 first = (u64(1) << 32) - 3;
     cursors[1].tile = cursors[1].finished = first;
@@ -958,13 +958,13 @@ void reached_in_vain() {
 }
 
 u32 spied;
-void spy(char* const*, u32, char* const*, u32, u64, u32 last) { spied = last; }
+void spy(char* const*, u32, char* const*, u32, u64, u32 last, Manner) { spied = last; }
 
 // Which stores go past the caches, of those that may.
 void past_the_caches() {
     RankBlock nobody{};
     const auto asked = [&](Past past, u32 m, u32 k, u32 last) {
-        Cpu cpu{spy, &nobody, 0, false, past};
+        Cpu cpu{spy, &nobody, 0, false, past, Manner::kBlocks};
         cpu.reduce(nullptr, m, nullptr, k, 64, last);
         return spied;
     };

@@ -45,22 +45,22 @@ def test_kernels(dtype: str, op: str) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "op"), [("float32", "sum"), ("float16", "max"), ("complex128", "prod")])
-def test_long_ones_to_several_places(dtype: str, op: str) -> None:
-    """Block by block, or two side by side: whatever begins where, and whichever are stored past the caches."""
+def test_long_ones(dtype: str, op: str) -> None:
+    """In either manner, block by block or side by side: whatever begins where, whichever are stored past the caches."""
     code = _native.TYPES.index(dtype), _native.OPERATORS.index(op)
     itemsize = np.dtype(dtype).itemsize
-    for nbytes, k, m, isa, apart in product((12 << 10, 40_000), (1, 2, 3), (2, 3), _native.ISAS, (0, 1)):
+    for nbytes, k, m, isa, apart in product((12 << 10, 40_000), (1, 2, 3), (1, 2, 3), _native.ISAS, (0, 1)):
         size = nbytes // itemsize + 3
         sources = [data(seed, size, dtype) for seed in range(k)]
         with np.errstate(all="ignore"):
             expected = combine_arrays(op)(*sources) if k > 1 else sources[0]
-        for last in range(1 << m):
+        for last, by_lines in product(range(1 << m), (False, True)):
             memory = [np.full(size + 64 // itemsize + m + 9, 1, dtype) for d in range(m)]
             begins = [-whole.ctypes.data % 64 // itemsize + d * apart for d, whole in enumerate(memory)]
             places = [whole[begin : begin + size] for begin, whole in zip(begins, memory, strict=True)]
-            _native.reduce(places, sources, *code, isa, last)
+            _native.reduce(places, sources, *code, isa, last, by_lines)
             for begin, place, whole in zip(begins, places, memory, strict=True):
-                assert same(place, expected).all(), (isa, size, k, m, last, apart)
+                assert same(place, expected).all(), (isa, size, k, m, last, by_lines, apart)
                 assert (whole[:begin] == 1).all()
                 assert (whole[begin + size :] == 1).all()
 

@@ -30,18 +30,18 @@ def all_reduce(ranks: int, instances: int = 1, *, inplace: bool = True) -> Progr
     return p
 
 
-def one_shot_all_reduce(ranks: int, instances: int = 1) -> Program:
-    """Every rank gets every buffer and adds them up in the order of ranks. In place; scratch for all buffers."""
-    with Program(AllReduce(ranks, inplace=True), name="one_shot_all_reduce", instances=instances) as p:
+def one_shot_all_reduce(ranks: int, instances: int = 1, *, inplace: bool = True) -> Program:
+    """Every rank gets every buffer and adds them up in the order of ranks. Scratch for all buffers."""
+    with Program(AllReduce(ranks, inplace=inplace), name="one_shot_all_reduce", instances=instances) as p:
         for step in range(1, ranks):
             for r in range(ranks):
                 chunk(r, "in", 0).copy((r + step) % ranks, "sc", r)
-        for r in range(1, ranks):
-            total = chunk(r, "sc", 0)
-            for peer in range(1, ranks):
-                total = total.reduce(chunk(r, "in", 0) if peer == r else chunk(r, "sc", peer))
-            total.copy(r, "in", 0)
-        total = chunk(0, "in", 0)
-        for peer in range(1, ranks):
-            total = total.reduce(chunk(0, "sc", peer))
+        for r in (*range(1, ranks), 0):
+            total, *rest = [chunk(r, "in", 0) if peer == r else chunk(r, "sc", peer) for peer in range(ranks)]
+            if r == 0 and not inplace:
+                total = total.copy(r, "out", 0)
+            for term in rest:
+                total = total.reduce(term)
+            if r != 0:
+                total.copy(r, "out", 0)
     return p

@@ -433,6 +433,9 @@ CATALOGUE = (
         volume="2 * (p - 1) / p",
     ),
     Algorithm(
+        direct.flat_broadcast, Broadcast, ANY, "Open MPI", hops="min(p - 1, 1)", rounds="p - 1", volume="p - 1"
+    ),
+    Algorithm(
         chain.reduce,
         Reduce,
         ANY,
@@ -501,6 +504,18 @@ CATALOGUE = (
         reductions="(p - 1) / p",
         sums="rank-order",
         scratch="min(p - 1, 1)",
+    ),
+    Algorithm(
+        direct.flat_reduce,
+        Reduce,
+        ANY,
+        "Open MPI",
+        hops="min(p - 1, 1)",
+        rounds="p - 1",
+        volume="p - 1",
+        reductions="p - 1",
+        sums="rank-order",
+        scratch="p * (p > 1)",
     ),
     Algorithm(direct.gather, Gather, ANY, _THAKUR, hops="min(p - 1, 1)", rounds="p - 1", volume="p - 1"),
     Algorithm(
