@@ -205,7 +205,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         open_round(plan, first.geometry, calls_ + 1);
         // What is to be copied into a buffer is still where it comes from.
         const auto shift = call.initial_bytes != 0 ? call.initial - call.initial_to : 0;
-        Cpu cpu{first.kernel, control_, rank_, false, Past::kNothing, settings_.processor.manner};
+        Cpu cpu{first.kernel, control_, rank_, false, Past::kNothing, habits(kThroughSlots).manner};
         execution(first, call.input ? call.input + shift : nullptr, call.input ? call.output : call.output + shift)
             .send(cpu, plan.room(0, false));
         sent = cpu.moved;
@@ -254,7 +254,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     const bool reaching = since.has_value();
     Past past = Past::kNothing;
     if (!reaching && touched(chosen, chosen.input, chosen.output) > settings_.cache_bytes) past = Past::kAll;
-    else if (!reaching && seen.far) past = worth(way).past(seen.most());
+    else if (!reaching && seen.far) past = habits(way).past(seen.most());
     plan.stored_past_ = has_past(*chosen.plan, past) ? result_of(call) : nullptr;
     if constexpr (watched) {
         event->plan = chosen.plan->author_;
@@ -272,7 +272,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         Reach* const beyond = reaching ? &beyond_[thread] : nullptr;
         u64 looked = since.value_or(0);
         auto layer = [&] {
-            const Cpu cpu{chosen.kernel, control_, rank_, threads > 1, past, settings_.processor.manner, beyond};
+            const Cpu cpu{chosen.kernel, control_, rank_, threads > 1, past, habits(way).manner, beyond};
             if constexpr (watched) return WatchedCpu(cpu, *settings_.recorder, thread, calls_, event->agreed);
             else return cpu;
         }();
@@ -342,12 +342,12 @@ Look Communicator::look(const Plan& plan, const Call& call, const Candidate (&ca
     for (const Way way : {kThroughSlots, kInPlace, kApart}) {
         const Candidate& candidate = candidates[way];
         if (candidate.plan == nullptr || candidate.in_one_round()) continue;
-        if (has_past(*candidate.plan, worth(way).past(found.most()))) found.is_far = settings_.is_far;
+        if (has_past(*candidate.plan, habits(way).past(found.most()))) found.is_far = settings_.is_far;
     }
     return found;
 }
 
-const Worth& Communicator::worth(Way way) const {
+const Habits& Communicator::habits(Way way) const {
     return way == kThroughSlots ? settings_.processor.slots : settings_.processor.lent;
 }
 

@@ -248,7 +248,7 @@ class Communicator {
     int prepare(Candidate& candidate, u32 op, u64 n, u32 type, u64 tile, bool in_one_round);
     Places places(const Candidate (&candidates)[kWays]) const;
     bool lets_reach(Plan& plan, const Candidate& offered) const;
-    const Worth& worth(Way way) const;
+    const Habits& habits(Way way) const;
     static bool has_past(const Plan& plan, Past past);
     Ways offered() const;
     Contests& contests(Plan& plan);

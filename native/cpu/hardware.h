@@ -59,25 +59,26 @@ namespace hocket {
 // what is stored block by block, have other means to store a line without fetching it (kernels.cpp); all.
 enum class Past : u32 { kNothing = 0, kSums = 1, kAll = 2 };
 
-// From how many bytes of a rank's larger buffer on it pays to store past the caches, where the buffers are in none.
-struct Worth {
+// What is fast where messages lie in slots, or in arrays. `sums`, `copies`: from how many bytes of a rank's larger buffer on
+// it pays to store past the caches, where the buffers are in none.
+struct Habits {
     u64 sums, copies;
+    Manner manner;
     Past past(u64 bytes) const { return bytes >= copies ? Past::kAll : bytes >= sums ? Past::kSums : Past::kNothing; }
 };
 
 // What was measured on a kind of processor.
 struct Processor {
     u64 near;           // ticks: loading a byte takes longer only if it is in no cache near the core
-    Worth slots, lent;  // by where messages lie
-    Manner manner;
+    Habits slots, lent;
 };
 constexpr u64 kNever = ~u64(0);
 
 // In a virtual machine on Zen 5, the caches of the core took 50 to 80 ticks, the shared one up to 105 (in the median, 156
 // where it is full), memory from 390 on. Long copies store lines without fetching them.
-constexpr Processor kZen{150, {256 << 10, kNever}, {256 << 10, 2 << 20}, Manner::kBlocks};
+constexpr Processor kZen{150, {256 << 10, kNever, Manner::kBlocks}, {256 << 10, 2 << 20, Manner::kBlocks}};
 // On Granite Rapids, 44 to 60, 120 to 170, and from 200 on. They fetch them.
-constexpr Processor kIntel{200, {64 << 10, 64 << 10}, {64 << 10, 64 << 10}, Manner::kLines};
+constexpr Processor kIntel{200, {64 << 10, 64 << 10, Manner::kLines}, {64 << 10, 64 << 10, Manner::kBlocks}};
 
 // That of this process. Others are taken to be like Zen.
 inline const Processor& this_processor() {

@@ -219,6 +219,24 @@ template <class Type> struct Rest {
     void last(char* to, Value v) const { write(to, v); }
 };
 
+// When to ask for a line that will be read: so many bytes before it is its turn. Left to itself, a core that streams from
+// memory waits for fewer lines at once; the second cache can wait for more of them than the first.
+struct Soon {
+    static constexpr u64 kAhead = 2 << 10;
+    static constexpr int kCaches = 3;  // all
+};
+struct Early {
+    static constexpr u64 kAhead = 4 << 10;
+    static constexpr int kCaches = 2;  // from the second on
+};
+
+// Asks for a line of `bytes` bytes some time before it is the turn of byte `at`, or for the last one.
+u64 ahead(u64 at, u64 bytes) { return at < bytes ? at : bytes - 1; }
+template <class When> void ask_to_read(When, const char* from, u64 at, u64 bytes) {
+    __builtin_prefetch(from + ahead(at + When::kAhead, bytes), 0, When::kCaches);
+}
+void ask_to_store(char* to, u64 at, u64 bytes) { __builtin_prefetch(to + ahead(at + (1 << 10), bytes), 1); }
+
 // `step(at, span)` for bytes [at, end), fewer than two lines. Out of line: small programs are worth more here.
 template <class Type, class Step> [[gnu::noinline]] void sweep_rest(u64 at, u64 end, Step step) {
     for (u64 length; at != end; at += length) {
@@ -227,12 +245,12 @@ template <class Type, class Step> [[gnu::noinline]] void sweep_rest(u64 at, u64 
     }
 }
 
-// `step(at, span)` for bytes [at, end), a register's worth at a time, and `ask(at)` before each line.
-template <template <class> class Span, class Type, class Step, class Ask>
+// `step(at, span)` for bytes [at, end), a register's worth at a time, and `ask(at, When{})` before each line.
+template <template <class> class Span, class Type, class When, class Step, class Ask>
 void sweep_from(u64 at, u64 end, Step step, Ask ask) {
     static_assert(kCacheLine % Type::kBytes == 0);
     while (at + kCacheLine <= end) {
-        ask(at);
+        ask(at, When{});
         for (const u64 next = at + kCacheLine; at != next; at += Type::kBytes) step(at, Span<Type>{});
     }
     for (; at + Type::kBytes <= end; at += Type::kBytes) step(at, Span<Type>{});
@@ -241,7 +259,7 @@ void sweep_from(u64 at, u64 end, Step step, Ask ask) {
 
 // The same for all bytes.
 template <class Type, class Step, class Ask> void sweep(u64 bytes, Step step, Ask ask) {
-    sweep_from<Whole, Type>(0, bytes, step, ask);
+    sweep_from<Whole, Type, Soon>(0, bytes, step, ask);
 }
 
 // The same; after the first bytes, `to + at` is where a line begins or some registers further.
@@ -249,17 +267,10 @@ template <class Type, class Step, class Ask> void sweep_lines(const char* to, u6
     const u64 before = -reinterpret_cast<u64>(to) % kCacheLine;
     const u64 at = before < bytes ? before : bytes;
     if (at != 0) sweep_rest<Type>(0, at, step);
-    sweep_from<Aligned, Type>(at, bytes, step, ask);
+    sweep_from<Aligned, Type, Early>(at, bytes, step, ask);
 }
 
-// Asks for a line of `bytes` bytes some time before it is the turn of byte `at`, or for the last one. Left to itself, a
-// core that streams from memory waits for fewer lines at once. What is read comes to the second cache, which can wait for
-// more of them than the first.
-constexpr u64 kReadAhead = 4 << 10, kStoreAhead = 1 << 10;
-u64 ahead(u64 at, u64 bytes) { return at < bytes ? at : bytes - 1; }
-void ask_to_read(const char* from, u64 at, u64 bytes) { __builtin_prefetch(from + ahead(at + kReadAhead, bytes), 0, 2); }
-void ask_to_store(char* to, u64 at, u64 bytes) { __builtin_prefetch(to + ahead(at + kStoreAhead, bytes), 1); }
-constexpr auto kNothing = [](u64) {};
+constexpr auto kNothing = [](u64, auto) {};
 
 constexpr u64 kBlock = 12 << 10;  // stays in the first-level cache, and is long enough for memcpy's best way
 constexpr u64 kLong = 32 << 10;   // of a copy: from here on memcpy's best way is not the best, by lines
@@ -298,11 +309,11 @@ void spread_blocks(char* const* dsts, u32 m, u64 bytes, u32 last, Value value, A
         length = bytes - begin < kBlock ? bytes - begin : kBlock;
         sweep<Type>(
             length, [=, &block](u64 at, auto span) { span.write(block + at, value(begin + at, span)); },
-            [=](u64 at) { ask(begin + at); });
+            [=](u64 at, auto when) { ask(begin + at, when); });
         for (u32 d = 0; d < m; ++d) {
             char* to = dsts[d] + begin;
             const auto step = [=, &block](u64 at, auto span) { span.last(to + at, span.read(block + at)); };
-            const auto ask_next = [=](u64 at) { ask(begin + length + at); };
+            const auto ask_next = [=](u64 at, auto when) { ask(begin + length + at, when); };
             if (d >= 32 || (last >> d & 1) == 0) __builtin_memcpy(to, block, length);
             else if ((last & ((1u << d) - 1)) == 0) sweep_lines<Plain<u8>>(to, length, step, ask_next);
             else sweep_lines<Plain<u8>>(to, length, step, kNothing);
@@ -343,8 +354,8 @@ void spread_fast(char* const* dsts, u32 m, u64 bytes, Stores how, Value value, A
         span.last(other + at, found);
     };
     if (last == 3) return sweep_lines<Type>(one, bytes, both_last, ask);
-    const auto ask_other = [=](u64 at) {  // not for lines that may go past the caches
-        ask(at);
+    const auto ask_other = [=](u64 at, auto when) {  // not for lines that may go past the caches
+        ask(at, when);
         ask_to_store(other, at, bytes);
     };
     if (last == 0) return m == 1 ? sweep<Type>(bytes, step, ask_other) : sweep<Type>(bytes, both, ask_other);
@@ -357,7 +368,7 @@ void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, u32 last,
     if (how.last != 0 || m > 1 || (manner == Manner::kLines && bytes >= kLong && dsts[0] != from))
         return spread_fast<Plain<u8>>(
             dsts, m, bytes, how, [=](u64 at, auto span) { return span.read(from + at); },
-            [=](u64 at) { ask_to_read(from, at, bytes); });
+            [=](u64 at, auto) { ask_to_read(Early{}, from, at, bytes); });
     if (dsts[0] != from) __builtin_memcpy(dsts[0], from, bytes);
 }
 
@@ -370,9 +381,9 @@ void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 l
         return spread_fast<Type>(
             dsts, m, bytes, how,
             [=](u64 at, auto span) { return combine<Op>(span.read(a + at), span.read(b + at)); },
-            [=](u64 at) {
-                ask_to_read(a, at, bytes);
-                ask_to_read(b, at, bytes);
+            [=](u64 at, auto when) {
+                ask_to_read(when, a, at, bytes);
+                ask_to_read(when, b, at, bytes);
             });
     }
     const auto value = [=](u64 at, auto span) {
@@ -380,8 +391,8 @@ void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 l
         for (u32 s = 1; s < k; ++s) found = combine<Op>(found, span.read(srcs[s] + at));
         return found;
     };
-    spread<Type>(dsts, m, bytes, how, value, [=](u64 at) {
-        for (u32 s = 0; s < k; ++s) ask_to_read(srcs[s], at, bytes);
+    spread<Type>(dsts, m, bytes, how, value, [=](u64 at, auto when) {
+        for (u32 s = 0; s < k; ++s) ask_to_read(when, srcs[s], at, bytes);
     });
 }
 

@@ -197,7 +197,7 @@ _LENDING: dict[str, Callable[[int, int, bool], Program | None]] = {
 """Where ranks reach each other's arrays, by whether they are in place: what moves least is direct."""
 
 
-_WHOLE_UP_TO = {"all_reduce": 16 << 10, "reduce": 16 << 10, "broadcast": 8 << 10}
+_WHOLE_UP_TO = {"all_reduce": 16 << 10, "reduce": 16 << 10, "broadcast": 4 << 10}
 """Bytes up to which, on two ranks, who wants a result makes all of it, and what lies in a cache of the other rank is
 loaded once and not stored to. Shared arrays and private ones take the same, as there may be some of each."""
 
