@@ -138,6 +138,8 @@ template <class Body> [[gnu::noinline]] Outcome Communicator::record(u64 plan, B
 template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& call, Event event) {
     constexpr bool watched = !std::is_null_pointer_v<Event>;
     if (dead()) return is_dead();
+    if (plan.latest_.settled.in_one_round() && plan.latest_.settled.geometry.unit <= kInlined)
+        __builtin_prefetch(&control_[rank_].headers[(calls_ + 1) % 2], 1);  // it will soon be stored to
     Terms mine{plan.digest_, call.n, call.tile, 0, call.type, call.op, call.size_known ? 0u : u32(kSizeUnknown)};
     std::string counted;
     if (call.units != nullptr) {

@@ -219,23 +219,26 @@ template <class Type> struct Rest {
     void last(char* to, Value v) const { write(to, v); }
 };
 
-// When to ask for a line that will be read: so many bytes before it is its turn. Left to itself, a core that streams from
-// memory waits for fewer lines at once; the second cache can wait for more of them than the first.
+// How many bytes before it is its turn a line is asked for, and to which caches it comes if it is read. Left to itself, a
+// core that streams from memory waits for fewer lines at once; the second cache can wait for more of them than the first.
 struct Soon {
-    static constexpr u64 kAhead = 2 << 10;
+    static constexpr u64 kToRead = 2 << 10, kToStore = 2 << 10;
     static constexpr int kCaches = 3;  // all
 };
 struct Early {
-    static constexpr u64 kAhead = 4 << 10;
+    static constexpr u64 kToRead = 4 << 10, kToStore = 1 << 10;
     static constexpr int kCaches = 2;  // from the second on
 };
+constexpr u64 kFew = 128;  // bytes that nobody asks for: it is their turn at once
 
-// Asks for a line of `bytes` bytes some time before it is the turn of byte `at`, or for the last one.
-u64 ahead(u64 at, u64 bytes) { return at < bytes ? at : bytes - 1; }
+// Ask for the line that comes some time after byte `at` of `bytes`, or for the last one.
+u64 limited(u64 at, u64 bytes) { return at < bytes ? at : bytes - 1; }
 template <class When> void ask_to_read(When, const char* from, u64 at, u64 bytes) {
-    __builtin_prefetch(from + ahead(at + When::kAhead, bytes), 0, When::kCaches);
+    __builtin_prefetch(from + limited(at + When::kToRead, bytes), 0, When::kCaches);
 }
-void ask_to_store(char* to, u64 at, u64 bytes) { __builtin_prefetch(to + ahead(at + (1 << 10), bytes), 1); }
+template <class When> void ask_to_store(When, char* to, u64 at, u64 bytes) {
+    __builtin_prefetch(to + limited(at + When::kToStore, bytes), 1);
+}
 
 // `step(at, span)` for bytes [at, end), fewer than two lines. Out of line: small programs are worth more here.
 template <class Type, class Step> [[gnu::noinline]] void sweep_rest(u64 at, u64 end, Step step) {
@@ -245,10 +248,13 @@ template <class Type, class Step> [[gnu::noinline]] void sweep_rest(u64 at, u64 
     }
 }
 
-// `step(at, span)` for bytes [at, end), a register's worth at a time, and `ask(at, When{})` before each line.
+// `step(at, span)` for bytes [at, end), a register's worth at a time, and `ask(at, When{})` before each line, and for the
+// first ones as if for lines before the beginning.
 template <template <class> class Span, class Type, class When, class Step, class Ask>
 void sweep_from(u64 at, u64 end, Step step, Ask ask) {
     static_assert(kCacheLine % Type::kBytes == 0);
+    if (at + kFew < end)
+        for (u64 first = 0; first < When::kToRead && at + first < end; first += kCacheLine) ask(at + first - When::kToRead, When{});
     while (at + kCacheLine <= end) {
         ask(at, When{});
         for (const u64 next = at + kCacheLine; at != next; at += Type::kBytes) step(at, Span<Type>{});
@@ -258,8 +264,8 @@ void sweep_from(u64 at, u64 end, Step step, Ask ask) {
 }
 
 // The same for all bytes.
-template <class Type, class Step, class Ask> void sweep(u64 bytes, Step step, Ask ask) {
-    sweep_from<Whole, Type, Soon>(0, bytes, step, ask);
+template <class Type, class When = Soon, class Step, class Ask> void sweep(u64 bytes, Step step, Ask ask) {
+    sweep_from<Whole, Type, When>(0, bytes, step, ask);
 }
 
 // The same; after the first bytes, `to + at` is where a line begins or some registers further.
@@ -273,7 +279,7 @@ template <class Type, class Step, class Ask> void sweep_lines(const char* to, u6
 constexpr auto kNothing = [](u64, auto) {};
 
 constexpr u64 kBlock = 12 << 10;  // stays in the first-level cache, and is long enough for memcpy's best way
-constexpr u64 kLong = 32 << 10;   // of a copy: from here on memcpy's best way is not the best, by lines
+constexpr u64 kShort = 4 << 10;   // of a copy: up to here memcpy has no way that is better than line by line
 
 // How to store to several destinations: side by side, or one after the other by blocks. `last`: those that go past the
 // caches.
@@ -356,20 +362,35 @@ void spread_fast(char* const* dsts, u32 m, u64 bytes, Stores how, Value value, A
     if (last == 3) return sweep_lines<Type>(one, bytes, both_last, ask);
     const auto ask_other = [=](u64 at, auto when) {  // not for lines that may go past the caches
         ask(at, when);
-        ask_to_store(other, at, bytes);
+        ask_to_store(when, other, at, bytes);
     };
     if (last == 0) return m == 1 ? sweep<Type>(bytes, step, ask_other) : sweep<Type>(bytes, both, ask_other);
     m == 1 ? sweep_lines<Type>(one, bytes, step, ask) : sweep_lines<Type>(one, bytes, both, ask_other);
 }
 
+// Line by line, and each is asked for: another core may have had it.
+template <class When> void copy(char* to, const char* from, u64 bytes) {
+    using Bytes = Plain<u8>;
+    sweep<Bytes, When>(
+        bytes, [=](u64 at, auto span) { span.write(to + at, span.read(from + at)); },
+        [=](u64 at, When when) {
+            ask_to_read(when, from, at, bytes);
+            ask_to_store(when, to, at, bytes);
+        });
+}
+
 void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, u32 last, Manner manner) {
-    char* from = srcs[0];
+    char *from = srcs[0], *to = dsts[0];
     const Stores how = stores_to(dsts, m, bytes, last, 1, manner);
-    if (how.last != 0 || m > 1 || (manner == Manner::kLines && bytes >= kLong && dsts[0] != from))
+    if (how.last != 0 || m > 1)
         return spread_fast<Plain<u8>>(
             dsts, m, bytes, how, [=](u64 at, auto span) { return span.read(from + at); },
-            [=](u64 at, auto) { ask_to_read(Early{}, from, at, bytes); });
-    if (dsts[0] != from) __builtin_memcpy(dsts[0], from, bytes);
+            [=](u64 at, auto when) { ask_to_read(when, from, at, bytes); });
+    if (to == from) return;
+    if (bytes <= kFew) __builtin_memcpy(to, from, bytes);
+    else if (bytes <= kShort) copy<Soon>(to, from, bytes);
+    else if (manner == Manner::kLines) copy<Early>(to, from, bytes);
+    else __builtin_memcpy(to, from, bytes);
 }
 
 template <class Type, class Op>

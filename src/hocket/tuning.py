@@ -197,27 +197,22 @@ _LENDING: dict[str, Callable[[int, int, bool], Program | None]] = {
 """Where ranks reach each other's arrays, by whether they are in place: what moves least is direct."""
 
 
-_WHOLE_UP_TO = {"all_reduce": 16 << 10, "reduce": 16 << 10, "broadcast": 4 << 10}
-"""Bytes up to which, on two ranks, who wants a result makes all of it, and what lies in a cache of the other rank is
-loaded once and not stored to. Shared arrays and private ones take the same, as there may be some of each."""
+_WHOLE_UP_TO = {"all_reduce": 16 << 10, "reduce": 16 << 10}
+"""Bytes up to which, on two ranks, who wants a sum makes all of it: nobody then stores to what lies in a cache of the
+other rank, nor makes a second call of the system. Shared arrays and private ones take the same, as there may be some of
+each."""
 
 _WHOLE: dict[str, Callable[[int, int, bool], Program]] = {
     "all_reduce": lambda p, _, inplace: (
         direct.all_reduce(p) if inplace else all_pairs.one_shot_all_reduce(p, inplace=False)
     ),
-    "broadcast": lambda p, root, inplace: direct.flat_broadcast(p, root, inplace=inplace),
     "reduce": lambda p, root, inplace: direct.flat_reduce(p, root, inplace=inplace),
 }
 
 _LENT_FROM = {"all_reduce": 8 << 10} | dict.fromkeys(("reduce_scatter", "all_to_all", "broadcast", "reduce"), 4 << 10)
 """Bytes that a rank sends, from which on it pays not to send them even in one round. Measured on two ranks."""
 
-_REACHED_FROM = dict.fromkeys(_LENDING, 8 << 10) | {
-    "all_reduce": 4 << 10,
-    "reduce_scatter": 16 << 10,
-    "reduce": 2 << 10,
-    "broadcast": 2 << 10,
-}
+_REACHED_FROM = dict.fromkeys(_LENDING, 8 << 10) | {"all_reduce": 16 << 10, "reduce_scatter": 16 << 10}
 """Bytes that a rank sends, from which on calls find out whether it pays to reach private arrays of others."""
 
 

@@ -995,7 +995,7 @@ void looks_at_buffers() {
     Recorder recorder(1, 64, 64);
     mine.recorder = &recorder;
     mine.is_far = asked;
-    mine.processor.slots = {.sums = 256 << 10, .copies = 512 << 10};
+    mine.processor.slots = {.sums = 256 << 10, .copies = 512 << 10, .manner = Manner::kBlocks};
     Communicator communicator(0, 1, memory, {}, mine);
     const auto plan_of = [&](std::vector<Operand> sources, u32 last, Place result = kOutput) {
         Writer writer(0, 1, 1, 0, 1);

@@ -433,9 +433,6 @@ CATALOGUE = (
         volume="2 * (p - 1) / p",
     ),
     Algorithm(
-        direct.flat_broadcast, Broadcast, ANY, "Open MPI", hops="min(p - 1, 1)", rounds="p - 1", volume="p - 1"
-    ),
-    Algorithm(
         chain.reduce,
         Reduce,
         ANY,
@@ -509,7 +506,7 @@ CATALOGUE = (
         direct.flat_reduce,
         Reduce,
         ANY,
-        "Open MPI",
+        "linear, as in Open MPI",
         hops="min(p - 1, 1)",
         rounds="p - 1",
         volume="p - 1",

@@ -102,16 +102,6 @@ def broadcast(ranks: int, root: int = 0, instances: int = 1, *, inplace: bool = 
     return p
 
 
-def flat_broadcast(ranks: int, root: int = 0, instances: int = 1, *, inplace: bool = True) -> Program:
-    """The root sends its buffer to every other rank. With storage peer every rank reads it there, all at once."""
-    with Program(
-        Broadcast(ranks, inplace=inplace, root=root), name="flat_broadcast", instances=instances
-    ) as p:
-        for step in range(inplace, ranks):
-            chunk(root, "in", 0).copy((root + step) % ranks, "out", 0, storage="pull")
-    return p
-
-
 def flat_reduce(ranks: int, root: int = 0, instances: int = 1, *, inplace: bool = True) -> Program:
     """The root gets every buffer and adds them up in the order of ranks. Scratch for all buffers."""
     with Program(Reduce(ranks, inplace=inplace, root=root), name="flat_reduce", instances=instances) as p:
