@@ -16,7 +16,7 @@ from hocket.errors import InvalidArgument
 from hocket.explain import Explanation
 from hocket.ir.traffic import Traffic
 from hocket.runtime import trace
-from hocket.tuning import NAMED, Call, choose, lends
+from hocket.tuning import NAMED, Call, choose, lends, takes_whole
 
 SIZES = (96, 12 << 10, 3 << 19, 6 << 20)
 
@@ -233,13 +233,30 @@ def test_arrays_are_lent_instead_of_slots() -> None:
 
 @pytest.mark.parametrize(
     ("name", "ranks", "least"),
-    [("all_reduce", 2, 16 << 10), ("broadcast", 3, 8 << 10), ("reduce_scatter", 2, 32 << 10), ("all_gather", 4, 10923)],
+    [
+        ("all_reduce", 2, 16 << 10),
+        ("reduce", 2, 8 << 10),
+        ("broadcast", 3, 8 << 10),
+        ("reduce_scatter", 2, 32 << 10),
+        ("all_gather", 4, 10923),
+    ],
 )
 def test_private_arrays_may_be_reached_from_a_size_on(name: str, ranks: int, least: int) -> None:
     for one_round in (True, False):
         assert lends(Call(name, ranks, least), one_round, reached=True)
         assert not lends(Call(name, ranks, least - 1), one_round, reached=True)
         assert not lends(Call(name, ranks, least, crowded=True), one_round, reached=True)
+
+
+def test_short_sums_on_two_ranks_are_made_whole() -> None:
+    for name in NAMED:
+        short = (16 << 10) - 1
+        for inplace in (True, False):
+            whole = name == "reduce" or (name == "all_reduce" and not inplace)
+            assert takes_whole(Call(name, 2, short), inplace) is whole
+            assert not takes_whole(Call(name, 2, short + 1), inplace)
+            assert not takes_whole(Call(name, 3, short), inplace)
+            assert not takes_whole(Call(name, 2, None), inplace)
 
 
 def test_the_order_of_a_sum_does_not_depend_on_what_is_faster() -> None:

@@ -298,9 +298,9 @@ template <class H> class Execution {
                 if (operand.place == kHere || (part == kLocal && operand.place == kSend)) continue;
                 sources += o < step.sources;
                 if (room.owners != nullptr) {
-                    const bool far = operand.place > kHere && theirs_[ends_[operand.end].peer].reached;
-                    room.owners[filled] = far ? ends_[operand.end].peer : kMine;
-                    reached = reached || far;
+                    const bool beyond = operand.place > kHere && theirs_[ends_[operand.end].peer].reached;
+                    room.owners[filled] = beyond ? ends_[operand.end].peer : kMine;
+                    reached = reached || beyond;
                 }
                 if (operand.place == kReceive || operand.place == kSend) {
                     pointers[filled++] = ends_[operand.end].slot() + j * geometry_.tile;

@@ -138,8 +138,10 @@ template <class Body> [[gnu::noinline]] Outcome Communicator::record(u64 plan, B
 template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& call, Event event) {
     constexpr bool watched = !std::is_null_pointer_v<Event>;
     if (dead()) return is_dead();
+    // Where the message will lie in the header's line, if this call is like the latest: others have it. Where it will not,
+    // too much lies between, and they would get it again.
     if (plan.latest_.settled.in_one_round() && plan.latest_.settled.geometry.unit <= kInlined)
-        __builtin_prefetch(&control_[rank_].headers[(calls_ + 1) % 2], 1);  // it will soon be stored to
+        __builtin_prefetch(&control_[rank_].headers[(calls_ + 1) % 2], 1);
     Terms mine{plan.digest_, call.n, call.tile, 0, call.type, call.op, call.size_known ? 0u : u32(kSizeUnknown)};
     std::string counted;
     if (call.units != nullptr) {

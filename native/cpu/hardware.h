@@ -60,7 +60,7 @@ namespace hocket {
 enum class Past : u32 { kNothing = 0, kSums = 1, kAll = 2 };
 
 // What is fast where messages lie in slots, or in arrays. `sums`, `copies`: from how many bytes of a rank's larger buffer on
-// it pays to store past the caches, where the buffers are in none.
+// it pays to store past the caches, where the buffers are in none. `manner`: of long calls of a kernel.
 struct Habits {
     u64 sums, copies;
     Manner manner;
@@ -77,7 +77,8 @@ constexpr u64 kNever = ~u64(0);
 // In a virtual machine on Zen 5, the caches of the core took 50 to 80 ticks, the shared one up to 105 (in the median, 156
 // where it is full), memory from 390 on. Long copies store lines without fetching them.
 constexpr Processor kZen{150, {256 << 10, kNever, Manner::kBlocks}, {256 << 10, 2 << 20, Manner::kBlocks}};
-// On Granite Rapids, 44 to 60, 120 to 170, and from 200 on. They fetch them.
+// On Granite Rapids, 44 to 60, 120 to 170, and from 200 on. They fetch them. By lines, an AllReduce through slots takes 0.85
+// of the time by blocks, where its arrays are in no cache; in arrays that are in one, by blocks is up to a tenth faster.
 constexpr Processor kIntel{200, {64 << 10, 64 << 10, Manner::kLines}, {64 << 10, 64 << 10, Manner::kBlocks}};
 
 // That of this process. Others are taken to be like Zen.

@@ -221,23 +221,35 @@ template <class Type> struct Rest {
 
 // How many bytes before it is its turn a line is asked for, and to which caches it comes if it is read. Left to itself, a
 // core that streams from memory waits for fewer lines at once; the second cache can wait for more of them than the first.
-struct Soon {
+// Far: what is read for results that go past the caches, and long copies, which keep less of what they store to waiting.
+struct Near {
     static constexpr u64 kToRead = 2 << 10, kToStore = 2 << 10;
     static constexpr int kCaches = 3;  // all
 };
-struct Early {
+struct Far {
     static constexpr u64 kToRead = 4 << 10, kToStore = 1 << 10;
     static constexpr int kCaches = 2;  // from the second on
 };
-constexpr u64 kFew = 128;  // bytes that nobody asks for: it is their turn at once
+// The first lines of all, at once.
+template <class Distance> struct First {
+    static constexpr u64 kToRead = 0;
+    static constexpr int kCaches = Distance::kCaches;
+};
+constexpr u64 kFew = 128;  // bytes whose turn it is at once: no use to ask for the first
 
-// Ask for the line that comes some time after byte `at` of `bytes`, or for the last one.
+// Ask for the line so long after byte `at` of `bytes`, or for the last one.
 u64 limited(u64 at, u64 bytes) { return at < bytes ? at : bytes - 1; }
-template <class When> void ask_to_read(When, const char* from, u64 at, u64 bytes) {
-    __builtin_prefetch(from + limited(at + When::kToRead, bytes), 0, When::kCaches);
+template <class Distance> void ask_to_read(Distance, const char* from, u64 at, u64 bytes) {
+    __builtin_prefetch(from + limited(at + Distance::kToRead, bytes), 0, Distance::kCaches);
 }
-template <class When> void ask_to_store(When, char* to, u64 at, u64 bytes) {
-    __builtin_prefetch(to + limited(at + When::kToStore, bytes), 1);
+template <class Distance> void ask_to_store(Distance, char* to, u64 at, u64 bytes) {
+    __builtin_prefetch(to + limited(at + Distance::kToStore, bytes), 1);
+}
+
+// `ask(at, First)` for the lines before those that a sweep of `bytes` bytes asks for.
+template <class Distance, class Ask> void ask_for_first(u64 bytes, Ask ask) {
+    if (bytes <= kFew) return;
+    for (u64 at = 0; at < bytes && at < Distance::kToRead; at += kCacheLine) ask(at, First<Distance>{});
 }
 
 // `step(at, span)` for bytes [at, end), fewer than two lines. Out of line: small programs are worth more here.
@@ -248,15 +260,12 @@ template <class Type, class Step> [[gnu::noinline]] void sweep_rest(u64 at, u64 
     }
 }
 
-// `step(at, span)` for bytes [at, end), a register's worth at a time, and `ask(at, When{})` before each line, and for the
-// first ones as if for lines before the beginning.
-template <template <class> class Span, class Type, class When, class Step, class Ask>
+// `step(at, span)` for bytes [at, end), a register's worth at a time, and `ask(at, Distance{})` before each line.
+template <template <class> class Span, class Type, class Distance, class Step, class Ask>
 void sweep_from(u64 at, u64 end, Step step, Ask ask) {
     static_assert(kCacheLine % Type::kBytes == 0);
-    if (at + kFew < end)
-        for (u64 first = 0; first < When::kToRead && at + first < end; first += kCacheLine) ask(at + first - When::kToRead, When{});
     while (at + kCacheLine <= end) {
-        ask(at, When{});
+        ask(at, Distance{});
         for (const u64 next = at + kCacheLine; at != next; at += Type::kBytes) step(at, Span<Type>{});
     }
     for (; at + Type::kBytes <= end; at += Type::kBytes) step(at, Span<Type>{});
@@ -264,8 +273,8 @@ void sweep_from(u64 at, u64 end, Step step, Ask ask) {
 }
 
 // The same for all bytes.
-template <class Type, class When = Soon, class Step, class Ask> void sweep(u64 bytes, Step step, Ask ask) {
-    sweep_from<Whole, Type, When>(0, bytes, step, ask);
+template <class Type, class Distance = Near, class Step, class Ask> void sweep(u64 bytes, Step step, Ask ask) {
+    sweep_from<Whole, Type, Distance>(0, bytes, step, ask);
 }
 
 // The same; after the first bytes, `to + at` is where a line begins or some registers further.
@@ -273,7 +282,7 @@ template <class Type, class Step, class Ask> void sweep_lines(const char* to, u6
     const u64 before = -reinterpret_cast<u64>(to) % kCacheLine;
     const u64 at = before < bytes ? before : bytes;
     if (at != 0) sweep_rest<Type>(0, at, step);
-    sweep_from<Aligned, Type, Early>(at, bytes, step, ask);
+    sweep_from<Aligned, Type, Far>(at, bytes, step, ask);
 }
 
 constexpr auto kNothing = [](u64, auto) {};
@@ -315,11 +324,11 @@ void spread_blocks(char* const* dsts, u32 m, u64 bytes, u32 last, Value value, A
         length = bytes - begin < kBlock ? bytes - begin : kBlock;
         sweep<Type>(
             length, [=, &block](u64 at, auto span) { span.write(block + at, value(begin + at, span)); },
-            [=](u64 at, auto when) { ask(begin + at, when); });
+            [=](u64 at, auto distance) { ask(begin + at, distance); });
         for (u32 d = 0; d < m; ++d) {
             char* to = dsts[d] + begin;
             const auto step = [=, &block](u64 at, auto span) { span.last(to + at, span.read(block + at)); };
-            const auto ask_next = [=](u64 at, auto when) { ask(begin + length + at, when); };
+            const auto ask_next = [=](u64 at, auto distance) { ask(begin + length + at, distance); };
             if (d >= 32 || (last >> d & 1) == 0) __builtin_memcpy(to, block, length);
             else if ((last & ((1u << d) - 1)) == 0) sweep_lines<Plain<u8>>(to, length, step, ask_next);
             else sweep_lines<Plain<u8>>(to, length, step, kNothing);
@@ -331,6 +340,8 @@ void spread_blocks(char* const* dsts, u32 m, u64 bytes, u32 last, Value value, A
 template <class Type, class Value, class Ask>
 void spread(char* const* dsts, u32 m, u64 bytes, Stores how, Value value, Ask ask) {
     const u32 last = how.last;
+    if (last == 0) ask_for_first<Near>(bytes, ask);
+    else ask_for_first<Far>(bytes, ask);
     if (how.by_blocks) return spread_blocks<Type>(dsts, m, bytes, last, value, ask);
     const auto step = [=](u64 at, auto span) {
         const auto found = value(at, span);
@@ -347,6 +358,8 @@ template <class Type, class Value, class Ask>
 void spread_fast(char* const* dsts, u32 m, u64 bytes, Stores how, Value value, Ask ask) {
     const u32 last = how.last;
     if (how.by_blocks || m > 2) return spread<Type>(dsts, m, bytes, how, value, ask);
+    if (last == 0) ask_for_first<Near>(bytes, ask);
+    else ask_for_first<Far>(bytes, ask);
     char *one = dsts[last >> 1], *other = dsts[m - 1 - (last >> 1)];  // the one that is last, if any is
     const auto step = [=](u64 at, auto span) { span.last(one + at, value(at, span)); };
     const auto both = [=](u64 at, auto span) {
@@ -360,22 +373,23 @@ void spread_fast(char* const* dsts, u32 m, u64 bytes, Stores how, Value value, A
         span.last(other + at, found);
     };
     if (last == 3) return sweep_lines<Type>(one, bytes, both_last, ask);
-    const auto ask_other = [=](u64 at, auto when) {  // not for lines that may go past the caches
-        ask(at, when);
-        ask_to_store(when, other, at, bytes);
+    const auto ask_other = [=](u64 at, auto distance) {  // not for lines that may go past the caches
+        ask(at, distance);
+        ask_to_store(distance, other, at, bytes);
     };
     if (last == 0) return m == 1 ? sweep<Type>(bytes, step, ask_other) : sweep<Type>(bytes, both, ask_other);
     m == 1 ? sweep_lines<Type>(one, bytes, step, ask) : sweep_lines<Type>(one, bytes, both, ask_other);
 }
 
 // Line by line, and each is asked for: another core may have had it.
-template <class When> void copy(char* to, const char* from, u64 bytes) {
-    using Bytes = Plain<u8>;
-    sweep<Bytes, When>(
+template <class Distance> void copy(char* to, const char* from, u64 bytes) {
+    for (u64 at = 0; at < bytes && at < Distance::kToStore; at += kCacheLine) __builtin_prefetch(to + at, 1);
+    ask_for_first<Distance>(bytes, [=](u64 at, auto distance) { ask_to_read(distance, from, at, bytes); });
+    sweep<Plain<u8>, Distance>(
         bytes, [=](u64 at, auto span) { span.write(to + at, span.read(from + at)); },
-        [=](u64 at, When when) {
-            ask_to_read(when, from, at, bytes);
-            ask_to_store(when, to, at, bytes);
+        [=](u64 at, auto distance) {
+            ask_to_read(distance, from, at, bytes);
+            ask_to_store(distance, to, at, bytes);
         });
 }
 
@@ -385,11 +399,11 @@ void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, u32 last,
     if (how.last != 0 || m > 1)
         return spread_fast<Plain<u8>>(
             dsts, m, bytes, how, [=](u64 at, auto span) { return span.read(from + at); },
-            [=](u64 at, auto when) { ask_to_read(when, from, at, bytes); });
+            [=](u64 at, auto distance) { ask_to_read(distance, from, at, bytes); });
     if (to == from) return;
     if (bytes <= kFew) __builtin_memcpy(to, from, bytes);
-    else if (bytes <= kShort) copy<Soon>(to, from, bytes);
-    else if (manner == Manner::kLines) copy<Early>(to, from, bytes);
+    else if (bytes <= kShort) copy<Near>(to, from, bytes);
+    else if (manner == Manner::kLines) copy<Far>(to, from, bytes);
     else __builtin_memcpy(to, from, bytes);
 }
 
@@ -402,9 +416,9 @@ void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 l
         return spread_fast<Type>(
             dsts, m, bytes, how,
             [=](u64 at, auto span) { return combine<Op>(span.read(a + at), span.read(b + at)); },
-            [=](u64 at, auto when) {
-                ask_to_read(when, a, at, bytes);
-                ask_to_read(when, b, at, bytes);
+            [=](u64 at, auto distance) {
+                ask_to_read(distance, a, at, bytes);
+                ask_to_read(distance, b, at, bytes);
             });
     }
     const auto value = [=](u64 at, auto span) {
@@ -412,8 +426,8 @@ void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 l
         for (u32 s = 1; s < k; ++s) found = combine<Op>(found, span.read(srcs[s] + at));
         return found;
     };
-    spread<Type>(dsts, m, bytes, how, value, [=](u64 at, auto when) {
-        for (u32 s = 0; s < k; ++s) ask_to_read(when, srcs[s], at, bytes);
+    spread<Type>(dsts, m, bytes, how, value, [=](u64 at, auto distance) {
+        for (u32 s = 0; s < k; ++s) ask_to_read(distance, srcs[s], at, bytes);
     });
 }
 

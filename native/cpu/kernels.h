@@ -31,9 +31,9 @@ constexpr const char* kOperatorNames[kOperators] = {"sum", "prod", "min", "max",
 // 0, 1, 2 ... bytes.
 constexpr u64 type_bytes(u32 type) { return type < kTypes ? kTypeBytes[type] : type - kTypes; }
 
-// Which way of long calls is faster depends on the processor, and on whether another core has just had the lines. By blocks:
-// copies as memcpy does, several destinations one after the other. By lines, each asked for some time before: copies, and,
-// side by side, two destinations of which one goes past the caches.
+// How long calls store; which is faster depends on the processor, and on whether another core has just had the lines. By
+// blocks: copies as memcpy does, several destinations one after the other. By lines, each asked for some time before:
+// copies, and, side by side, two destinations of which one goes past the caches.
 enum class Manner : u32 { kBlocks, kLines };
 
 // Combines `k` sources element by element, in their order, and stores the result to `m` destinations. A destination may

@@ -50,7 +50,7 @@ class Gil {
 };
 
 // The arrays of a call, which it holds for ever unless the call has told no other rank where they lie, or nobody can still
-// be writing to them. Made and destroyed with the GIL.
+// be writing to them. Destroyed with the GIL.
 class Exposed {
   public:
     explicit Exposed(std::array<PyObject*, 2> arrays) : arrays_(arrays) {}

@@ -559,7 +559,7 @@ class Communicator:
         if not lends(call, one_round, reached):
             return None
         name, root, reproducible = choice.line.collective, choice.root, choice.reproducible
-        whole = takes_whole(call)
+        whole = takes_whole(call, inplace)
         key = name, root, reproducible, choice.instances, inplace, whole
         found = self._lent.get(key)
         if found is None:

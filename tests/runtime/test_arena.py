@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 import hocket
 from hocket import Communicator, Handle, _native
-from hocket.algorithms import direct, ring
+from hocket.algorithms import all_pairs, direct, ring
 from hocket.errors import (
     CallMismatch,
     CommunicatorDead,
@@ -290,8 +290,10 @@ def schedules(comm: Communicator, count: int, threads: int) -> None:
             direct.all_reduce(p, inplace=inplace),
             direct.reduce_scatter(p, inplace=inplace),
             direct.reduce(p, p - 1, inplace=inplace),
+            direct.flat_reduce(p, p - 1, inplace=inplace),
         )
     ]
+    combining.append(all_pairs.one_shot_all_reduce(p, inplace=False).compile(storage="peer", instances=threads))
     sizes = (0, 1, 3, 17, 1501, 40_009)
     for number, (dtype, op) in enumerate(PAIRS):
         for which, schedule in enumerate(combining):

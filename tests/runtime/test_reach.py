@@ -26,7 +26,7 @@ from hocket.errors import CallTimeout, InvalidArgument, PeerFailed, PeerRefused,
 from hocket.ir.traffic import Traffic, traffic
 from hocket.runtime.bootstrap import _reached
 from hocket.runtime.execution import Endpoint
-from hocket.tuning import NAMED, lending_program
+from hocket.tuning import NAMED, Call, lending_program, takes_whole
 from tests.runtime.cases import PAIRS, data
 from tests.runtime.test_arena import call, private, ways
 
@@ -78,7 +78,8 @@ def test_every_collective_in_every_form(ranks: int, threads: int) -> None:
     assert min(reached) >= (30 if ranks == 2 else 15), reached
 
 
-def counted(comm: Communicator) -> dict[tuple[str, bool], Traffic]:
+def counted(comm: Communicator, n: int) -> dict[tuple[str, bool], Traffic]:
+    """What calls move with n elements a unit."""
     comm._endpoint.crowded = False
     found = {}
     for name, inplace in itertools.product(NAMED, (True, False)):
@@ -86,28 +87,29 @@ def counted(comm: Communicator) -> dict[tuple[str, bool], Traffic]:
             continue
         blocks = {"all_gather": (1, comm.size), "gather": (1, comm.size), "reduce_scatter": (comm.size, 1)}
         sizes = {**blocks, "all_to_all": (comm.size, comm.size), "scatter": (comm.size, 1)}.get(name, (1, 1))
-        whole = np.ones(max(sizes) * LARGE, np.float32)
-        begin = comm.rank * LARGE
+        whole = np.ones(max(sizes) * n, np.float32)
+        begin = comm.rank * n
         reads, writes = (
             name not in ("broadcast", "scatter") or comm.rank == 0,
             name not in ("reduce", "gather") or comm.rank == 0,
         )
-        views = [whole if size == max(sizes) else whole[begin : begin + LARGE] for size in sizes]
-        x = views[0] if inplace else np.ones(sizes[0] * LARGE, np.float32)
+        views = [whole if size == max(sizes) else whole[begin : begin + n] for size in sizes]
+        x = views[0] if inplace else np.ones(sizes[0] * n, np.float32)
         before = comm.traffic()
         getattr(comm, name)(x if reads else None, views[1] if writes else None)
         found[name, inplace] = comm.traffic() - before
     return found
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 5])
-def test_traffic_is_what_the_schedule_says(ranks: int) -> None:
-    for rank, found in enumerate(hocket.spawn(counted, ranks)):
+@pytest.mark.parametrize(("ranks", "n"), [(2, LARGE), (2, 3000), (3, LARGE), (5, LARGE)])
+def test_traffic_is_what_the_schedule_says(ranks: int, n: int) -> None:
+    for rank, found in enumerate(hocket.spawn(counted, ranks, (n,))):
         assert len(found) >= 9
         for (name, inplace), moved in found.items():
-            program = lending_program(name, ranks, inplace=inplace)
+            whole = takes_whole(Call(name, ranks, 4 * n), inplace)
+            program = lending_program(name, ranks, inplace=inplace, whole=whole)
             assert program is not None
-            said = traffic(program.compile(storage="peer"), LARGE, 4, apart=not inplace, reached=True)
+            said = traffic(program.compile(storage="peer"), n, 4, apart=not inplace, reached=True)
             assert moved == said[rank], (name, inplace, rank)
 
 
@@ -186,6 +188,8 @@ def test_all_ranks_or_none() -> None:
     """Whether ranks reach each other, and whether always, is agreed on when they meet."""
     assert hocket.spawn(of_rank_1, 2, ("never",)) == [(False, False)] * 2
     assert hocket.spawn(of_rank_1, 2, ("always",)) == [(True, True)] * 2
+    with pytest.raises(RankFailed, match="rank 1: HOCKET_REACH must be never or always, not 'alwais'"):
+        hocket.spawn(of_rank_1, 2, ("alwais",))
 
 
 def test_another_process_is_not_reached() -> None:

@@ -32,7 +32,8 @@ from hocket.runtime.launchers import RANK, SIZE, TOKEN, Place, place
 from hocket.runtime.sockets import filled
 
 _NEVER, _WHERE_FASTER, _ALWAYS = range(3)  # calls reach into the memory of other ranks
-MOST_REACHED = 16  # ranks that do: every two have a connection
+_WISHES = {"": _WHERE_FASTER, "never": _NEVER, "always": _ALWAYS}
+_MOST_REACHED = 16  # ranks that do: every two have a connection
 _LAUNCHER = "HOCKET_LAUNCHER"  # "descriptor:inode" of a socket on which the launcher says that a rank has ended
 _BATCH = 128  # descriptors in one message; the kernel takes 253
 _MESSAGE = 1 << 16
@@ -183,7 +184,7 @@ def _host(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
                 raise BootstrapFailed(f"rank {here.name(0)}: {error.reason}", error.help) from error
             host.hand_out(memory, cores, sockets)
             processes = _reached(here.rank, host.lifelines, host.witnesses)
-            wishes = [_wish(processes), *host.await_answers()]
+            wishes = [_wish(here, processes), *host.await_answers()]
             agreed = max(wishes) if all(wishes) else _NEVER
             host.dismiss({"reach": agreed})
         except BaseException as error:
@@ -377,7 +378,7 @@ def _join(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
             segments.check(received[-1], here.token)
             processes = _reached(here.rank, received[: here.size], told["witnesses"])
             with suppress(ConnectionError):
-                _send(host, {"reach": _wish(processes)}, [], deadline)
+                _send(host, {"reach": _wish(here, processes)}, [], deadline)
             agreed = int(hear()["reach"])
         except BaseException as error:
             for descriptor in received:
@@ -396,17 +397,19 @@ def _join(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
 
 def _reached(rank: int, lifelines: Sequence[int], witnesses: Sequence[int]) -> list[int]:
     """The processes of all ranks, if this one may read the memory of all others; none else."""
-    if len(lifelines) > MOST_REACHED:
+    if len(lifelines) > _MOST_REACHED:
         return []
     processes = [_maker(lifeline) for lifeline in lifelines]
     others = (r for r in range(len(lifelines)) if r != rank)
     return processes if all(_native.reaches(processes[r], witnesses[r]) for r in others) else []
 
 
-def _wish(processes: Sequence[int]) -> int:
+def _wish(here: Place, processes: Sequence[int]) -> int:
     """What this rank wishes as to reaching into those processes: what HOCKET_REACH says, if there are any."""
-    given = os.environ.get("HOCKET_REACH", "") if processes else "never"
-    return {"never": _NEVER, "always": _ALWAYS}.get(given, _WHERE_FASTER)
+    given = os.environ.get("HOCKET_REACH", "")
+    if given not in _WISHES:
+        raise BootstrapFailed(f"rank {here.name(here.rank)}: HOCKET_REACH must be never or always, not {given!r}")
+    return _WISHES[given] if processes else _NEVER
 
 
 def _lent(here: Place) -> int:
