@@ -182,6 +182,33 @@ def test_what_shared_arrays_would_take() -> None:
     assert "in place direct_all_reduce, 6291456 bytes; apart" in str(large[0])
 
 
+def of_short_sums(comm: Communicator) -> dict[str, tuple[Explanation, list[Traffic]]]:
+    """What rank 0 says of 12 KB, and what this rank moves in place and apart."""
+    comm._endpoint.crowded = False
+    found = {}
+    for name in ("all_reduce", "reduce"):
+        x, out = comm.empty(3000, np.float32), comm.empty(3000, np.float32)
+        x[:] = 1
+        moved = []
+        for given in (x, out):
+            before = comm.traffic()
+            getattr(comm, name)(x, given if name == "all_reduce" or comm.rank == 0 else None)
+            moved.append(comm.traffic() - before)
+        found[name] = comm.explain(name, 12_000), moved
+    return found
+
+
+def test_short_sums_in_shared_arrays() -> None:
+    first, second = hocket.spawn(of_short_sums, 2)
+    programs = {"all_reduce": ["direct_all_reduce", "one_shot_all_reduce"], "reduce": ["flat_reduce", "flat_reduce"]}
+    buffers = {"all_reduce": [4, 6], "reduce": [3, 3]}
+    for name, (said, moved) in first.items():
+        assert [shared.program for shared in said.shared] == programs[name]
+        both = [one + other for one, other in zip(moved, second[name][1], strict=True)]
+        assert [Traffic(shared.loaded, shared.stored) for shared in said.shared] == both
+        assert [traffic.moved for traffic in both] == [12_000 * number for number in buffers[name]]
+
+
 def in_private_arrays(comm: Communicator) -> tuple[Explanation, Traffic]:
     explanation = comm.explain("all_gather", 1 << 20)
     before = comm.traffic()

@@ -958,11 +958,19 @@ void reached_in_vain() {
 }
 
 u32 spied;
-void spy(char* const*, u32, char* const*, u32, u64, u32 last, Manner) { spied = last; }
+Manner spied_manner;
+void spy(char* const*, u32, char* const*, u32, u64, u32 last, Manner manner) {
+    spied = last;
+    spied_manner = manner;
+}
 
-// Which stores go past the caches, of those that may.
+// Which stores go past the caches, of those that may, and in which manner a kernel goes about them.
 void past_the_caches() {
     RankBlock nobody{};
+    for (const Manner manner : {Manner::kBlocks, Manner::kLines}) {
+        Cpu{spy, &nobody, 0, false, Past::kNothing, manner}.reduce(nullptr, 1, nullptr, 2, 64, 0);
+        CHECK(spied_manner == manner);
+    }
     const auto asked = [&](Past past, u32 m, u32 k, u32 last) {
         Cpu cpu{spy, &nobody, 0, false, past, Manner::kBlocks};
         cpu.reduce(nullptr, m, nullptr, k, 64, last);

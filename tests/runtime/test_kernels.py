@@ -65,6 +65,23 @@ def test_long_ones(dtype: str, op: str) -> None:
                 assert (whole[begin + size :] == 1).all()
 
 
+@pytest.mark.parametrize("isa", _native.ISAS)
+def test_copies(isa: str) -> None:
+    """Of every length at which another way is taken, wherever they begin; to where they are nothing happens."""
+    sizes = (0, 1, 63, 64, 65, 127, 128, 129, 191, 192, 2047, 2048, 2049, 4095, 4096, 4097, 9000)
+    code = _native.TYPES.index("uint8"), _native.OPERATORS.index("sum")
+    for size, start, by_lines in product(sizes, (0, 1, 40), (False, True)):
+        source = data(size, size + 7, "uint8")[7:]
+        memory = np.full(size + 192, 0x5A, np.uint8)
+        begin = -memory.ctypes.data % 64 + start
+        place = memory[begin : begin + size]
+        _native.reduce([place], [source], *code, isa, 0, by_lines)
+        _native.reduce([place], [place], *code, isa, 0, by_lines)
+        assert (place == source).all(), (size, start, by_lines)
+        assert (memory[:begin] == 0x5A).all()
+        assert (memory[begin + size :] == 0x5A).all()
+
+
 @pytest.mark.parametrize(("dtype", "op"), PAIRS)
 def test_stores_past_the_caches(dtype: str, op: str) -> None:
     """The same bits and nothing else, wherever destinations begin, and whichever of them are stored so."""
