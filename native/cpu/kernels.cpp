@@ -221,7 +221,8 @@ template <class Type> struct Rest {
 
 // How many bytes before it is its turn a line is asked for, and to which caches it comes if it is read. Left to itself, a
 // core that streams from memory waits for fewer lines at once; the second cache can wait for more of them than the first.
-// Far: what is read for results that go past the caches, and long copies, which keep less of what they store to waiting.
+// Near: what is stored through the caches, and short copies. Far: what goes past them, and long copies; these ask for what
+// they store to later, so that it is still there.
 struct Near {
     static constexpr u64 kToRead = 2 << 10, kToStore = 2 << 10;
     static constexpr int kCaches = 3;  // all
@@ -299,8 +300,8 @@ struct Stores {
 
 // From a block on, side by side only two that both go past the caches, or, by lines, one of which does. Two streams of
 // other stores take several times as long while lines are slow to come from the cache of another core; and memcpy has
-// means to store whole lines without reading them. What goes past the caches side by side lies as far from the beginning of a line as the first, a whole
-// number of items of `item` bytes.
+// means to store whole lines without reading them. What goes past the caches side by side lies as far from the beginning
+// of a line as the first, a whole number of items of `item` bytes.
 Stores stores_to(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item, Manner manner) {
     last &= all_of(m);
     u32 alike = last;
@@ -315,7 +316,7 @@ Stores stores_to(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item, Manner
     return {alike, false};
 }
 
-// Stores `value(at, span)` to several destinations, one after the other, a block at a time. `ask(at)` asks for what the
+// Stores `value(at, span)` to several destinations, one after the other, a block at a time. `ask` asks for what the
 // value is made of, that of the next block while this one goes to memory for the first time.
 template <class Type, class Value, class Ask>
 void spread_blocks(char* const* dsts, u32 m, u64 bytes, u32 last, Value value, Ask ask) {
