@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from hocket.errors import InvalidArgument
 from hocket.explain import Explanation
 from hocket.ir.traffic import Traffic
 from hocket.runtime import trace
-from hocket.tuning import NAMED, Call, choose, lends, takes_whole
+from hocket.tuning import NAMED, Call, choose, fetches, lends
 
 SIZES = (96, 12 << 10, 3 << 19, 6 << 20)
 
@@ -182,31 +183,25 @@ def test_what_shared_arrays_would_take() -> None:
     assert "in place direct_all_reduce, 6291456 bytes; apart" in str(large[0])
 
 
-def of_short_sums(comm: Communicator) -> dict[str, tuple[Explanation, list[Traffic]]]:
+def of_a_short_sum(comm: Communicator) -> tuple[Explanation, list[Traffic]]:
     """What rank 0 says of 12 KB, and what this rank moves in place and apart."""
     comm._endpoint.crowded = False
-    found = {}
-    for name in ("all_reduce", "reduce"):
-        x, out = comm.empty(3000, np.float32), comm.empty(3000, np.float32)
-        x[:] = 1
-        moved = []
-        for given in (x, out):
-            before = comm.traffic()
-            getattr(comm, name)(x, given if name == "all_reduce" or comm.rank == 0 else None)
-            moved.append(comm.traffic() - before)
-        found[name] = comm.explain(name, 12_000), moved
-    return found
+    x, out = comm.empty(3000, np.float32), comm.empty(3000, np.float32)
+    x[:] = 1
+    moved = []
+    for given in (x, out):
+        before = comm.traffic()
+        comm.all_reduce(x, given)
+        moved.append(comm.traffic() - before)
+    return comm.explain("all_reduce", 12_000), moved
 
 
-def test_short_sums_in_shared_arrays() -> None:
-    first, second = hocket.spawn(of_short_sums, 2)
-    programs = {"all_reduce": ["direct_all_reduce", "one_shot_all_reduce"], "reduce": ["flat_reduce", "flat_reduce"]}
-    buffers = {"all_reduce": [4, 6], "reduce": [3, 3]}
-    for name, (said, moved) in first.items():
-        assert [shared.program for shared in said.shared] == programs[name]
-        both = [one + other for one, other in zip(moved, second[name][1], strict=True)]
-        assert [Traffic(shared.loaded, shared.stored) for shared in said.shared] == both
-        assert [traffic.moved for traffic in both] == [12_000 * number for number in buffers[name]]
+def test_a_short_sum_in_shared_arrays() -> None:
+    (said, first), (_, second) = hocket.spawn(of_a_short_sum, 2)
+    assert [shared.program for shared in said.shared] == ["direct_all_reduce", "one_shot_all_reduce"]
+    both = [one + other for one, other in zip(first, second, strict=True)]
+    assert [Traffic(shared.loaded, shared.stored) for shared in said.shared] == both
+    assert [traffic.moved for traffic in both] == [12_000 * 4, 12_000 * 6]
 
 
 def in_private_arrays(comm: Communicator) -> tuple[Explanation, Traffic]:
@@ -240,7 +235,13 @@ def test_on_the_command_line() -> None:
 
 @pytest.mark.parametrize(
     ("name", "ranks", "least"),
-    [("all_reduce", 2, 8 << 10), ("broadcast", 3, 4 << 10), ("reduce_scatter", 2, 8 << 10), ("all_to_all", 4, 5462)],
+    [
+        ("all_reduce", 2, 8 << 10),
+        ("all_gather", 2, 8 << 10),
+        ("broadcast", 3, 4 << 10),
+        ("reduce_scatter", 2, 8 << 10),
+        ("all_to_all", 4, 5462),
+    ],
 )
 def test_arrays_are_lent_instead_of_one_round_from_a_size_on(name: str, ranks: int, least: int) -> None:
     assert lends(Call(name, ranks, least), one_round=True, reached=False)
@@ -255,17 +256,17 @@ def test_arrays_are_lent_instead_of_slots() -> None:
         assert not lends(Call(name, 3, 1 << 30, uneven=True), one_round=False, reached=False)
         assert not lends(Call(name, 3, None), one_round=False, reached=False)
         assert not lends(Call(name, 1, 1 << 30), one_round=False, reached=False)
-    assert not lends(Call("all_gather", 2, 32 << 10), one_round=True, reached=False)
+    assert not lends(Call("gather", 2, 32 << 10), one_round=True, reached=False)
 
 
 @pytest.mark.parametrize(
     ("name", "ranks", "least"),
     [
         ("all_reduce", 2, 16 << 10),
-        ("reduce", 2, 8 << 10),
-        ("broadcast", 3, 8 << 10),
+        ("reduce", 2, 16 << 10),
+        ("broadcast", 3, 16 << 10),
         ("reduce_scatter", 2, 32 << 10),
-        ("all_gather", 4, 10923),
+        ("all_gather", 4, 21846),
     ],
 )
 def test_private_arrays_may_be_reached_from_a_size_on(name: str, ranks: int, least: int) -> None:
@@ -275,15 +276,13 @@ def test_private_arrays_may_be_reached_from_a_size_on(name: str, ranks: int, lea
         assert not lends(Call(name, ranks, least, crowded=True), one_round, reached=True)
 
 
-def test_short_sums_on_two_ranks_are_made_whole() -> None:
-    for name in NAMED:
-        short = (16 << 10) - 1
-        for inplace in (True, False):
-            whole = name == "reduce" or (name == "all_reduce" and not inplace)
-            assert takes_whole(Call(name, 2, short), inplace) is whole
-            assert not takes_whole(Call(name, 2, short + 1), inplace)
-            assert not takes_whole(Call(name, 3, short), inplace)
-            assert not takes_whole(Call(name, 2, None), inplace)
+def test_short_blocks_and_sums_are_fetched() -> None:
+    for name, inplace, ranks in itertools.product(NAMED, (True, False), (2, 3)):
+        sums = name == "all_reduce" and not inplace and ranks == 2
+        least = 64 << 10 if name == "all_gather" else 16 << 10
+        assert fetches(Call(name, ranks, least - 1), inplace) is (sums or name == "all_gather")
+        assert not fetches(Call(name, ranks, least), inplace)
+        assert not fetches(Call(name, ranks, None), inplace)
 
 
 def test_the_order_of_a_sum_does_not_depend_on_what_is_faster() -> None:

@@ -91,6 +91,7 @@ struct PlanView {
     u32 most_operands;  // of one step
     bool combines;      // some step has more than one source
     bool lends;         // some message lies in a buffer
+    bool receives;      // some message comes to this rank
     bool has_last;      // some destination is in a step's `last`
     bool has_last_sum;  // all destinations of some step that has more than one source are
 };
@@ -132,12 +133,14 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
             false,
             false,
             false,
+            false,
             false};
     for (u32 c = 0; c < h.connections; ++c) {
         const ConnectionRecord& record = view.connections[c];
         if (record.peer >= h.ranks || record.peer == h.rank || record.sends > 1 || record.width > h.widest ||
             record.storage > kPushed)
             return "a connection makes no sense";
+        if (record.sends == 0) view.receives = true;
         if (record.storage != kSlots) {
             if (record.width != 0 || record.multicast != 0 || h.eager != 0) return "a message has two places";
             view.lends = true;

@@ -12,6 +12,9 @@ namespace {
 
 constexpr u32 kGlances = 1 << 16;     // visits without sleep between two looks for faults
 constexpr u64 kSoon = 8 << 10;        // bytes that a rank asks for while it waits for the others
+constexpr u64 kSoonSent = 4 << 10;    // and of what it might send next, where it has yet to read what comes to it
+constexpr u64 kBrief = 512;           // bytes of a message whose first are asked for while it may still be written
+constexpr u64 kSeldom = 8;            // calls of which one looks where its buffers are, for a contest
 constexpr u64 kMoment = 10'000'000;   // ticks, some milliseconds
 constexpr u64 kAside = 512;           // bytes from where a core may load lines that nobody asked for
 
@@ -67,6 +70,7 @@ void Look::at_buffers() {
     far = is_far != nullptr && all_far(input) && all_far(output);
     const u64 wanted = lent || far ? 0 : std::min<u64>(output.size(), kSoon);
     for (u64 at = 0; at < wanted; at += kCacheLine) __builtin_prefetch(&output[at], 1);
+    for (u64 at = 0; at < next.size(); at += kCacheLine) __builtin_prefetch(&next[at], 1);
 }
 
 Plan::Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::string name)
@@ -190,8 +194,8 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
             return outcome;
         }
     }
-    Look seen = sure ? look(plan, call, candidates) : Look{};
     Places lies = places(candidates);
+    Look seen = sure ? look(plan, call, candidates, lies.reached) : Look{};
     bool contested = false;
     u64 begun = 0;
     if (lies.reached) {
@@ -213,6 +217,10 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         execution(first, call.input ? call.input + shift : nullptr, call.input ? call.output : call.output + shift)
             .send(cpu, plan.room(0, false));
         sent = cpu.moved;
+        seen.message = size_ == 2 && !inlined && sent.stored <= kBrief;
+        // Where results are elsewhere each time, they are in no cache, and there is enough to wait for.
+        const u64 soon = plan.view_.receives ? std::min(sent.stored, kSoonSent) : sent.stored;
+        if (soon > kBrief && plan.result_ == result_of(call)) seen.next = {control_[rank_].eager[calls_ % 2], soon};
     }
     const Places* told = inlined ? nullptr : &lies;
     Outcome entered = call.units ? enter(mine, counted, kNobody, told, &seen) : enter(mine, plan.name_, plan.author_, told, &seen);
@@ -259,7 +267,8 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     Past past = Past::kNothing;
     if (!reaching && touched(chosen, chosen.input, chosen.output) > settings_.cache_bytes) past = Past::kAll;
     else if (!reaching && seen.far) past = habits(way).past(seen.most());
-    plan.stored_past_ = has_past(*chosen.plan, past) ? result_of(call) : nullptr;
+    plan.result_ = result_of(call);
+    plan.stored_past_ = has_past(*chosen.plan, past) ? plan.result_ : nullptr;
     if constexpr (watched) {
         event->plan = chosen.plan->author_;
         event->agreed = settings_.recorder->clock.ticks();
@@ -325,7 +334,8 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     if (found.fault != Fault::kNone) return withdrawn(std::move(found), lies);
     if (any) {
         const auto ticks = [](u64 from, u64 to) { return u32(std::clamp<u64>((to - from) / 16, 1, ~0u)); };
-        const Took took{ticks(begun, seen.begun), ticks(agreed, clock_.ticks()), seen.far};
+        const bool far = seen.is_far != nullptr ? seen.far : contests(plan).far(first.geometry.unit);
+        const Took took{ticks(begun, seen.begun), ticks(agreed, clock_.ticks()), far};
         contested_ = {&contests(plan), first.geometry.unit, way != kThroughSlots, contested ? took : Took{}};
     }
     return found;
@@ -333,8 +343,9 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
 
 // What there is to look at. Nobody looks where no plan has a result that would be stored past the caches, nor at an output
 // that a look would give a page of zeroes, nor at a result that is in no cache only because it was stored so, if there is
-// nothing else to look at: in a loop on one array, that would go on for ever.
-Look Communicator::look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays]) const {
+// nothing else to look at: in a loop on one array, that would go on for ever. Where buffers are `reached`, whoever stores
+// there does so through the caches: only contests want to know, now and then.
+Look Communicator::look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays], bool reached) const {
     Look found;
     const auto bytes = [&](Place place, u64 blocks) {
         return call.units ? call.units->bounds[place].back() : blocks * call.n * type_bytes(call.type);
@@ -343,9 +354,10 @@ Look Communicator::look(const Plan& plan, const Call& call, const Candidate (&ca
     if (call.output != nullptr) found.output = {call.output, bytes(kOutput, plan.header().output_blocks)};
     const bool alone = call.input == nullptr || call.output == nullptr;
     if (call.fresh || (alone && result_of(call) == plan.stored_past_)) return found;
+    if (reached && calls_ % kSeldom == 0) found.is_far = settings_.is_far;
     for (const Way way : {kThroughSlots, kInPlace, kApart}) {
         const Candidate& candidate = candidates[way];
-        if (candidate.plan == nullptr || candidate.in_one_round()) continue;
+        if (candidate.plan == nullptr || candidate.in_one_round() || (way != kThroughSlots && reached)) continue;
         if (has_past(*candidate.plan, habits(way).past(found.most()))) found.is_far = settings_.is_far;
     }
     return found;
@@ -725,6 +737,11 @@ Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 auth
     Outcome entered = drive(
         [&] {
             const u32 before = next;
+            if (look != nullptr && look->message) {
+                const char* message = control_[1 - rank_].eager[call % 2];
+                __builtin_prefetch(message);
+                __builtin_prefetch(message + kCacheLine);
+            }
             // Pairs with publish_header above.
             while (next < size_ && Cpu::observe_header(&control_[next].headers[call % 2].call) == call) ++next;
             return next == size_ ? Progress::kDone : next != before ? Progress::kMoved : Progress::kStalled;

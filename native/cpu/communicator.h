@@ -68,7 +68,8 @@ class Plan {
     std::vector<char*> pointers_;  // of the rooms of all threads
     std::vector<u32> owners_;
     Latest latest_;
-    const char* stored_past_ = nullptr;  // the result of the latest call, if it was stored past the caches
+    const char* result_ = nullptr;       // of the latest call,
+    const char* stored_past_ = nullptr;  // if it was stored past the caches
     std::span<const char> reachable_[2];  // buffers of the latest call that others reach
     Contests* contests_ = nullptr;        // of its schedule, once there was one
 };
@@ -176,10 +177,12 @@ struct Candidate : Settled {
 
 // What a rank does while it waits for others to enter: it looks at its buffers, with `is_far`, if that is not null. Where
 // all are `far`, in no cache near its core, results soon would be too: they are better stored past the caches, and what
-// they are stored over need not be fetched. Else it asks for the first of an output that it has not `lent`.
+// they are stored over need not be fetched. Else it asks for the first of an output that it has not `lent`. It asks for where
+// its message will lie in the `next` call, if that is like this one: who read the last message there has the lines.
 struct Look {
-    std::span<const char> input, output;
+    std::span<const char> input, output, next;
     bool (*is_far)(const char*) = nullptr;
+    bool message = false;  // one comes with the header of the other rank: its first lines are asked for with that
     bool lent = false, far = false, timed = false;
     u64 begun = 0;  // when it began to wait, in ticks, where that is `timed`
     u64 most() const { return std::max(input.size(), output.size()); }
@@ -244,7 +247,7 @@ class Communicator {
     template <class Event> Outcome carry_out(Plan& plan, const Call& call, Event event);
     Outcome enter(const Terms& mine, const std::string& text, u64 author, const Places* places = nullptr,
                   Look* look = nullptr);
-    Look look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays]) const;
+    Look look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays], bool reached) const;
     int prepare(Candidate& candidate, u32 op, u64 n, u32 type, u64 tile, bool in_one_round);
     Places places(const Candidate (&candidates)[kWays]) const;
     bool lets_reach(Plan& plan, const Candidate& offered) const;

@@ -10,7 +10,8 @@ namespace hocket {
 
 // Takes the faster of two ways, and tries the other for a few calls now and then, ever more seldom while that changes
 // nothing. A few (`run`), because a way leaves caches in another state: only calls that follow one another the same way
-// show how fast it is. Ranks that make the same calls and are told the same come to the same.
+// show how fast it is. Fewer, where it is much slower. Ranks that make the same calls and are told the same come to the
+// same.
 class Contest {
   public:
     explicit Contest(u32 run = 1) : run_(run), left_(run) {}
@@ -29,6 +30,7 @@ class Contest {
                 favoured_ = favourite;
             }
             left_ = trying_ ? run_ : pause_;
+            slower_ = 0;
         }
         --left_;
     }
@@ -36,22 +38,26 @@ class Contest {
     // What a call took that went one way. Remembers how fast it can be rather than how fast it is in the mean, as
     // whatever else the machine does only slows it; forgets that, slowly, where it is so no more.
     void took(bool second, u64 ticks) {
+        const u64 best = ticks_[!tried_];
+        slower_ = trying_ && second == tried_ && ticks > best + best / 2 ? slower_ + 1 : 0;
+        if (slower_ == kMuch) left_ = 0;
         u64& known = ticks_[second];
         known = ticks < known ? ticks : known + (std::min(ticks, 2 * known) - known) / 8;
     }
 
   private:
     static constexpr u32 kShortest = 16, kLongest = 1024;
+    static constexpr u32 kMuch = 3;  // calls in succession that are much slower, so that no more are tried
     static constexpr u64 kUnknown = ~u64(0) / 2;
 
     bool favours_second() const { return ticks_[1] < ticks_[0]; }
 
     u64 ticks_[2] = {kUnknown, kUnknown};
-    u32 run_, left_, pause_ = kShortest / 2;
+    u32 run_, left_, pause_ = kShortest / 2, slower_ = 0;
     bool trying_ = false, tried_ = false, favoured_ = false;
 };
 
-// Those of one schedule: by the size of a unit, and by whether buffers are in no cache, as they were in the latest call. The
+// Those of one schedule: by the size of a unit, and by whether buffers are in no cache, as when it was looked last. The
 // longer calls are, the fewer it takes until caches are in the state that a way leaves them in.
 class Contests {
   public:
@@ -61,6 +67,7 @@ class Contests {
     }
 
     Contest& next(u64 unit) { return of_[far_[std::bit_width(unit)]][std::bit_width(unit)]; }
+    bool far(u64 unit) const { return far_[std::bit_width(unit)]; }
     void took(u64 unit, bool far, bool second, u64 ticks) {
         far_[std::bit_width(unit)] = far;
         next(unit).took(second, ticks);

@@ -298,8 +298,8 @@ struct Stores {
     bool by_blocks;
 };
 
-// From a block on, side by side only two that both go past the caches, or, by lines, one of which does. Two streams of
-// other stores take several times as long while lines are slow to come from the cache of another core; and memcpy has
+// What is not short, side by side only to two that both go past the caches, or, by lines, one of which does. Two streams
+// of other stores take several times as long while lines are slow to come from the cache of another core; and memcpy has
 // means to store whole lines without reading them. What goes past the caches side by side lies as far from the beginning
 // of a line as the first, a whole number of items of `item` bytes.
 Stores stores_to(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item, Manner manner) {
@@ -312,7 +312,7 @@ Stores stores_to(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item, Manner
             if ((reinterpret_cast<u64>(dsts[i]) - first) % kCacheLine != 0) alike &= ~(1u << i);
     }
     const bool beside = m == 2 && (alike == all_of(m) || (manner == Manner::kLines && alike == last && last != 0));
-    if (m > 1 && bytes >= kBlock && !beside) return {last, true};
+    if (m > 1 && bytes > kShort && !beside) return {last, true};
     return {alike, false};
 }
 

@@ -24,7 +24,7 @@ from hocket.runtime.counts import Counts
 from hocket.runtime.execution import Endpoint, brief
 from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.stores import Store
-from hocket.tuning import NAMED, Call, Choice, choose, lending_program, lends, takes_whole
+from hocket.tuning import NAMED, Call, Choice, choose, fetches, lending_program, lends
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Result = TypeVar("Result")
@@ -559,11 +559,11 @@ class Communicator:
         if not lends(call, one_round, reached):
             return None
         name, root, reproducible = choice.line.collective, choice.root, choice.reproducible
-        whole = takes_whole(call, inplace)
-        key = name, root, reproducible, choice.instances, inplace, whole
+        fetching = fetches(call, inplace)
+        key = name, root, reproducible, choice.instances, inplace, fetching
         found = self._lent.get(key)
         if found is None:
-            program = lending_program(name, self.size, root, reproducible, inplace=inplace, whole=whole)
+            program = lending_program(name, self.size, root, reproducible, inplace=inplace, fetching=fetching)
             if program is None:
                 return None
             found = program.compile(instances=choice.instances, reproducible=reproducible, storage="peer")

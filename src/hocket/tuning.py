@@ -197,21 +197,24 @@ _LENDING: dict[str, Callable[[int, int, bool], Program | None]] = {
 """Where ranks reach each other's arrays, by whether they are in place: what moves least is direct."""
 
 
-_WHOLE: dict[str, Callable[[int, int, bool], Program | None]] = _LENDING | {
+_FETCHING: dict[str, Callable[[int, int, bool], Program | None]] = _LENDING | {
     "all_reduce": lambda p, _, inplace: all_pairs.one_shot_all_reduce(p, inplace=inplace),
-    "reduce": lambda p, root, inplace: direct.flat_reduce(p, root, inplace=inplace),
+    "all_gather": lambda p, _, inplace: direct.all_gather(p, inplace=inplace, pulled=True),
 }
-"""The same, but whoever wants a sum makes all of it: nobody then stores to what lies in a cache of another rank, nor
-makes a second call of the system."""
+"""The same, but every rank fetches all that it wants, and makes the whole of a sum: nobody then stores to what lies in
+a cache of another rank."""
 
-_WHOLE_BELOW = 16 << 10
-"""Bytes below which two ranks make sums whole. Measured on two cores of a Granite Rapids, on shared arrays and on
-private ones, which take the same, as there may be some of each."""
+_FETCHED_BELOW = {"all_reduce": 16 << 10, "all_gather": 64 << 10}
+"""Bytes below which ranks fetch. Above, other ways move less: a gather reads a block once, and stores it in its place
+on every rank. Measured on two cores of a Granite Rapids, on shared arrays; private ones take the same, as there may be
+some of each."""
 
-_LENT_FROM = {"all_reduce": 8 << 10} | dict.fromkeys(("reduce_scatter", "all_to_all", "broadcast", "reduce"), 4 << 10)
+_LENT_FROM = {"all_reduce": 8 << 10} | dict.fromkeys(
+    ("all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"), 4 << 10
+)
 """Bytes that a rank sends, from which on it pays not to send them even in one round. Measured on two ranks."""
 
-_REACHED_FROM = dict.fromkeys(_LENDING, 8 << 10) | {"all_reduce": 16 << 10, "reduce_scatter": 16 << 10}
+_REACHED_FROM = 16 << 10
 """Bytes that a rank sends, from which on calls find out whether it pays to reach private arrays of others."""
 
 
@@ -230,18 +233,19 @@ def lends(call: Call, one_round: bool, reached: bool) -> bool:
         sent -= -(-call.size // call.ranks)
     if reached and call.ranks > 2 and call.name in _COMBINING:
         return False  # which way a call goes must not change in which order it adds up
-    least = _REACHED_FROM if reached else _LENT_FROM
-    return not call.crowded and call.name in least and sent >= least[call.name]
+    least = _REACHED_FROM if reached else _LENT_FROM.get(call.name)
+    return not call.crowded and least is not None and sent >= least
 
 
-def takes_whole(call: Call, inplace: bool) -> bool:
-    """Whether, where ranks can access each other's arrays, whoever wants a sum makes all of it.
+def fetches(call: Call, inplace: bool) -> bool:
+    """Whether, where ranks can access each other's arrays, every rank fetches all that it wants.
 
-    Not in an AllReduce in place: it would be stored over what the other rank still reads.
+    A sum only on two ranks, as it takes all buffers, and not in place: it would be stored over what the other rank
+    still reads.
     """
-    if call.name not in ("all_reduce", "reduce") or (inplace and call.name == "all_reduce"):
+    if call.name == "all_reduce" and (call.ranks > 2 or inplace):
         return False
-    return call.ranks == 2 and call.size is not None and call.size < _WHOLE_BELOW
+    return call.size is not None and call.size < _FETCHED_BELOW.get(call.name, 0)
 
 
 def is_small(name: str, ranks: int, size: int) -> bool:
@@ -273,12 +277,12 @@ def lending_program(
     reproducible: Contract | None = None,
     *,
     inplace: bool,
-    whole: bool = False,
+    fetching: bool = False,
 ) -> Program | None:
     """What a communicator runs instead where ranks can access each other's arrays. None: nothing.
 
-    An AllReduce adds up in the order of ranks. ``whole``: see ``takes_whole``.
+    An AllReduce adds up in the order of ranks. ``fetching``: see ``fetches``.
     """
     if reproducible == "across-sizes":
         return None
-    return (_WHOLE if whole else _LENDING)[name](ranks, root, inplace)
+    return (_FETCHING if fetching else _LENDING)[name](ranks, root, inplace)

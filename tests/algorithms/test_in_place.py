@@ -71,9 +71,7 @@ def test_all_to_all(ranks: int) -> None:
     check(schedule, 17, seeds=(0, 1))
 
 
-@pytest.mark.parametrize(
-    "factory", [direct.broadcast, direct.reduce, direct.flat_reduce, direct.gather, direct.scatter]
-)
+@pytest.mark.parametrize("factory", [direct.broadcast, direct.reduce, direct.gather, direct.scatter])
 def test_any_root(factory: Callable[..., Program]) -> None:
     for root in range(3):
         for inplace in (True, False):
@@ -81,7 +79,7 @@ def test_any_root(factory: Callable[..., Program]) -> None:
 
 
 @pytest.mark.parametrize("inplace", [True, False])
-@pytest.mark.parametrize("factory", [direct.all_reduce, direct.reduce, direct.flat_reduce, direct.reduce_scatter])
+@pytest.mark.parametrize("factory", [direct.all_reduce, direct.reduce, direct.reduce_scatter])
 def test_sums_are_in_the_order_of_ranks(factory: Callable[..., Program], inplace: bool) -> None:
     assert kept(in_place(factory(5, inplace=inplace))) == "rank-order"
 

@@ -551,6 +551,15 @@ void contests() {
         }
         CHECK(wrong > 0 && wrong < 60);
     }
+    Contest hopeless(12);
+    u32 tried = 0;
+    for (int call = 0; call < 6000; ++call) {
+        const bool second = hopeless.second();
+        hopeless.next();
+        hopeless.took(second, second ? 2000 : 1000);
+        tried += second;
+    }
+    CHECK(tried > 12 && tried < 60);  // of eight trials or more
     std::puts("contest: the faster way");
 }
 

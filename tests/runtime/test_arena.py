@@ -290,7 +290,6 @@ def schedules(comm: Communicator, count: int, threads: int) -> None:
             direct.all_reduce(p, inplace=inplace),
             direct.reduce_scatter(p, inplace=inplace),
             direct.reduce(p, p - 1, inplace=inplace),
-            direct.flat_reduce(p, p - 1, inplace=inplace),
         )
     ]
     combining.append(all_pairs.one_shot_all_reduce(p, inplace=False).compile(storage="peer", instances=threads))

@@ -26,7 +26,7 @@ from hocket.errors import BootstrapFailed, CallTimeout, InvalidArgument, PeerFai
 from hocket.ir.traffic import Traffic, traffic
 from hocket.runtime.bootstrap import _reached
 from hocket.runtime.execution import Endpoint
-from hocket.tuning import NAMED, Call, lending_program, takes_whole
+from hocket.tuning import NAMED, Call, fetches, lending_program
 from tests.runtime.cases import PAIRS, data
 from tests.runtime.test_arena import call, private, ways
 
@@ -101,16 +101,14 @@ def counted(comm: Communicator, n: int) -> dict[tuple[str, bool], Traffic]:
     return found
 
 
-@pytest.mark.parametrize(("ranks", "n"), [(2, LARGE), (2, 3000), (3, LARGE), (5, LARGE)])
+@pytest.mark.parametrize(("ranks", "n"), [(2, LARGE), (2, 6000), (3, LARGE), (5, LARGE)])
 def test_traffic_is_what_the_schedule_says(ranks: int, n: int) -> None:
     for rank, found in enumerate(hocket.spawn(counted, ranks, (n,))):
         assert len(found) >= 9
         for (name, inplace), moved in found.items():
-            if n < LARGE and name in ("all_reduce", "reduce_scatter"):
-                continue  # too short
-            whole = takes_whole(Call(name, ranks, 4 * n), inplace)
-            assert whole is (n < LARGE and name == "reduce")
-            program = lending_program(name, ranks, inplace=inplace, whole=whole)
+            fetching = fetches(Call(name, ranks, 4 * n), inplace)
+            assert fetching is (n < LARGE and name == "all_gather")
+            program = lending_program(name, ranks, inplace=inplace, fetching=fetching)
             assert program is not None
             said = traffic(program.compile(storage="peer"), n, 4, apart=not inplace, reached=True)
             assert moved == said[rank], (name, inplace, rank)

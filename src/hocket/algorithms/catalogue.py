@@ -502,18 +502,6 @@ CATALOGUE = (
         sums="rank-order",
         scratch="min(p - 1, 1)",
     ),
-    Algorithm(
-        direct.flat_reduce,
-        Reduce,
-        ANY,
-        "linear, as in Open MPI",
-        hops="min(p - 1, 1)",
-        rounds="p - 1",
-        volume="p - 1",
-        reductions="p - 1",
-        sums="rank-order",
-        scratch="p * (p > 1)",
-    ),
     Algorithm(direct.gather, Gather, ANY, _THAKUR, hops="min(p - 1, 1)", rounds="p - 1", volume="p - 1"),
     Algorithm(
         tree.gather,

@@ -102,24 +102,12 @@ def broadcast(ranks: int, root: int = 0, instances: int = 1, *, inplace: bool = 
     return p
 
 
-def flat_reduce(ranks: int, root: int = 0, instances: int = 1, *, inplace: bool = True) -> Program:
-    """The root gets every buffer and adds them up in the order of ranks. Scratch for all buffers."""
-    with Program(Reduce(ranks, inplace=inplace, root=root), name="flat_reduce", instances=instances) as p:
-        terms = [chunk(r, "in", 0) for r in range(ranks)]
-        terms = [term if r == root else term.copy(root, "sc", r) for r, term in enumerate(terms)]
-        if ranks > 1:
-            _sum(terms, root).copy(root, "out", 0)
-        elif not inplace:
-            terms[0].copy(root, "out", 0)
-    return p
-
-
-def all_gather(ranks: int, instances: int = 1, *, inplace: bool = True) -> Program:
-    """Every rank sends its block to every other."""
+def all_gather(ranks: int, instances: int = 1, *, inplace: bool = True, pulled: bool = False) -> Program:
+    """Every rank sends its block to every other, or, where they are ``pulled``, with storage peer reads all of them."""
     with Program(AllGather(ranks, inplace=inplace), name="direct_all_gather", instances=instances) as p:
         for step in range(inplace, ranks):
             for r in range(ranks):
-                chunk(r, "in", 0).copy((r + step) % ranks, "out", r)
+                chunk(r, "in", 0).copy((r + step) % ranks, "out", r, storage="pull" if pulled and step > 0 else None)
     return p
 
 
