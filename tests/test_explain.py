@@ -183,25 +183,36 @@ def test_what_shared_arrays_would_take() -> None:
     assert "in place direct_all_reduce, 6291456 bytes; apart" in str(large[0])
 
 
-def of_a_short_sum(comm: Communicator) -> tuple[Explanation, list[Traffic]]:
-    """What rank 0 says of 12 KB, and what this rank moves in place and apart."""
+def of_short_calls(comm: Communicator) -> dict[str, tuple[Explanation, list[Traffic]]]:
+    """What this rank says of 12 KB, and what it moves in place and apart."""
     comm._endpoint.crowded = False
-    x, out = comm.empty(3000, np.float32), comm.empty(3000, np.float32)
-    x[:] = 1
-    moved = []
-    for given in (x, out):
-        before = comm.traffic()
-        comm.all_reduce(x, given)
-        moved.append(comm.traffic() - before)
-    return comm.explain("all_reduce", 12_000), moved
+    found = {}
+    for name in ("all_reduce", "all_gather"):
+        out = comm.empty(3000, np.float32)
+        given = 3000 if name == "all_reduce" else 3000 // comm.size
+        moved = []
+        for x in (out[comm.rank * given % 3000 :][:given], comm.empty(given, np.float32)):
+            x[:] = 1
+            before = comm.traffic()
+            getattr(comm, name)(x, out)
+            moved.append(comm.traffic() - before)
+            assert (out == (comm.size if name == "all_reduce" else 1)).all()
+        found[name] = comm.explain(name, 12_000), moved
+    return found
 
 
-def test_a_short_sum_in_shared_arrays() -> None:
-    (said, first), (_, second) = hocket.spawn(of_a_short_sum, 2)
-    assert [shared.program for shared in said.shared] == ["direct_all_reduce", "one_shot_all_reduce"]
-    both = [one + other for one, other in zip(first, second, strict=True)]
-    assert [Traffic(shared.loaded, shared.stored) for shared in said.shared] == both
-    assert [traffic.moved for traffic in both] == [12_000 * 4, 12_000 * 6]
+def test_short_calls_in_shared_arrays() -> None:
+    first, second = hocket.spawn(of_short_calls, 2)
+    programs = {
+        "all_reduce": ["direct_all_reduce", "one_shot_all_reduce"],
+        "all_gather": ["direct_all_gather", "direct_all_gather"],
+    }
+    moves = {"all_reduce": [12_000 * 4, 12_000 * 6], "all_gather": [6_000 * 4, 6_000 * 8]}
+    for name, (said, moved) in first.items():
+        assert [shared.program for shared in said.shared] == programs[name]
+        both = [one + other for one, other in zip(moved, second[name][1], strict=True)]
+        assert [Traffic(shared.loaded, shared.stored) for shared in said.shared] == both
+        assert [traffic.moved for traffic in both] == moves[name]
 
 
 def in_private_arrays(comm: Communicator) -> tuple[Explanation, Traffic]:
@@ -237,7 +248,8 @@ def test_on_the_command_line() -> None:
     ("name", "ranks", "least"),
     [
         ("all_reduce", 2, 8 << 10),
-        ("all_gather", 2, 8 << 10),
+        ("all_gather", 2, 8191),
+        ("all_gather", 8, 32761),
         ("broadcast", 3, 4 << 10),
         ("reduce_scatter", 2, 8 << 10),
         ("all_to_all", 4, 5462),
@@ -278,9 +290,9 @@ def test_private_arrays_may_be_reached_from_a_size_on(name: str, ranks: int, lea
 
 def test_short_blocks_and_sums_are_fetched() -> None:
     for name, inplace, ranks in itertools.product(NAMED, (True, False), (2, 3)):
-        sums = name == "all_reduce" and not inplace and ranks == 2
         least = 64 << 10 if name == "all_gather" else 16 << 10
-        assert fetches(Call(name, ranks, least - 1), inplace) is (sums or name == "all_gather")
+        can = name == "all_gather" or (name == "all_reduce" and not inplace)
+        assert fetches(Call(name, ranks, least - 1), inplace) is (can and ranks == 2)
         assert not fetches(Call(name, ranks, least), inplace)
         assert not fetches(Call(name, ranks, None), inplace)
 

@@ -13,8 +13,7 @@ namespace {
 constexpr u32 kGlances = 1 << 16;     // visits without sleep between two looks for faults
 constexpr u64 kSoon = 8 << 10;        // bytes that a rank asks for while it waits for the others
 constexpr u64 kSoonSent = 4 << 10;    // and of what it might send next, where it has yet to read what comes to it
-constexpr u64 kBrief = 512;           // bytes of a message whose first are asked for while it may still be written
-constexpr u64 kSeldom = 8;            // calls of which one looks where its buffers are, for a contest
+constexpr u64 kBrief = 512;           // bytes of messages for whose first the reader asks; of longer ones the sender, for the next
 constexpr u64 kMoment = 10'000'000;   // ticks, some milliseconds
 constexpr u64 kAside = 512;           // bytes from where a core may load lines that nobody asked for
 
@@ -70,7 +69,7 @@ void Look::at_buffers() {
     far = is_far != nullptr && all_far(input) && all_far(output);
     const u64 wanted = lent || far ? 0 : std::min<u64>(output.size(), kSoon);
     for (u64 at = 0; at < wanted; at += kCacheLine) __builtin_prefetch(&output[at], 1);
-    for (u64 at = 0; at < next.size(); at += kCacheLine) __builtin_prefetch(&next[at], 1);
+    for (u64 at = 0; at < next_message.size(); at += kCacheLine) __builtin_prefetch(&next_message[at], 1);
 }
 
 Plan::Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::string name)
@@ -195,15 +194,17 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         }
     }
     Places lies = places(candidates);
-    Look seen = sure ? look(plan, call, candidates, lies.reached) : Look{};
-    bool contested = false;
+    const bool reached = lies.reached != 0;
+    bool contested = false, looks = false;
     u64 begun = 0;
-    if (lies.reached) {
+    if (reached) {
         begun = clock_.ticks();
         contested = settings_.reaching == Reaching::kWhereFaster;
+        looks = contested && contests(plan).next(first.geometry.unit).looks();
         const bool wanted = !contested || contests(plan).next(first.geometry.unit).second();
         if (!wanted || !lets_reach(plan, candidates[std::countr_zero(lies.ways)])) lies = {};
     }
+    Look seen = sure ? look(plan, call, candidates, reached, looks) : Look{};
     seen.lent = lies.ways != 0;
     seen.timed = contested;
     lies.contested = contested;
@@ -217,10 +218,11 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         execution(first, call.input ? call.input + shift : nullptr, call.input ? call.output : call.output + shift)
             .send(cpu, plan.room(0, false));
         sent = cpu.moved;
-        seen.message = size_ == 2 && !inlined && sent.stored <= kBrief;
-        // Where results are elsewhere each time, they are in no cache, and there is enough to wait for.
+        const bool brief = plan.header().eager * first.geometry.tile <= kBrief;
+        seen.brief_comes = size_ == 2 && !inlined && brief && plan.view_.receives;
+        // Where results are elsewhere each time, they are in no cache, and to ask for more would only delay them.
         const u64 soon = plan.view_.receives ? std::min(sent.stored, kSoonSent) : sent.stored;
-        if (soon > kBrief && plan.result_ == result_of(call)) seen.next = {control_[rank_].eager[calls_ % 2], soon};
+        if (!brief && plan.result_ == result_of(call)) seen.next_message = {control_[rank_].eager[calls_ % 2], soon};
     }
     const Places* told = inlined ? nullptr : &lies;
     Outcome entered = call.units ? enter(mine, counted, kNobody, told, &seen) : enter(mine, plan.name_, plan.author_, told, &seen);
@@ -343,9 +345,10 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
 
 // What there is to look at. Nobody looks where no plan has a result that would be stored past the caches, nor at an output
 // that a look would give a page of zeroes, nor at a result that is in no cache only because it was stored so, if there is
-// nothing else to look at: in a loop on one array, that would go on for ever. Where buffers are `reached`, whoever stores
-// there does so through the caches: only contests want to know, now and then.
-Look Communicator::look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays], bool reached) const {
+// nothing else to look at: in a loop on one array, that would go on for ever. Where buffers are `reached`, it is mostly the
+// kernel that stores there, through the caches: but for slots, only a contest wants to know, in the calls in which it `looks`.
+Look Communicator::look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays], bool reached,
+                        bool looks) const {
     Look found;
     const auto bytes = [&](Place place, u64 blocks) {
         return call.units ? call.units->bounds[place].back() : blocks * call.n * type_bytes(call.type);
@@ -354,7 +357,7 @@ Look Communicator::look(const Plan& plan, const Call& call, const Candidate (&ca
     if (call.output != nullptr) found.output = {call.output, bytes(kOutput, plan.header().output_blocks)};
     const bool alone = call.input == nullptr || call.output == nullptr;
     if (call.fresh || (alone && result_of(call) == plan.stored_past_)) return found;
-    if (reached && calls_ % kSeldom == 0) found.is_far = settings_.is_far;
+    if (looks) found.is_far = settings_.is_far;
     for (const Way way : {kThroughSlots, kInPlace, kApart}) {
         const Candidate& candidate = candidates[way];
         if (candidate.plan == nullptr || candidate.in_one_round() || (way != kThroughSlots && reached)) continue;
@@ -737,7 +740,7 @@ Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 auth
     Outcome entered = drive(
         [&] {
             const u32 before = next;
-            if (look != nullptr && look->message) {
+            if (look != nullptr && look->brief_comes) {
                 const char* message = control_[1 - rank_].eager[call % 2];
                 __builtin_prefetch(message);
                 __builtin_prefetch(message + kCacheLine);

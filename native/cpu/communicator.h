@@ -68,8 +68,8 @@ class Plan {
     std::vector<char*> pointers_;  // of the rooms of all threads
     std::vector<u32> owners_;
     Latest latest_;
-    const char* result_ = nullptr;       // of the latest call,
-    const char* stored_past_ = nullptr;  // if it was stored past the caches
+    const char* result_ = nullptr;       // where that of the latest call lies
+    const char* stored_past_ = nullptr;  // the same, if it was stored past the caches
     std::span<const char> reachable_[2];  // buffers of the latest call that others reach
     Contests* contests_ = nullptr;        // of its schedule, once there was one
 };
@@ -177,12 +177,12 @@ struct Candidate : Settled {
 
 // What a rank does while it waits for others to enter: it looks at its buffers, with `is_far`, if that is not null. Where
 // all are `far`, in no cache near its core, results soon would be too: they are better stored past the caches, and what
-// they are stored over need not be fetched. Else it asks for the first of an output that it has not `lent`. It asks for where
-// its message will lie in the `next` call, if that is like this one: who read the last message there has the lines.
+// they are stored over need not be fetched. Else it asks for the first of an output that it has not `lent`. And for where
+// its `next_message` will lie, if the next call is like this one: whoever read the last one there has the lines.
 struct Look {
-    std::span<const char> input, output, next;
+    std::span<const char> input, output, next_message;
     bool (*is_far)(const char*) = nullptr;
-    bool message = false;  // one comes with the header of the other rank: its first lines are asked for with that
+    bool brief_comes = false;  // a short message, with the header of the other rank: its first lines are asked for too
     bool lent = false, far = false, timed = false;
     u64 begun = 0;  // when it began to wait, in ticks, where that is `timed`
     u64 most() const { return std::max(input.size(), output.size()); }
@@ -247,7 +247,8 @@ class Communicator {
     template <class Event> Outcome carry_out(Plan& plan, const Call& call, Event event);
     Outcome enter(const Terms& mine, const std::string& text, u64 author, const Places* places = nullptr,
                   Look* look = nullptr);
-    Look look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays], bool reached) const;
+    Look look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays], bool reached,
+              bool looks) const;
     int prepare(Candidate& candidate, u32 op, u64 n, u32 type, u64 tile, bool in_one_round);
     Places places(const Candidate (&candidates)[kWays]) const;
     bool lets_reach(Plan& plan, const Candidate& offered) const;

@@ -10,14 +10,17 @@ namespace hocket {
 
 // Takes the faster of two ways, and tries the other for a few calls now and then, ever more seldom while that changes
 // nothing. A few (`run`), because a way leaves caches in another state: only calls that follow one another the same way
-// show how fast it is. Fewer, where it is much slower. Ranks that make the same calls and are told the same come to the
-// same.
+// show how fast it is. More, after many that went the other way; fewer, where they take much longer than the other way
+// ever did at its best. Ranks that make the same calls and are told the same come to the same.
 class Contest {
   public:
     explicit Contest(u32 run = 1) : run_(run), left_(run) {}
 
     // Whether the next call goes the second way.
     bool second() const { return left_ == 0 ? !trying_ != favours_second() : trying_ ? tried_ : favours_second(); }
+
+    // Whether ranks look, in the next call, at whether their buffers are in a cache.
+    bool looks() const { return left_ % kSeldom == 0; }
 
     // It was made.
     void next() {
@@ -29,7 +32,7 @@ class Contest {
                 pause_ = favourite != favoured_ ? kShortest : std::min(2 * pause_, kLongest);
                 favoured_ = favourite;
             }
-            left_ = trying_ ? run_ : pause_;
+            left_ = trying_ ? std::max(run_, pause_ / kShare) : pause_;
             slower_ = 0;
         }
         --left_;
@@ -40,14 +43,16 @@ class Contest {
     void took(bool second, u64 ticks) {
         const u64 best = ticks_[!tried_];
         slower_ = trying_ && second == tried_ && ticks > best + best / 2 ? slower_ + 1 : 0;
-        if (slower_ == kMuch) left_ = 0;
+        if (slower_ == kHopeless) left_ = 0;
         u64& known = ticks_[second];
         known = ticks < known ? ticks : known + (std::min(ticks, 2 * known) - known) / 8;
     }
 
   private:
     static constexpr u32 kShortest = 16, kLongest = 1024;
-    static constexpr u32 kMuch = 3;  // calls in succession that are much slower, so that no more are tried
+    static constexpr u32 kShare = 64;    // of many calls, one in so many is a trial
+    static constexpr u32 kHopeless = 3;  // calls in succession that are much slower: no more are tried
+    static constexpr u32 kSeldom = 8;    // of so many calls ranks look in one
     static constexpr u64 kUnknown = ~u64(0) / 2;
 
     bool favours_second() const { return ticks_[1] < ticks_[0]; }

@@ -289,7 +289,7 @@ template <class Type, class Step, class Ask> void sweep_lines(const char* to, u6
 constexpr auto kNothing = [](u64, auto) {};
 
 constexpr u64 kBlock = 12 << 10;  // stays in the first-level cache, and is long enough for memcpy's best way
-constexpr u64 kShort = 4 << 10;   // of a copy: up to here memcpy has no way that is better than line by line
+constexpr u64 kShort = 4 << 10;   // up to here memcpy has no way that is better than line by line
 
 // How to store to several destinations: side by side, or one after the other by blocks. `last`: those that go past the
 // caches.

@@ -43,7 +43,7 @@ struct Terms {
 };
 
 // What a call took a rank, in sixteenths of ticks: until it had said that it enters, and from when all had, 0 if it did
-// not measure. `far`: its buffers were.
+// not measure. `far`: its buffers were, or, if it did not look, those of all were when they looked last.
 struct Took {
     u32 before, after;
     u32 far;

@@ -230,7 +230,9 @@ def lends(call: Call, one_round: bool, reached: bool) -> bool:
         return True
     sent = call.size
     if call.name in _BLOCKWISE:
-        sent -= -(-call.size // call.ranks)
+        block = -(-call.size // call.ranks)
+        gathered = call.name == "all_gather" and not reached  # the same block to all: in one round it is stored once
+        sent = block if gathered else sent - block
     if reached and call.ranks > 2 and call.name in _COMBINING:
         return False  # which way a call goes must not change in which order it adds up
     least = _REACHED_FROM if reached else _LENT_FROM.get(call.name)
@@ -240,10 +242,9 @@ def lends(call: Call, one_round: bool, reached: bool) -> bool:
 def fetches(call: Call, inplace: bool) -> bool:
     """Whether, where ranks can access each other's arrays, every rank fetches all that it wants.
 
-    A sum only on two ranks, as it takes all buffers, and not in place: it would be stored over what the other rank
-    still reads.
+    On more than two ranks that moves much more. A sum in place would be stored over what the other rank still reads.
     """
-    if call.name == "all_reduce" and (call.ranks > 2 or inplace):
+    if call.ranks > 2 or (call.name == "all_reduce" and inplace):
         return False
     return call.size is not None and call.size < _FETCHED_BELOW.get(call.name, 0)
 

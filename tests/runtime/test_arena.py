@@ -300,8 +300,10 @@ def schedules(comm: Communicator, count: int, threads: int) -> None:
                 tile = (None, 64, 4096)[(number + which) % 3]
                 runs.append(Run(schedule, sizes[(number + 2 * which) % len(sizes)], dtype, op, tile, "lent"))
     for name in NAMED:
-        for inplace, n in itertools.product((True, False), (0, 5, 1501, 40_009)):
-            program = lending_program(name, p, p // 2, inplace=inplace)
+        for inplace, fetching, n in itertools.product((True, False), (True, False), (0, 5, 1501, 40_009)):
+            if fetching and name != "all_gather":
+                continue  # the AllReduce is above
+            program = lending_program(name, p, p // 2, inplace=inplace, fetching=fetching)
             if program is not None:
                 runs.append(Run(program.compile(storage="peer", instances=threads), n, "uint16", form="lent"))
     missing = Counter({False: count, True: -(-count // 4)})  # by whether it takes two rounds, as one of ten does

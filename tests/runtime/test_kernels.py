@@ -18,7 +18,7 @@ from tests.runtime.cases import PAIRS, data, same
 
 Array = NDArray[np.generic]
 
-LENGTHS = (0, 1, 2, 3, 17, 64, 1031)
+LENGTHS = (0, 1, 2, 3, 17, 64, 250, 1031)
 NUMPY = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add}
 
 
@@ -49,7 +49,8 @@ def test_long_ones(dtype: str, op: str) -> None:
     """In either manner, block by block or side by side: whatever begins where, whichever are stored past the caches."""
     code = _native.TYPES.index(dtype), _native.OPERATORS.index(op)
     itemsize = np.dtype(dtype).itemsize
-    for nbytes, k, m, isa, apart in product((12 << 10, 40_000), (1, 2, 3), (1, 2, 3), _native.ISAS, (0, 1)):
+    lengths = (4000, 4 << 10, 12 << 10, 40_000)
+    for nbytes, k, m, isa, apart in product(lengths, (1, 2, 3), (1, 2, 3), _native.ISAS, (0, 1)):
         size = nbytes // itemsize + 3
         sources = [data(seed, size, dtype) for seed in range(k)]
         with np.errstate(all="ignore"):
@@ -88,7 +89,7 @@ def test_stores_past_the_caches(dtype: str, op: str) -> None:
     code = _native.TYPES.index(dtype), _native.OPERATORS.index(op)
     itemsize, guard = np.dtype(dtype).itemsize, 128
     forms = ((1, (0,)), (1, (1,)), (1, (5,)), (2, (0, 0)), (2, (3, 0)), (2, (0, 3)), (3, (0, 0, 1)))
-    for (m, starts), size, k, isa in product(forms, (1, 17, 1031), (1, 2, 3), _native.ISAS):
+    for (m, starts), size, k, isa in product(forms, (1, 17, 250, 1031), (1, 2, 3), _native.ISAS):
         sources = [data(seed, size, dtype) for seed in range(k)]
         plain = call(isa, dtype, op, sources, 1)[0]
         for last in range(1, 1 << m):

@@ -232,7 +232,7 @@ def test_two_rounds() -> None:
     for name in NAMED:
         for ranks, instances, inplace, fetching in itertools.product((2, 3, 8), (1, 2), (True, False), (True, False)):
             if fetching and (instances > 1 or (inplace and name == "all_reduce")):
-                continue  # what is fetched is short
+                continue  # what is fetched is short, and no sum in place
             program = lending_program(name, ranks, ranks - instances, inplace=inplace, fetching=fetching)
             if program is not None:
                 schedule = program.compile(storage="peer", instances=instances)
