@@ -13,9 +13,12 @@ namespace {
 constexpr u32 kGlances = 1 << 16;     // visits without sleep between two looks for faults
 constexpr u64 kSoon = 8 << 10;        // bytes that a rank asks for while it waits for the others
 constexpr u64 kSoonSent = 4 << 10;    // and of what it might send next, where it has yet to read what comes to it
-constexpr u64 kBrief = 512;           // bytes of messages for whose first the reader asks; of longer ones the sender, for the next
 constexpr u64 kMoment = 10'000'000;   // ticks, some milliseconds
 constexpr u64 kAside = 512;           // bytes from where a core may load lines that nobody asked for
+
+// Bytes of messages up to which the reader asks for the first lines while it waits. Of longer ones the sender does, for
+// those of the next.
+constexpr u64 kBrief = 512;
 
 u64 larger_buffer(const PlanHeader& h, const Geometry& geometry) {
     return (h.input_blocks > h.output_blocks ? h.input_blocks : h.output_blocks) * geometry.unit;
@@ -346,7 +349,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
 // What there is to look at. Nobody looks where no plan has a result that would be stored past the caches, nor at an output
 // that a look would give a page of zeroes, nor at a result that is in no cache only because it was stored so, if there is
 // nothing else to look at: in a loop on one array, that would go on for ever. Where buffers are `reached`, it is mostly the
-// kernel that stores there, through the caches: but for slots, only a contest wants to know, in the calls in which it `looks`.
+// kernel that stores there, through the caches: but for slots only a contest wants to know, in calls in which it `looks`.
 Look Communicator::look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays], bool reached,
                         bool looks) const {
     Look found;
