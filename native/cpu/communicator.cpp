@@ -270,7 +270,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     const std::optional<u64> since = way != kThroughSlots ? reaches_since(*chosen.plan) : std::nullopt;
     const bool reaching = since.has_value();
     Past past = Past::kNothing;
-    if (!reaching && touched(chosen, chosen.input, chosen.output) > settings_.cache_bytes) past = Past::kAll;
+    if (touched(chosen, chosen.input, chosen.output) > settings_.cache_bytes) past = Past::kAll;
     else if (!reaching && seen.far) past = habits(way).past(seen.most());
     plan.result_ = result_of(call);
     plan.stored_past_ = has_past(*chosen.plan, past) ? plan.result_ : nullptr;

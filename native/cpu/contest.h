@@ -10,56 +10,64 @@ namespace hocket {
 
 // Takes the faster of two ways, and tries the other for a few calls now and then, ever more seldom while that changes
 // nothing. A few (`run`), because a way leaves caches in another state: only calls that follow one another the same way
-// show how fast it is. More, after many that went the other way; fewer, where they take much longer than the other way
-// ever did at its best. Ranks that make the same calls and are told the same come to the same.
+// show how fast it is. More, after many that went the other way, and while they become faster: caches that are nearly
+// full take some twenty long calls to fill anew. Fewer, where they do not, and take much longer than the other way ever
+// did at its best. Ranks that make the same calls and are told the same come to the same.
 class Contest {
   public:
     explicit Contest(u32 run = 1) : run_(run), left_(run) {}
 
     // Whether the next call goes the second way.
-    bool second() const { return left_ == 0 ? !trying_ != favours_second() : trying_ ? tried_ : favours_second(); }
+    bool second() const { return trying_ ? tried_ : favours_second(); }
 
     // Whether ranks look, in the next call, at whether their buffers are in a cache.
     bool looks() const { return left_ % kSeldom == 0; }
 
     // It was made.
     void next() {
-        if (left_ == 0) {
-            const bool favourite = favours_second();
-            trying_ = !trying_;
-            tried_ = !favourite;
-            if (!trying_) {
-                pause_ = favourite != favoured_ ? kShortest : std::min(2 * pause_, kLongest);
-                favoured_ = favourite;
-            }
-            left_ = trying_ ? std::max(run_, pause_ / kShare) : pause_;
-            slower_ = 0;
+        if (left_ > 0) --left_;
+        if (left_ > 0 || (trying_ && fruitless_ < kFruitless)) return;
+        const bool favourite = favours_second(), first = ticks_[1] == kUnknown;
+        trying_ = !trying_ || first;
+        if (!trying_) {
+            pause_ = favourite != favoured_ ? kShortest : std::min(2 * pause_, kLongest);
+            favoured_ = favourite;
         }
-        --left_;
+        tried_ = !favourite;
+        left_ = trying_ ? std::max(run_, pause_ / kShare) : pause_;
+        slower_ = fruitless_ = 0;
+        reached_ = kUnknown;
     }
 
     // What a call took that went one way. Remembers how fast it can be rather than how fast it is in the mean, as
     // whatever else the machine does only slows it; forgets that, slowly, where it is so no more.
     void took(bool second, u64 ticks) {
-        const u64 best = ticks_[!tried_];
-        slower_ = trying_ && second == tried_ && ticks > best + best / 2 ? slower_ + 1 : 0;
-        if (slower_ == kHopeless) left_ = 0;
+        if (trying_ && second == tried_) {
+            const u64 best = ticks_[!tried_];
+            const bool faster = ticks < reached_ - reached_ / kShare;
+            fruitless_ = faster ? 0 : fruitless_ + 1;
+            slower_ = ticks > best + best / 2 && !faster ? slower_ + 1 : 0;
+            if (slower_ == kHopeless) left_ = 0;
+            if (faster) reached_ = ticks;
+        }
         u64& known = ticks_[second];
-        known = ticks < known ? ticks : known + (std::min(ticks, 2 * known) - known) / 8;
+        known = ticks < known ? ticks : known + (std::min(ticks, 2 * known) - known) / kSlowly;
     }
 
   private:
     static constexpr u32 kShortest = 16, kLongest = 1024;
-    static constexpr u32 kShare = 64;    // of many calls, one in so many is a trial
-    static constexpr u32 kHopeless = 3;  // calls in succession that are much slower: no more are tried
-    static constexpr u32 kSeldom = 8;    // of so many calls ranks look in one
+    static constexpr u32 kShare = 64;     // of many calls, one in so many is a trial; by such a part calls become faster
+    static constexpr u32 kHopeless = 3;   // calls in succession that are much slower: no more are tried
+    static constexpr u32 kFruitless = 2;  // calls in succession that are not faster than what the trial has reached
+    static constexpr u32 kSlowly = 32;    // of calls after a change of way, a few are slow too
+    static constexpr u32 kSeldom = 8;     // of so many calls ranks look in one
     static constexpr u64 kUnknown = ~u64(0) / 2;
 
     bool favours_second() const { return ticks_[1] < ticks_[0]; }
 
-    u64 ticks_[2] = {kUnknown, kUnknown};
-    u32 run_, left_, pause_ = kShortest / 2, slower_ = 0;
-    bool trying_ = false, tried_ = false, favoured_ = false;
+    u64 ticks_[2] = {kUnknown, kUnknown}, reached_ = kUnknown;  // `reached_`: the least of a trial
+    u32 run_, left_, pause_ = kShortest / 2, slower_ = 0, fruitless_ = 0;
+    bool trying_ = true, tried_ = false, favoured_ = false;
 };
 
 // Those of one schedule: by the size of a unit, and by whether buffers are in no cache, as when it was looked last. The

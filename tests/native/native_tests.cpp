@@ -538,16 +538,18 @@ void lent() {
     std::puts("lent: sums are right");
 }
 
-// How many of the later calls go the second way, if a call that goes that way, or not, takes so long. What it took is told
-// in the next call, when it has been decided how that goes.
-u32 seconds(Contest& contest, const u64 (&ticks)[2]) {
-    u32 found = 0;
-    for (int call = 0, before = 0; call < 6000; ++call) {
+// How many of `calls` calls go the second way, of which each takes `ticks(second, alike)`, after so many alike. What it
+// took is told in the next call, when it has been decided how that goes.
+template <class Ticks> u32 seconds(Contest& contest, u32 calls, Ticks ticks) {
+    u32 found = 0, alike = 0;
+    bool before = contest.second();
+    for (u32 call = 0; call < calls; ++call) {
         const bool second = contest.second();
-        if (call > 0) contest.took(before, ticks[before]);
+        if (call > 0) contest.took(before, ticks(before, alike));
         contest.next();
+        alike = second == before ? alike + 1 : 0;
         before = second;
-        found += call >= 3000 && second;
+        found += second;
     }
     return found;
 }
@@ -556,13 +558,21 @@ u32 seconds(Contest& contest, const u64 (&ticks)[2]) {
 void contests() {
     Contest contest(6);
     for (const bool second_is_faster : {true, false, true}) {
-        const u32 found = seconds(contest, {second_is_faster ? 1500u : 1000u, second_is_faster ? 1000u : 1500u});
+        const auto ticks = [&](bool second, u32) { return second == second_is_faster ? 1000u : 1500u; };
+        seconds(contest, 3000, ticks);
+        const u32 found = seconds(contest, 3000, ticks);
         const u32 wrong = second_is_faster ? 3000 - found : found;
         CHECK(wrong > 20 && wrong < 90);  // two trials, or three, of a 64th of so many calls
     }
     Contest hopeless(12);
-    const u32 tried = seconds(hopeless, {1000, 2000});
-    CHECK(tried > 0 && tried < 20);
+    const u32 tried = seconds(hopeless, 6000, [](bool second, u32) { return second ? 2000u : 1000u; });
+    CHECK(tried > 20 && tried < 60);  // some ten trials
+    Contest slow(2);  // to become fast: a trial goes on as long as it does
+    const auto ticks = [](bool second, u32 alike) { return second ? 1700 - 50 * std::min(alike, 18u) : 1000 + 500 * (alike == 0); };
+    seconds(slow, 100, ticks);
+    CHECK(seconds(slow, 1000, ticks) > 900);
+    Contest vain(2);  // it becomes faster, but not fast enough
+    CHECK(seconds(vain, 1000, [&](bool second, u32 alike) { return ticks(second, alike) + 300 * second; }) < 200);
     std::puts("contest: the faster way");
 }
 
