@@ -10,12 +10,12 @@ namespace hocket {
 
 // Takes the faster of two ways, and tries the other for a few calls now and then, ever more seldom while that changes
 // nothing. A few (`run`), because a way leaves caches in another state: only calls that follow one another the same way
-// show how fast it is. More, after many that went the other way, and while they become faster: caches that are nearly
-// full take some twenty long calls to fill anew. Fewer, where they do not, and take much longer than the other way ever
-// did at its best. Ranks that make the same calls and are told the same come to the same.
+// show how fast it is. More, after many that went the other way, and, where a way may have to fill caches (`fills`), while
+// they become faster: those that are nearly full take some twenty long calls. Fewer, where they take much longer than the
+// other way ever did at its best. Ranks that make the same calls and are told the same come to the same.
 class Contest {
   public:
-    explicit Contest(u32 run = 1) : run_(run), left_(run) {}
+    explicit Contest(u32 run = 1, bool fills = false) : run_(run), patience_(fills ? kFruitless : 0), left_(run) {}
 
     // Whether the next call goes the second way.
     bool second() const { return trying_ ? tried_ : favours_second(); }
@@ -26,7 +26,7 @@ class Contest {
     // It was made.
     void next() {
         if (left_ > 0) --left_;
-        if (left_ > 0 || (trying_ && fruitless_ < kFruitless)) return;
+        if (left_ > 0 || (trying_ && fruitless_ < patience_)) return;
         const bool favourite = favours_second(), first = ticks_[1] == kUnknown;
         trying_ = !trying_ || first;
         if (!trying_) {
@@ -66,7 +66,7 @@ class Contest {
     bool favours_second() const { return ticks_[1] < ticks_[0]; }
 
     u64 ticks_[2] = {kUnknown, kUnknown}, reached_ = kUnknown;  // `reached_`: the least of a trial
-    u32 run_, left_, pause_ = kShortest / 2, slower_ = 0, fruitless_ = 0;
+    u32 run_, patience_, left_, pause_ = kShortest / 2, slower_ = 0, fruitless_ = 0;
     bool trying_ = true, tried_ = false, favoured_ = false;
 };
 
@@ -75,8 +75,8 @@ class Contest {
 class Contests {
   public:
     Contests() {
-        for (auto& by_size : of_)
-            for (u32 bits = 0; bits < 64; ++bits) by_size[bits] = Contest(bits < kLong ? 2 * (kLong - bits) : 2);
+        for (const bool far : {false, true})
+            for (u32 bits = 0; bits < 64; ++bits) of_[far][bits] = Contest(bits < kLong ? 2 * (kLong - bits) : 2, !far);
     }
 
     Contest& next(u64 unit) { return of_[far_[std::bit_width(unit)]][std::bit_width(unit)]; }

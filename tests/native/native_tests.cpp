@@ -567,11 +567,11 @@ void contests() {
     Contest hopeless(12);
     const u32 tried = seconds(hopeless, 6000, [](bool second, u32) { return second ? 2000u : 1000u; });
     CHECK(tried > 20 && tried < 60);  // some ten trials
-    Contest slow(2);  // to become fast: a trial goes on as long as it does
+    Contest slow(2, true);  // to become fast: a trial goes on as long as it does
     const auto ticks = [](bool second, u32 alike) { return second ? 1700 - 50 * std::min(alike, 18u) : 1000 + 500 * (alike == 0); };
     seconds(slow, 100, ticks);
     CHECK(seconds(slow, 1000, ticks) > 900);
-    Contest vain(2);  // it becomes faster, but not fast enough
+    Contest vain(2, true);  // it becomes faster, but not fast enough
     CHECK(seconds(vain, 1000, [&](bool second, u32 alike) { return ticks(second, alike) + 300 * second; }) < 200);
     std::puts("contest: the faster way");
 }
