@@ -288,6 +288,14 @@ def test_private_arrays_may_be_reached_from_a_size_on(name: str, ranks: int, lea
         assert not lends(Call(name, ranks, least, crowded=True), one_round, reached=True)
 
 
+def test_where_ranks_share_cores_only_an_exchange_may_reach_private_arrays() -> None:
+    for ranks, one_round in itertools.product((4, 8), (True, False)):
+        least = -(-(64 << 10) * ranks // (ranks - 1))
+        for name in NAMED:
+            assert lends(Call(name, ranks, least, crowded=True), one_round, reached=True) is (name == "all_to_all")
+        assert not lends(Call("all_to_all", ranks, least - ranks, crowded=True), one_round, reached=True)
+
+
 def test_short_blocks_and_sums_are_fetched() -> None:
     for name, inplace, ranks in itertools.product(NAMED, (True, False), (2, 3)):
         least = 64 << 10 if name == "all_gather" else 16 << 10

@@ -217,12 +217,17 @@ _LENT_FROM = {"all_reduce": 8 << 10} | dict.fromkeys(
 _REACHED_FROM = 16 << 10
 """Bytes that a rank sends, from which on calls find out whether it pays to reach private arrays of others."""
 
+_REACHED_CROWDED_FROM = {"all_to_all": 64 << 10}
+"""The same where ranks share cores. On 4 and 8 ranks on two cores, an AllToAll of 256 KB and 2 MB then took 0.6 to 0.8
+of the time (``benchmarks/reaching.py``). Other collectives gained nothing, or took up to twice as long on 8 ranks."""
+
 
 def lends(call: Call, one_round: bool, reached: bool) -> bool:
     """Whether a call takes a lending program where it can.
 
     ``one_round``: it would else take one round. That is faster for short messages, and where ranks share cores: they
-    wait for each other once, not twice. ``reached``: arrays are private, so that every access is a call of the system.
+    wait for each other once, not twice. ``reached``: arrays are private, so that every access is a call of the system,
+    which where ranks share cores only pays where each byte is for one rank alone.
     """
     if call.size is None or call.ranks == 1 or call.uneven:
         return False
@@ -235,8 +240,11 @@ def lends(call: Call, one_round: bool, reached: bool) -> bool:
         sent = block if gathered else sent - block
     if reached and call.ranks > 2 and call.name in _COMBINING:
         return False  # which way a call goes must not change in which order it adds up
-    least = _REACHED_FROM if reached else _LENT_FROM.get(call.name)
-    return not call.crowded and least is not None and sent >= least
+    if call.crowded:
+        least = _REACHED_CROWDED_FROM.get(call.name) if reached else None
+    else:
+        least = _REACHED_FROM if reached else _LENT_FROM.get(call.name)
+    return least is not None and sent >= least
 
 
 def fetches(call: Call, inplace: bool) -> bool:

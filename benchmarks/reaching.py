@@ -1,0 +1,84 @@
+"""Slots or the kernel's copies, on ordinary arrays: ``python benchmarks/reaching.py [--collective C] [--ranks P]``.
+
+Calls on one pair of arrays again and again, which nobody changes in between, by jobs of three kinds in turns: with
+HOCKET_REACH=never; with nothing, where ranks find out what is faster; and with HOCKET_REACH=always. A call takes as
+long as its slowest rank. A row has the median over the jobs of the median time with slots, and what the other two take
+of it, with the range over the jobs, which is the noise. ``--warmup`` calls are not counted: finding out takes some
+fifty.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+from machine import describe, title
+from numpy.typing import NDArray
+
+import hocket
+from hocket import Communicator
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
+REACH = {"slots": "never", "found out": "", "always": "always"}
+
+
+def times(comm: Communicator, name: str, sizes: list[int], warmup: int, calls: int) -> list[NDArray[np.float64]]:
+    """Seconds of each call of this rank, by size."""
+    cores = sorted(os.sched_getaffinity(0))
+    if comm.size <= len(cores):
+        os.sched_setaffinity(0, {cores[comm.rank]})
+    found = []
+    for size in sizes:
+        whole = size // 4 // comm.size * comm.size
+        x = np.ones(whole // comm.size if name == "all_gather" else whole, np.float32)
+        out = np.ones(whole // comm.size if name == "reduce_scatter" else whole, np.float32)
+        arrays = [x] if name == "broadcast" else [x, out]
+        seconds = np.empty(calls)
+        for call in range(-warmup, calls):
+            comm.barrier()
+            begin = time.perf_counter()
+            getattr(comm, name)(*arrays)
+            if call >= 0:
+                seconds[call] = time.perf_counter() - begin
+        found.append(seconds)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--collective", choices=COLLECTIVES, default="all_to_all")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--sizes", default="262144,2097152,33554432", help="bytes of the larger array, with commas")
+    parser.add_argument("--jobs", type=int, default=5, help="of each kind")
+    parser.add_argument("--calls", type=int, default=100)
+    parser.add_argument("--warmup", type=int, default=60)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    given = parser.parse_args()
+    sizes = [int(size) for size in given.sizes.split(",")]
+    machine = describe()
+    print(title(machine))
+    medians: dict[str, list[list[float]]] = {kind: [] for kind in REACH}  # seconds, by job and size
+    for _ in range(given.jobs):
+        for kind, value in REACH.items():
+            os.environ["HOCKET_REACH"] = value
+            ranks = hocket.spawn(times, given.ranks, (given.collective, sizes, given.warmup, given.calls), threads=1)
+            medians[kind].append([float(np.median(np.max(calls, axis=0))) for calls in zip(*ranks, strict=True)])
+    print(f"{given.collective} on {given.ranks} ranks\n{'bytes':>12}{'slots, us':>12}{'found out':>24}{'always':>24}")
+    for at, size in enumerate(sizes):
+        slots = [job[at] for job in medians["slots"]]
+        cells = f"{size:12}{statistics.median(slots) * 1e6:12.1f}"
+        for kind in ("found out", "always"):
+            parts = sorted(job[at] / other for job, other in zip(medians[kind], slots, strict=True))
+            cells += f"{f'{statistics.median(parts):.2f} [{parts[0]:.2f}, {parts[-1]:.2f}]':>24}"
+        print(cells)
+    if given.json is not None:
+        given.json.write_text(json.dumps({"machine": machine, "sizes": sizes, "seconds": medians}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
