@@ -4,7 +4,8 @@ Calls on one pair of arrays again and again, which nobody changes in between, by
 HOCKET_REACH=never; with nothing, where ranks find out what is faster; and with HOCKET_REACH=always. A call takes as
 long as its slowest rank. A row has the median over the jobs of the median time with slots, and what the other two take
 of it, with the range over the jobs, which is the noise. ``--warmup`` calls are not counted: finding out takes some
-fifty.
+fifty. Where a call takes slots anyhow (hocket/tuning.py: lends), as all but AllToAll do where ranks share cores, all
+three are the same.
 """
 
 from __future__ import annotations

@@ -289,7 +289,7 @@ def test_private_arrays_may_be_reached_from_a_size_on(name: str, ranks: int, lea
 
 
 def test_where_ranks_share_cores_only_an_exchange_may_reach_private_arrays() -> None:
-    for ranks, one_round in itertools.product((4, 8), (True, False)):
+    for ranks, one_round in itertools.product((2, 8), (True, False)):
         least = -(-(64 << 10) * ranks // (ranks - 1))
         for name in NAMED:
             assert lends(Call(name, ranks, least, crowded=True), one_round, reached=True) is (name == "all_to_all")

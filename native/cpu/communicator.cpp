@@ -203,7 +203,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     if (reached) {
         begun = clock_.ticks();
         contested = settings_.reaching == Reaching::kWhereFaster;
-        looks = contested && contests(plan).next(first.geometry.unit).looks();
+        looks = contested && contests(plan).looks(first.geometry.unit);
         const bool wanted = !contested || contests(plan).next(first.geometry.unit).second();
         if (!wanted || !lets_reach(plan, candidates[std::countr_zero(lies.ways)])) lies = {};
     }
@@ -273,7 +273,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     if (touched(chosen, chosen.input, chosen.output) > settings_.cache_bytes) past = Past::kAll;
     else if (!reaching && seen.far) past = habits(way).past(seen.most());
     plan.result_ = result_of(call);
-    plan.stored_past_ = has_past(*chosen.plan, past) ? plan.result_ : nullptr;
+    plan.stored_past_ = !reaching && has_past(*chosen.plan, past) ? plan.result_ : nullptr;
     if constexpr (watched) {
         event->plan = chosen.plan->author_;
         event->agreed = settings_.recorder->clock.ticks();

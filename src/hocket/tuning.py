@@ -219,15 +219,15 @@ _REACHED_FROM = 16 << 10
 
 _REACHED_CROWDED_FROM = {"all_to_all": 64 << 10}
 """The same where ranks share cores. On 4 and 8 ranks on two cores, an AllToAll of 256 KB and 2 MB then took 0.6 to 0.8
-of the time (``benchmarks/reaching.py``). Other collectives gained nothing, or took up to twice as long on 8 ranks."""
+of the time (``benchmarks/reaching.py``). With this table widened, AllGather and Broadcast gained nothing on 4 ranks, and
+on 8 took up to twice as long; Gather and Scatter were not measured."""
 
 
 def lends(call: Call, one_round: bool, reached: bool) -> bool:
     """Whether a call takes a lending program where it can.
 
     ``one_round``: it would else take one round. That is faster for short messages, and where ranks share cores: they
-    wait for each other once, not twice. ``reached``: arrays are private, so that every access is a call of the system,
-    which where ranks share cores only pays where each byte is for one rank alone.
+    wait for each other once, not twice. ``reached``: arrays are private, so that every access is a call of the system.
     """
     if call.size is None or call.ranks == 1 or call.uneven:
         return False

@@ -538,18 +538,18 @@ void lent() {
     std::puts("lent: sums are right");
 }
 
-// How many of `calls` calls go the second way, of which each takes `ticks(second, alike)`, after so many alike. What it
-// took is told in the next call, when it has been decided how that goes.
-template <class Ticks> u32 seconds(Contest& contest, u32 calls, Ticks ticks) {
+// In how many of `calls` calls the second way is asked for, if each takes `ticks(second, alike)`, after so many alike, and
+// the second way can be gone or not. What a call took is told in the next one, when it has been decided how that goes.
+template <class Ticks> u32 seconds(Contest& contest, u32 calls, Ticks ticks, bool possible = true) {
     u32 found = 0, alike = 0;
-    bool before = contest.second();
+    bool before = false;
     for (u32 call = 0; call < calls; ++call) {
-        const bool second = contest.second();
+        const bool asked = contest.second(), second = asked && possible;
         if (call > 0) contest.took(before, ticks(before, alike));
         contest.next();
-        alike = second == before ? alike + 1 : 0;
+        alike = call > 0 && second == before ? alike + 1 : 0;
         before = second;
-        found += second;
+        found += asked;
     }
     return found;
 }
@@ -568,11 +568,20 @@ void contests() {
     const u32 tried = seconds(hopeless, 6000, [](bool second, u32) { return second ? 2000u : 1000u; });
     CHECK(tried > 20 && tried < 60);  // some ten trials
     Contest slow(2, true);  // to become fast: a trial goes on as long as it does
-    const auto ticks = [](bool second, u32 alike) { return second ? 1700 - 50 * std::min(alike, 18u) : 1000 + 500 * (alike == 0); };
+    const auto ticks = [](bool second, u32 alike) {
+        return second ? 1700 - 50 * std::min(alike, 18u) : 1000 + 500 * (alike == 0);
+    };
     seconds(slow, 100, ticks);
     CHECK(seconds(slow, 1000, ticks) > 900);
     Contest vain(2, true);  // it becomes faster, but not fast enough
     CHECK(seconds(vain, 1000, [&](bool second, u32 alike) { return ticks(second, alike) + 300 * second; }) < 200);
+    for (const bool fills : {false, true}) {
+        Contest never(2, fills);
+        CHECK(seconds(never, 2000, ticks, false) < 60);
+        Contest no_more(2, fills);
+        seconds(no_more, 1000, [](bool second, u32) { return second ? 2000u : 1000u; });
+        CHECK(seconds(no_more, 2000, [](bool, u32) { return 1000u; }, false) < 60);
+    }
     std::puts("contest: the faster way");
 }
 
