@@ -219,8 +219,8 @@ _REACHED_FROM = 16 << 10
 
 _REACHED_CROWDED_FROM = {"all_to_all": 64 << 10}
 """The same where ranks share cores. On 4 and 8 ranks on two cores, an AllToAll of 256 KB and 2 MB then took 0.6 to 0.8
-of the time (``benchmarks/reaching.py``). With this table widened, AllGather and Broadcast gained nothing on 4 ranks, and
-on 8 took up to twice as long; Gather and Scatter were not measured."""
+of the time (``benchmarks/reaching.py``). With this table widened, AllGather and Broadcast gained nothing on 4 ranks,
+and on 8 took up to twice as long; Gather and Scatter were not measured."""
 
 
 def lends(call: Call, one_round: bool, reached: bool) -> bool:
