@@ -79,7 +79,8 @@ class Contests {
   public:
     Contests() {
         for (const bool far : {false, true})
-            for (int bits = 0; bits < 64; ++bits) of_[far][bits] = Contest(bits < kLong ? 2 * (kLong - bits) : 2, !far);
+            for (int bits = 0; bits < 64; ++bits)
+                of_[far][bits] = Contest(bits < kLong ? 2 * (kLong - bits) : 2, !far && bits < kHuge);
     }
 
     // Whether ranks look, in the next call, at whether their buffers are in a cache. Long calls do not notice.
@@ -94,6 +95,7 @@ class Contests {
 
   private:
     static constexpr int kLong = 21;  // bits of a length that is long: 1 MB and more
+    static constexpr int kHuge = 27;  // and of one that is in no cache, wherever its ends are: 64 MB and more
 
     Contest of_[2][64];
     bool far_[64] = {};
