@@ -188,7 +188,12 @@ def in_call(thread: threading.Thread, name: str) -> bool:
 
 
 def once_in_call(act: Callable[[], object], name: str) -> threading.Thread:
-    """Do something in another thread, once the main thread is in a call."""
+    """Do something in another thread, once the main thread is in a call.
+
+    The main thread keeps the interpreter's lock until it blocks: were the lock taken from it on the way
+    into the call, an interrupt would come before the call and not inside it.
+    """
+    sys.setswitchinterval(BOUND)
 
     def wait_and_act() -> None:
         while not in_call(threading.main_thread(), name):
