@@ -14,6 +14,7 @@ constexpr u32 kGlances = 1 << 16;     // visits without sleep between two looks 
 constexpr u64 kSoon = 8 << 10;        // bytes that a rank asks for while it waits for the others
 constexpr u64 kSoonSent = 4 << 10;    // and of what it might send next, where it has yet to read what comes to it
 constexpr u64 kMoment = 10'000'000;   // ticks, some milliseconds
+constexpr u64 kMostSlots = 32;        // of a connection, where they are short
 constexpr u64 kAside = 512;           // bytes from where a core may load lines that nobody asked for
 
 // Bytes of messages up to which the reader asks for the first lines while it waits. Of longer ones the sender does, for
@@ -225,7 +226,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         seen.brief_comes = size_ == 2 && !inlined && brief && plan.view_.receives;
         // Where results are elsewhere each time, they are in no cache, and to ask for more would only delay them.
         const u64 soon = plan.view_.receives ? std::min(sent.stored, kSoonSent) : sent.stored;
-        if (!brief && plan.result_ == result_of(call)) seen.next_message = {control_[rank_].eager[calls_ % 2], soon};
+        if (!brief && plan.result_ == result_of(call)) seen.next_message = {eager(rank_, calls_ + 2), soon};
     }
     const Places* told = inlined ? nullptr : &lies;
     Outcome entered = call.units ? enter(mine, counted, kNobody, told, &seen) : enter(mine, plan.name_, plan.author_, told, &seen);
@@ -399,8 +400,10 @@ void Communicator::settle(Candidate& candidate, u64 n, u32 type, u64 tile, bool 
     geometry = cut(n, type_bytes(type), h.chunks, widest, kEager, tile);
     const bool one = h.eager != 0 && geometry.tiles == 1 && h.eager * geometry.tile <= kEager && in_one_round;
     candidate.rounds = one ? Rounds::kOne : h.two_rounds != 0 ? Rounds::kTwo : Rounds::kMany;
-    if (!one)
-        geometry = cut(n, type_bytes(type), h.chunks, widest, most_of_slot(h, candidate.slots), tile, h.work, h.depth);
+    if (one) return;
+    geometry = cut(n, type_bytes(type), h.chunks, widest, most_of_slot(h, candidate.slots), tile, h.work, h.depth);
+    const u64 used = h.fan * geometry.chunk / geometry.tiles;  // of a slot, in the mean
+    while (candidate.slots < kMostSlots && candidate.slots * used < settings_.least_bytes) candidate.slots *= 2;
 }
 
 // What this rank has to say of its buffers: those of all ways are the same.
@@ -649,8 +652,8 @@ void Communicator::open_round(Plan& plan, const Geometry& geometry, u64 call) {
     const bool inlined = plan.header().eager == 1 && geometry.unit <= kInlined;
     for (u32 c = 0; c < plan.header().connections; ++c) {
         const ConnectionRecord& record = plan.view_.connections[c];
-        RankBlock& sender = control_[record.sends ? rank_ : record.peer];
-        char* message = inlined ? sender.headers[call % 2].inlined : sender.eager[call % 2] + record.place * geometry.tile;
+        const u32 sender = record.sends ? rank_ : record.peer;
+        char* message = inlined ? control_[sender].headers[call % 2].inlined : eager(sender, call) + record.place * geometry.tile;
         plan.ends_[c] = End::open(message, record.sends != 0, record.peer);
     }
 }
@@ -744,7 +747,7 @@ Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 auth
         [&] {
             const u32 before = next;
             if (look != nullptr && look->brief_comes) {
-                const char* message = control_[1 - rank_].eager[call % 2];
+                const char* message = eager(1 - rank_, call);
                 __builtin_prefetch(message);
                 __builtin_prefetch(message + kCacheLine);
             }

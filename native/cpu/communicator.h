@@ -156,6 +156,7 @@ struct Settings {
     u64 slot_bytes = 256 << 10;      // at most, where the tile is chosen here: hides the cost of a step, stays in cache
     u64 lent_bytes = 1 << 20;        // the tile at most, where no message takes a slot
     u64 rank_bytes = 2 << 20;        // of all slots of a rank, where that leaves a slot no less than 64 KB
+    u64 least_bytes = 256 << 10;     // the same at least, in more of them: what others have just read is slow to store to
     u32 threads = 1;                 // that share the thread blocks of a call
     u64 team_bytes = 1 << 20;        // of its larger buffer, from which on they do: less is not worth waking them
     u64 cache_bytes = ~u64(0);       // of all ranks together: a call that touches more stores results past the caches
@@ -277,6 +278,7 @@ class Communicator {
     void open(const Candidate& candidate);
     void open_in_place(Plan& plan);
     void open_round(Plan& plan, const Geometry& geometry, u64 call);
+    char* eager(u32 rank, u64 call) const { return eager_area(control_, size_, rank, call); }
     void add(u32 thread, const Traffic& moved);
     u64 most_of_slot(const PlanHeader& h, u64 slots) const;
     int reserve(const Candidate& candidate);

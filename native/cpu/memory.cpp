@@ -14,8 +14,6 @@
 namespace hocket {
 namespace {
 
-u64 control_bytes(u32 ranks) { return whole_pages(ranks * sizeof(RankBlock)); }
-
 void* map(int descriptor, u64 place, u64 bytes) {
     if (const int failed = reserve(descriptor, place, bytes)) {
         errno = failed;
@@ -37,7 +35,7 @@ int reserve(int descriptor, u64 place, u64 bytes) {
     return 0;
 }
 
-int reserve_control(int descriptor, u32 ranks) { return reserve(descriptor, 0, control_bytes(ranks)); }
+int reserve_control(int descriptor, u32 ranks) { return reserve(descriptor, 0, whole_pages(control_bytes(ranks))); }
 
 char* map_arena(int descriptor, u64 place, u64 bytes) {
     // Room for it wherever it begins in there; what is too much goes back.
@@ -65,7 +63,7 @@ SharedMemory::SharedMemory(int descriptor, u32 ranks, std::vector<int> arenas, A
                            std::vector<pid_t> processes)
     : descriptor_(descriptor),
       ranks_(ranks),
-      control_bytes_(control_bytes(ranks)),
+      control_bytes_(whole_pages(control_bytes(ranks))),
       own_(own),
       processes_(std::move(processes)) {
     for (const int arena : arenas) neighbours_.push_back({arena, nullptr, 0});

@@ -5,6 +5,8 @@
 // schedule to the next, and a window that grows stays where it is. A file that is no memfd grows to its last window.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <map>
 #include <memory>
 #include <sys/types.h>
@@ -92,7 +94,6 @@ enum State : u64 { kRunning = 0, kLeft = 1, kFailed = 2, kAborted = 3 };
 // The part of the control region that one rank writes, but for `bell`, which others lower and strike.
 struct RankBlock {
     CallHeader headers[2];       // by parity of the call number
-    alignas(kLine) char eager[2][kEager];  // what it sends in a call in one round: stored before its header, for good
     alignas(kLine) u64 done;     // the latest call in two rounds that this rank has done its part of
     alignas(kLine) Bell bell;
     alignas(kLine) u64 looked;   // when this rank was last found waiting, in nanoseconds, and for whom: only hints,
@@ -102,6 +103,16 @@ struct RankBlock {
     u64 since;                   // the first call that it ends: the others may still finish those before
     char text[1024 - 24];
 };
+
+// Behind the blocks of all ranks lies what each sends in a call in one round: stored before its header, for good. It has
+// several areas and takes them in turns, as a line that others have just read is slow to store to: so many that those of
+// all ranks take half a megabyte, and two at least (communicator.cpp: `enter`).
+constexpr u64 eager_areas(u32 ranks) { return std::clamp<u64>(std::bit_floor((512 << 10) / kEager / ranks), 2, 16); }
+constexpr u64 control_bytes(u32 ranks) { return ranks * (sizeof(RankBlock) + eager_areas(ranks) * kEager); }
+inline char* eager_area(RankBlock* control, u32 ranks, u32 rank, u64 call) {
+    const u64 areas = eager_areas(ranks);
+    return reinterpret_cast<char*>(control + ranks) + (rank * areas + call % areas) * kEager;
+}
 
 struct Window {
     Counters* counters = nullptr;  // slots follow on the next page

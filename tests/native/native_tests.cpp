@@ -50,7 +50,7 @@ struct World {
 
     // As if there had been `first` calls, and as many messages on each connection.
     explicit World(u32 ranks, u64 first = 0)
-        : control(lines(ranks * sizeof(RankBlock))), lent(lines(ranks * kLent)), first(first) {
+        : control(lines(control_bytes(ranks))), lent(lines(ranks * kLent)), first(first) {
         for (u32 r = 0; r < ranks; ++r)
             for (const u64 call : {first - 1, first}) static_cast<RankBlock*>(control.get())[r].headers[call % 2].call = call;
     }
@@ -263,7 +263,11 @@ template <class Body> void on_threads(u32 ranks, Body body) {
     for (std::thread& thread : threads) thread.join();
 }
 
-Settings settings(u64 slots) { return {{50, 20}, 60.0, nullptr, slots, 64 << 10}; }
+Settings settings(u64 slots) {
+    Settings found{{50, 20}, 60.0, nullptr, slots, 64 << 10};
+    found.least_bytes = 0;  // no more slots than that
+    return found;
+}
 
 // Calls and messages are counted from `first`.
 void ring_calls(u32 ranks, bool fused, u64 slots, u64 first) {
