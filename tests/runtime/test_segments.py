@@ -199,7 +199,7 @@ for seen in hocket.spawn(filling, 2):
     assert "no memory for slots" in seen[1] and "No space left on device" in seen[1], seen
     assert seen[1].startswith(("MemoryError", "PeerRefused")), seen
 """
-    mounted("mount -t tmpfs -o size=300k none /dev/shm", code, tmp_path)
+    mounted("mount -t tmpfs -o size=1m none /dev/shm", code, tmp_path)
 
 
 def test_a_memory_too_small_to_begin(tmp_path: Path) -> None:
