@@ -312,12 +312,16 @@ def test_where_ranks_share_cores_only_an_exchange_may_reach_private_arrays() -> 
 
 
 def test_short_blocks_and_sums_are_fetched() -> None:
-    for name, inplace, ranks in itertools.product(NAMED, (True, False), (2, 3)):
-        least = 64 << 10 if name == "all_gather" else 16 << 10
-        can = name == "all_gather" or (name == "all_reduce" and not inplace)
-        assert fetches(Call(name, ranks, least - 1), inplace) is (can and ranks == 2)
-        assert not fetches(Call(name, ranks, least), inplace)
-        assert not fetches(Call(name, ranks, None), inplace)
+    below = {
+        False: {"all_gather": 64 << 10, "all_reduce": 16 << 10},
+        True: {"all_gather": 256 << 10, "all_reduce": 64 << 10, "reduce": 96 << 10},
+    }
+    for name, inplace, ranks, reached in itertools.product(NAMED, (True, False), (2, 3), (True, False)):
+        least = below[reached].get(name, 1)
+        can = name in below[reached] and ranks == 2 and not (name == "all_reduce" and inplace)
+        assert fetches(Call(name, ranks, least - 1), inplace, reached) is can
+        assert not fetches(Call(name, ranks, least), inplace, reached)
+        assert not fetches(Call(name, ranks, None), inplace, reached)
 
 
 def test_the_order_of_a_sum_does_not_depend_on_what_is_faster() -> None:

@@ -1,5 +1,6 @@
 // The Python module hocket._native. Thin: arguments are checked in Python (hocket/runtime).
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -52,18 +53,19 @@ Kernel kernel_of(const KernelTable& table, u32 type, u32 op) {
     return table.reduce[type][op];
 }
 
-// The plans for calls in place and apart, or None, then the input and the output.
-using OfferTuple = std::tuple<nb::object, nb::object, nb::object, nb::object>;
+// The plans of kLent, or None, the input and the output.
+using OfferTuple = std::tuple<std::array<nb::object, std::size(kLent)>, nb::object, nb::object>;
 
 // An offer, and the arrays and plans that it is of.
 class HeldOffer {
   public:
     // Throws std::invalid_argument where an array is too short for units of so many bytes.
     HeldOffer(OfferTuple given, u64 unit)
-        : given_(std::move(given)), in_(std::get<2>(given_)), out_(std::get<3>(given_)) {
+        : given_(std::move(given)), in_(std::get<1>(given_)), out_(std::get<2>(given_)) {
         offer.input = in_.data();
         offer.output = out_.data();
-        for (const auto& [way, plan] : {std::pair(kInPlace, std::get<0>(given_)), std::pair(kApart, std::get<1>(given_))}) {
+        for (const Way way : kLent) {
+            const nb::object& plan = std::get<0>(given_)[way - kLent[0]];
             if (plan.is_none()) continue;
             const PlanHeader& h = (offer.plans[way] = nb::cast<Plan*>(plan))->header();
             if (offer.input != nullptr) in_.need(unit * h.input_blocks);
@@ -71,7 +73,7 @@ class HeldOffer {
         }
     }
 
-    std::array<PyObject*, 2> arrays() const { return {std::get<2>(given_).ptr(), std::get<3>(given_).ptr()}; }
+    std::array<PyObject*, 2> arrays() const { return {std::get<1>(given_).ptr(), std::get<2>(given_).ptr()}; }
 
     Offer offer;
 

@@ -157,9 +157,8 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         counted = plan.name_ + "\n" + call.units->text;
     }
     const Offer offer = call.offer ? *call.offer : Offer{};
-    Candidate candidates[kWays] = {{{}, plan.lends() ? nullptr : &plan, call.input, call.output},
-                                   {{}, offer.plans[kInPlace], offer.input, offer.output},
-                                   {{}, offer.plans[kApart], offer.input, offer.output}};
+    Candidate candidates[kWays] = {{{}, plan.lends() ? nullptr : &plan, call.input, call.output}};
+    for (const Way way : kLent) candidates[way] = {{}, offer.plans[way], offer.input, offer.output};
     Candidate& first = candidates[kThroughSlots];
     bool inlined = false;  // where a message would be, there is no room to offer anything
     u64 n = call.n;
@@ -362,10 +361,10 @@ Look Communicator::look(const Plan& plan, const Call& call, const Candidate (&ca
     const bool alone = call.input == nullptr || call.output == nullptr;
     if (call.fresh || (alone && result_of(call) == plan.stored_past_)) return found;
     if (looks) found.is_far = settings_.is_far;
-    for (const Way way : {kThroughSlots, kInPlace, kApart}) {
+    for (u32 way = 0; way < kWays; ++way) {
         const Candidate& candidate = candidates[way];
         if (candidate.plan == nullptr || candidate.in_one_round() || (way != kThroughSlots && reached)) continue;
-        if (has_past(*candidate.plan, habits(way).past(found.most()))) found.is_far = settings_.is_far;
+        if (has_past(*candidate.plan, habits(Way(way)).past(found.most()))) found.is_far = settings_.is_far;
     }
     return found;
 }
@@ -409,7 +408,7 @@ void Communicator::settle(Candidate& candidate, u64 n, u32 type, u64 tile, bool 
 // What this rank has to say of its buffers: those of all ways are the same.
 Places Communicator::places(const Candidate (&candidates)[kWays]) const {
     Places found{0, 0, kNowhere, kNowhere, 0, 0, {}};
-    for (const Way way : {kInPlace, kApart}) {
+    for (const Way way : kLent) {
         const Candidate& candidate = candidates[way];
         if (candidate.plan == nullptr) continue;
         const PlanHeader& h = candidate.plan->header();

@@ -84,8 +84,9 @@ struct Units {
 };
 
 // How a call can go: through slots, or with messages in buffers that all ranks can access, where every rank works in
-// place, or has its input and its output apart.
-enum Way : u32 { kThroughSlots = 0, kInPlace = 1, kApart = 2, kWays = 3 };
+// place, or has its input and its output apart. In both of these ranks may fetch all that they want instead.
+enum Way : u32 { kThroughSlots = 0, kInPlace = 1, kApart = 2, kFetchedInPlace = 3, kFetchedApart = 4, kWays = 5 };
+constexpr Way kLent[] = {kInPlace, kApart, kFetchedInPlace, kFetchedApart};  // all but through slots
 
 // Sets of ways, a bit for each: those that all ranks of a call offer, and those that some do.
 struct Ways {

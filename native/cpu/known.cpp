@@ -84,7 +84,7 @@ enum Which : u32 { kNone, kFirst, kSecond, kFresh, kCopy };
 struct Entry {
     Key key{};
     std::vector<nb::object> owned;  // what the key points to
-    nb::object plan, schedules, lending[kWays];
+    nb::object plan, schedules, lending;
     bool offers = false;
     Offer offer;  // but for its arrays, which are
     Which offered[2] = {kNone, kNone};
@@ -152,14 +152,15 @@ class Known {
         }
         entry->plan = std::move(plan);
         entry->schedules = std::move(schedules);
-        if (!offer.is_none()) {  // two plans or None, two arrays or None (bindings.cpp)
+        if (!offer.is_none()) {  // plans or None, two arrays or None (bindings.cpp)
             entry->offers = true;
-            for (const Way way : {kInPlace, kApart}) {
-                entry->lending[way] = offer[way - kInPlace];
-                if (!entry->lending[way].is_none()) entry->offer.plans[way] = nb::cast<Plan*>(entry->lending[way]);
+            entry->lending = offer[0];
+            for (const Way way : kLent) {
+                const nb::object lending = entry->lending[way - kLent[0]];
+                if (!lending.is_none()) entry->offer.plans[way] = nb::cast<Plan*>(lending);
             }
-            entry->offered[0] = which(offer[2]);
-            entry->offered[1] = which(offer[3]);
+            entry->offered[0] = which(offer[1]);
+            entry->offered[1] = which(offer[2]);
         }
         entry->n = n;
         entry->tile = tile;
@@ -196,8 +197,7 @@ class Known {
     // Null without an error where the call must wait for another one, which is not for here.
     PyObject* make(const Entry& entry, PyObject* const* arguments, const Facts& facts) {
         // The entry may be gone after the call.
-        const nb::object plan = entry.plan, schedules = entry.schedules;
-        const nb::object lending[] = {entry.lending[kInPlace], entry.lending[kApart]};
+        const nb::object plan = entry.plan, schedules = entry.schedules, lending = entry.lending;
         nb::object fresh;
         if (entry.fresh_type) {
             auto* type = reinterpret_cast<PyArray_Descr*>(entry.fresh_type.inc_ref().ptr());

@@ -151,8 +151,10 @@ class Candidate:
     @property
     def one_round(self) -> bool: ...
 
-Offer = tuple[Plan | None, Plan | None, NDArray[generic] | None, NDArray[generic] | None]
-"""What a call can do instead: the plans for arrays in place and apart that all can access, and the arrays."""
+Plans = tuple[Plan | None, Plan | None, Plan | None, Plan | None]
+Offer = tuple[Plans, NDArray[generic] | None, NDArray[generic] | None]
+"""What a call can do instead with arrays that all can access: the plans for those in place and apart, the same where
+ranks fetch all that they want, and the arrays."""
 
 class Arena:
     def __init__(self, descriptor: int) -> None:

@@ -21,7 +21,7 @@ from hocket.program import Contract
 from hocket.runtime import launch
 from hocket.runtime.bootstrap import meet
 from hocket.runtime.counts import Counts
-from hocket.runtime.execution import Endpoint, brief
+from hocket.runtime.execution import Endpoint, Lent, brief
 from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.stores import Store
 from hocket.tuning import NAMED, Call, Choice, choose, fetches, lending_program, lends
@@ -140,7 +140,7 @@ class Communicator:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._defaults: dict[Choice, Schedule] = {}
-        self._lent: dict[tuple[str, int, Contract | None, int, bool, bool], Schedule] = {}
+        self._lent: dict[tuple[str, int, Contract | None, int, Lent], Schedule] = {}
         self._call = endpoint.known(self._long_way)
 
     @property
@@ -552,18 +552,15 @@ class Communicator:
             self._defaults[choice] = found
         return found
 
-    def _lent_default(
-        self, call: Call, choice: Choice, one_round: bool, inplace: bool, reached: bool
-    ) -> Schedule | None:
+    def _lent_default(self, call: Call, choice: Choice, one_round: bool, lent: Lent, reached: bool) -> Schedule | None:
         """What replaces a default schedule where ranks can access each other's arrays."""
-        if not lends(call, one_round, reached):
+        if not lends(call, one_round, reached) or fetches(call, lent.inplace, reached) is not lent.fetches:
             return None
         name, root, reproducible = choice.line.collective, choice.root, choice.reproducible
-        fetching = fetches(call, inplace)
-        key = name, root, reproducible, choice.instances, inplace, fetching
+        key = name, root, reproducible, choice.instances, lent
         found = self._lent.get(key)
         if found is None:
-            program = lending_program(name, self.size, root, reproducible, inplace=inplace, fetching=fetching)
+            program = lending_program(name, self.size, root, reproducible, inplace=lent.inplace, fetching=lent.fetches)
             if program is None:
                 return None
             found = program.compile(instances=choice.instances, reproducible=reproducible, storage="peer")

@@ -12,7 +12,7 @@ import numpy as np
 
 from hocket.ir.schedule import Schedule
 from hocket.ir.traffic import Traffic, traffic
-from hocket.runtime.execution import Endpoint, Lending
+from hocket.runtime.execution import LENT, Endpoint, Lending
 from hocket.runtime.plan import pace
 from hocket.tuning import Choice
 from hocket.verify.events import Events
@@ -133,11 +133,11 @@ def explain(endpoint: Endpoint, choice: Choice, schedule: Schedule, lending: Len
 
     def there(*, reached: bool) -> tuple[Shared, ...]:
         found = []
-        for inplace in (True, False):
-            lent = lending(settled.one_round, inplace, reached)
+        for way in LENT:
+            lent = lending(settled.one_round, way, reached)
             if lent is not None:
-                sums = sum(traffic(lent, n, _ITEM, apart=not inplace, reached=reached), Traffic())
-                found.append(Shared(inplace, lent.name, sums.loaded, sums.stored))
+                sums = sum(traffic(lent, n, _ITEM, apart=not way.inplace, reached=reached), Traffic())
+                found.append(Shared(way.inplace, lent.name, sums.loaded, sums.stored))
         return tuple(found)
 
     work, depth = pace(schedule)

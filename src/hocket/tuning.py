@@ -200,14 +200,17 @@ _LENDING: dict[str, Callable[[int, int, bool], Program | None]] = {
 _FETCHING: dict[str, Callable[[int, int, bool], Program | None]] = _LENDING | {
     "all_reduce": lambda p, _, inplace: all_pairs.one_shot_all_reduce(p, inplace=inplace),
     "all_gather": lambda p, _, inplace: direct.all_gather(p, inplace=inplace, pulled=True),
+    "reduce": lambda p, root, inplace: direct.reduce(p, root, inplace=inplace, whole=True),
 }
 """The same, but every rank fetches all that it wants, and makes the whole of a sum: nobody then stores to what lies in
 a cache of another rank."""
 
 _FETCHED_BELOW = {"all_reduce": 16 << 10, "all_gather": 64 << 10}
-"""Bytes below which ranks fetch. Above, other ways move less: a gather reads a block once, and stores it in its place
-on every rank. Measured on two cores of a Granite Rapids, on shared arrays; private ones take the same, as there may be
-some of each."""
+"""Bytes below which ranks fetch from shared arrays. Above, other ways move less: a gather reads a block once, and
+stores it in its place on every rank. Measured on two cores of a Granite Rapids, as are the next."""
+
+_FETCHED_REACHED_BELOW = {"all_reduce": 64 << 10, "all_gather": 256 << 10, "reduce": 96 << 10}
+"""The same of private arrays, where each access is a call of the system: whoever fetches makes one, not three."""
 
 _LENT_FROM = {"all_reduce": 8 << 10} | dict.fromkeys(
     ("all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"), 4 << 10
@@ -247,14 +250,16 @@ def lends(call: Call, one_round: bool, reached: bool) -> bool:
     return least is not None and sent >= least
 
 
-def fetches(call: Call, inplace: bool) -> bool:
+def fetches(call: Call, inplace: bool, reached: bool) -> bool:
     """Whether, where ranks can access each other's arrays, every rank fetches all that it wants.
 
-    On more than two ranks that moves much more. A sum in place would be stored over what the other rank still reads.
+    ``reached``: see ``lends``. On more than two ranks that moves much more. A sum in place would be stored over what
+    the other rank still reads.
     """
     if call.ranks > 2 or (call.name == "all_reduce" and inplace):
         return False
-    return call.size is not None and call.size < _FETCHED_BELOW.get(call.name, 0)
+    below = _FETCHED_REACHED_BELOW if reached else _FETCHED_BELOW
+    return call.size is not None and call.size < below.get(call.name, 0)
 
 
 def is_small(name: str, ranks: int, size: int) -> bool:

@@ -511,7 +511,10 @@ void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds, bool reached)
             char* const out = reinterpret_cast<char*>(output);
             const bool in = round % 5 == 0 || (round % 5 == 1 && rank != 0);
             const bool none = (round % 5 == 2 && rank == 1) || round % 15 == 14;
-            Offer offer{{nullptr, in ? &inplace : nullptr, in ? nullptr : &apart}, x, in ? nullptr : out};
+            const bool fetched = round % 7 == 3, at_odds = round % 7 == 4;
+            const Way offered[] = {in ? kInPlace : kApart, in ? kFetchedInPlace : kFetchedApart};
+            Offer offer{{}, x, in ? nullptr : out};
+            offer.plans[offered[fetched || (at_odds && rank == 1)]] = in ? &inplace : &apart;
             if (none) offer = {};
             // These know no other way than in place.
             std::vector<int> own(input, input + n);
@@ -519,13 +522,13 @@ void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds, bool reached)
             const Outcome outcome = communicator.run(
                 exchanges ? small : slots, {at, nullptr, nullptr, nullptr, 0, n, round % 2 ? 64u : 0u, type_named("int32"), 0, true, nullptr, &offer});
             CHECK(outcome.fault == Fault::kNone);
-            const bool lends = round % 15 != 14 && !(exchanges && n * sizeof(int) <= kInlined);
-            CHECK(outcome.way == (!lends ? kThroughSlots : round % 5 == 0 ? kInPlace : round % 5 > 2 ? kApart : kThroughSlots));
+            const bool lends = round % 15 != 14 && round % 5 != 1 && round % 5 != 2 && !at_odds && !(exchanges && n * sizeof(int) <= kInlined);
+            CHECK(outcome.way == (lends ? offered[fetched] : kThroughSlots));
             const u64 bytes = n * sizeof(int), most = round % 2 ? 64 : kEager;
             const bool one = exchanges && (bytes <= kInlined || (round % 15 == 14 && bytes <= most));
             const Rounds rounds = one ? Rounds::kOne : outcome.way != kThroughSlots && two_rounds ? Rounds::kTwo : Rounds::kMany;
             CHECK(first != 0 || recorder.calls.events().back().rounds == u32(rounds));
-            const int* result = outcome.way == kApart ? output : reinterpret_cast<int*>(at);
+            const int* result = lends && !in ? output : reinterpret_cast<int*>(at);
             for (u64 i = 0; i < n; ++i)
                 CHECK(result[i] == int(ranks * (i * 7 + u64(round)) + 1000 * (ranks * (ranks - 1) / 2)));
         }

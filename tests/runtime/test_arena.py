@@ -36,9 +36,9 @@ from hocket.errors import (
 )
 from hocket.ir.messages import two_rounds
 from hocket.runtime import arena, segments
-from hocket.runtime.execution import Endpoint
+from hocket.runtime.execution import LENT, Endpoint, Lent
 from hocket.runtime.plan import lower
-from hocket.tuning import NAMED, choose, lending_program, lends
+from hocket.tuning import NAMED, choose, fetches, lending_program, lends
 from tests.property.programs import random_case
 from tests.runtime.cases import PAIRS, Run, check, data
 from tests.runtime.test_known import long_way
@@ -185,7 +185,7 @@ def test_there_is_no_memory_for_an_arena(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @contextmanager
 def ways() -> Iterator[list[int]]:
-    """The ways of the calls that took the long way and moved messages in arrays: 1 in place, 2 apart."""
+    """The ways of the calls that took the long way: 0 through slots, else 1 + that of LENT."""
     found: list[int] = []
     end = Endpoint._end
 
@@ -258,9 +258,12 @@ def every_collective(comm: Communicator, sizes: list[int], file: bool) -> None:
             described = comm._described(name, 4 * n * blocks, root, None)
             alone_in_one = comm._endpoint.outlook(comm._default(choose(described)), n).candidate.one_round
             large = lends(described, alone_in_one, reached=False)
-            way = 2 if forms == "a" or (alone and forms[root % len(forms)] == "a") else 1
+            inplace = not (forms == "a" or (alone and forms[root % len(forms)] == "a"))
             some = forms == "ia" and not alone and p > 1
-            here = 0 if not large or some or (name == "all_to_all" and way == 1) else way
+            if not large or some or (name == "all_to_all" and inplace):
+                here = 0
+            else:
+                here = 1 + LENT.index(Lent(inplace, fetches(described, inplace, reached=False)))
             assert set(found) == ({here} if here else set()), (name, n, forms, found)
         for forms in ("i", "a"):
             with ways() as found:
@@ -301,7 +304,7 @@ def schedules(comm: Communicator, count: int, threads: int) -> None:
                 runs.append(Run(schedule, sizes[(number + 2 * which) % len(sizes)], dtype, op, tile, "lent"))
     for name in NAMED:
         for inplace, fetching, n in itertools.product((True, False), (True, False), (0, 5, 1501, 40_009)):
-            if fetching and name != "all_gather":
+            if fetching and name not in ("all_gather", "reduce"):
                 continue  # the AllReduce is above
             program = lending_program(name, p, p // 2, inplace=inplace, fetching=fetching)
             if program is not None:
@@ -524,7 +527,7 @@ def killed_inside(comm: Communicator, done: Path, message: bool) -> None:
         member, real = comm._endpoint._alive(), lower(schedule, comm.rank)
         plan = member.plan(lower(program.compile(), comm.rank).words, real.digest, real.name)
         kind, op = _native.TYPES.index("float32"), _native.OPERATORS.index("sum")
-        outcome = member.run(plan, x, None, len(x), kind, op, 0, offer=(plan, None, x, None))
+        outcome = member.run(plan, x, None, len(x), kind, op, 0, offer=((plan, None, None, None), x, None))
         assert outcome is not None
         assert (outcome.fault, outcome.way) == (_native.Fault.NONE, 1)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -68,14 +68,19 @@ def all_reduce(ranks: int, instances: int = 1, *, inplace: bool = True) -> Progr
     return p
 
 
-def reduce(ranks: int, root: int = 0, instances: int = 1, *, inplace: bool = True) -> Program:
-    """Rank r gets slice r of all others, adds it up in the order of ranks, and sends the sum to the root."""
-    with Program(Reduce(ranks, ranks, inplace=inplace, root=root), name="direct_reduce", instances=instances) as p:
-        for r, terms in _slices(ranks):
+def reduce(ranks: int, root: int = 0, instances: int = 1, *, inplace: bool = True, whole: bool = False) -> Program:
+    """Rank r gets slice r of all others, adds it up in the order of ranks, and sends the sum to the root.
+
+    ``whole``: the root gets and adds up all slices.
+    """
+    collective = Reduce(ranks, 1 if whole else ranks, inplace=inplace, root=root)
+    with Program(collective, name="direct_reduce", instances=instances) as p:
+        for r, terms in [(root, _whole(ranks, root))] if whole else _slices(ranks):
+            at = 0 if whole else r
             if ranks > 1:
-                _sum(terms, r).copy(root, "out", r)
+                _sum(terms, r).copy(root, "out", at)
             elif not inplace:
-                terms[0].copy(root, "out", r)
+                terms[0].copy(root, "out", at)
     return p
 
 
@@ -149,6 +154,11 @@ def _slices(ranks: int) -> list[tuple[int, list[Ref]]]:
     return [
         (r, [chunk(r, "in", r) if peer == r else chunk(r, "sc", peer) for peer in range(ranks)]) for r in range(ranks)
     ]
+
+
+def _whole(ranks: int, root: int) -> list[Ref]:
+    """The root gets the input of every other in scratch. The terms of the sum, by rank."""
+    return [chunk(r, "in", 0) if r == root else chunk(r, "in", 0).copy(root, "sc", r) for r in range(ranks)]
 
 
 def _sum(terms: list[Ref], rank: int) -> Ref:

@@ -70,12 +70,23 @@ class _Prepared:
     uneven: bool = False
 
 
-Lending = Callable[[bool, bool, bool], Schedule | None]
-"""The schedule, if any, of a call whose ranks access each other's arrays: by whether it would else take one round,
-whether it is in place, and whether arrays are private, so that the system has to copy."""
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """How ranks access each other's arrays: these are in place; every rank ``fetches`` all that it wants."""
 
-_Schedules = tuple[Schedule | None, Schedule | None, Schedule | None]
-"""By the way that a call goes: through slots, in place, apart."""
+    inplace: bool
+    fetches: bool
+
+
+LENT = Lent(True, False), Lent(False, False), Lent(True, True), Lent(False, True)
+"""The ways of native/cpu/communicator.h but that through slots."""
+
+Lending = Callable[[bool, Lent, bool], Schedule | None]
+"""The schedule, if any, of a call whose ranks access each other's arrays: by whether it would else take one round, how
+they do, and whether arrays are private, so that the system has to copy."""
+
+_Schedules = tuple[Schedule | None, Schedule | None, Schedule | None, Schedule | None, Schedule | None]
+"""By the way that a call goes: through slots, or as LENT says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,19 +310,19 @@ class Endpoint:
                     caller(),
                     "comm.empty(shape, dtype) makes such arrays",
                 )
-            return (None, schedule, None), (prepared.plan, None, bound.input, bound.output)
+            return (None, schedule, None, None, None), ((prepared.plan, None, None, None), bound.input, bound.output)
         given = [array for array in (x, bound.result) if array is not None]
-        schedules: list[Schedule | None] = [schedule, None, None]
-        plans: list[_native.Plan | None] = [None, None]
+        schedules: list[Schedule | None] = [None] * len(LENT)
+        plans: list[_native.Plan | None] = [None] * len(LENT)
         buffers: tuple[Array | None, Array | None] | None = None
         reached = not all(map(arena.own().holds, given))
         may = not reached or (self.reaches and op not in _ORDERED)
         if lending is not None and bound.n is not None and given and may:
             instead_of = self._alive().candidate(prepared.plan, bound.n, bound.type, 0)
-            for way, inplace in enumerate((True, False)):
-                if len(given) == 2 and np.may_share_memory(given[0], given[1]) is not inplace:
+            for way, lent in enumerate(LENT):
+                if len(given) == 2 and np.may_share_memory(given[0], given[1]) is not lent.inplace:
                     continue
-                other = lending(instead_of.one_round, inplace, reached)
+                other = lending(instead_of.one_round, lent, reached)
                 if other is None:
                     continue
                 ready = self._prepared.get(id(other)) or self._prepare(other)
@@ -319,9 +330,10 @@ class Endpoint:
                 lies = instead.input, instead.output
                 copied = instead.initial is not None or instead.taken is not None or instead.apart
                 if not copied and (buffers is None or all(map(operator.is_, buffers, lies))):
-                    schedules[1 + way], plans[way], buffers = other, ready.plan, lies
-        found = schedules[0], schedules[1], schedules[2]
-        return found, None if buffers is None else (plans[0], plans[1], *buffers)
+                    schedules[way], plans[way], buffers = other, ready.plan, lies
+        in_place, apart, fetched_in_place, fetched_apart = schedules
+        found = schedule, in_place, apart, fetched_in_place, fetched_apart
+        return found, None if buffers is None else ((plans[0], plans[1], plans[2], plans[3]), *buffers)
 
     def _end(self, outcome: Outcome | None, schedules: _Schedules, bound: Bound, op: str) -> Array | None:
         """What a call returns, or raises."""
@@ -516,7 +528,7 @@ class Endpoint:
             self._raise(outcome)
         raise error
 
-    def _raise(self, outcome: Outcome, schedules: _Schedules = (None, None, None)) -> NoReturn:
+    def _raise(self, outcome: Outcome, schedules: _Schedules = (None,) * 5) -> NoReturn:
         schedule = schedules[outcome.way]
         step: StepName | None = None
         peer: int | None = None
