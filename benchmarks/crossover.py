@@ -23,7 +23,7 @@ from hocket.algorithms import all_pairs, chain, direct, knomial, movement_avoidi
 from hocket.cli.measure import unit
 
 BATCHES = 20
-TILES = {"short tiles": 32 << 10}
+TILES = {"16 KB tiles": 16 << 10, "32 KB tiles": 32 << 10}
 """Tiles of candidates, in bytes; others have what the runtime chooses."""
 
 CANDIDATES: dict[str, dict[str, Callable[[int], Program]]] = {
@@ -38,11 +38,17 @@ CANDIDATES: dict[str, dict[str, Callable[[int], Program]]] = {
     "reduce_scatter": {"direct": direct.reduce_scatter, "ring": ring.reduce_scatter},
     "broadcast": {
         "flat": lambda p: knomial.broadcast(p, max(2, p)),
-        "short tiles": lambda p: knomial.broadcast(p, max(2, p)),
+        "32 KB tiles": lambda p: knomial.broadcast(p, max(2, p)),
         "tree": tree.broadcast,
         "chain": chain.broadcast,
     },
-    "reduce": {"flat": lambda p: knomial.reduce(p, max(2, p)), "tree": tree.reduce, "chain": chain.reduce},
+    "reduce": {
+        "flat": lambda p: knomial.reduce(p, max(2, p)),
+        "16 KB tiles": lambda p: knomial.reduce(p, max(2, p)),
+        "32 KB tiles": lambda p: knomial.reduce(p, max(2, p)),
+        "tree": tree.reduce,
+        "chain": chain.reduce,
+    },
 }
 
 

@@ -73,16 +73,25 @@ def test_a_broadcast_has_short_tiles_where_no_rank_waits_for_a_core() -> None:
     assert [tile(size, True) for size in sizes] == [None] * 4
 
 
+def test_a_reduce_has_short_tiles_on_two_ranks_with_a_core_each() -> None:
+    def tile(size: int, ranks: int = 2, crowded: bool = False) -> int | None:
+        return choose(Call("reduce", ranks, size, crowded=crowded)).line.tile
+
+    sizes = (16 << 10, (16 << 10) + 1, 128 << 10, (128 << 10) + 1, 512 << 10, (512 << 10) + 1)
+    assert [tile(size) for size in sizes] == [None, 16 << 10, 16 << 10, 32 << 10, 32 << 10, None]
+    assert [tile(size, crowded=True) for size in sizes] == [tile(size, ranks=3) for size in sizes] == [None] * 6
+
+
 def slots_of(comm: Communicator) -> dict[int, tuple[int, int]]:
-    """Of a Reduce by its bytes: the slots of its connection, and the bytes that take one in the mean."""
-    said = {size: comm.explain("reduce", size) for size in (20 << 10, 32 << 10, 40 << 10, 1 << 20)}
+    """Of a Broadcast by its bytes: the slots of its connection, and the bytes that take one in the mean."""
+    said = {size: comm.explain("broadcast", size) for size in (20 << 10, 40 << 10, 96 << 10, 256 << 10)}
     return {size: (e.slots, size // e.tiles) for size, e in said.items() if not e.one_round}
 
 
 def test_short_slots_are_more() -> None:
     """As many as take 256 KB in turns, but up to 32, and 4 where they are long."""
     found = hocket.spawn(slots_of, 2)[0]
-    assert found.keys() == {20 << 10, 32 << 10, 40 << 10, 1 << 20}
+    assert found.keys() == {20 << 10, 40 << 10, 96 << 10, 256 << 10}
     for size, (slots, used) in found.items():
         assert slots == next((n for n in (4, 8, 16) if n * used >= 256 << 10), 32), size
     assert {slots for slots, _ in found.values()} == {4, 8, 16, 32}

@@ -221,11 +221,11 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         execution(first, call.input ? call.input + shift : nullptr, call.input ? call.output : call.output + shift)
             .send(cpu, plan.room(0, false));
         sent = cpu.moved;
-        const bool brief = plan.header().eager * first.geometry.tile <= kBrief;
-        seen.brief_comes = size_ == 2 && !inlined && brief && plan.view_.receives;
+        const u64 bytes = plan.header().eager * first.geometry.tile;
+        seen.brief_comes = size_ == 2 && !inlined && bytes <= kBrief && plan.view_.receives;
         // Where results are elsewhere each time, they are in no cache, and to ask for more would only delay them.
         const u64 soon = plan.view_.receives ? std::min(sent.stored, kSoonSent) : sent.stored;
-        if (!brief && plan.result_ == result_of(call)) seen.next_message = {eager(rank_, calls_ + 2), soon};
+        if (bytes > kBrief && plan.result_ == result_of(call)) seen.next_message = {eager(rank_, calls_ + 2, bytes), soon};
     }
     const Places* told = inlined ? nullptr : &lies;
     Outcome entered = call.units ? enter(mine, counted, kNobody, told, &seen) : enter(mine, plan.name_, plan.author_, told, &seen);
@@ -649,11 +649,12 @@ void Communicator::open(const Candidate& candidate) {
 // Sets the ends to where the messages of a call in one round lie, in the senders' own memory.
 void Communicator::open_round(Plan& plan, const Geometry& geometry, u64 call) {
     const bool inlined = plan.header().eager == 1 && geometry.unit <= kInlined;
+    const u64 bytes = plan.header().eager * geometry.tile;
     for (u32 c = 0; c < plan.header().connections; ++c) {
         const ConnectionRecord& record = plan.view_.connections[c];
         const u32 sender = record.sends ? rank_ : record.peer;
-        char* message = inlined ? control_[sender].headers[call % 2].inlined : eager(sender, call) + record.place * geometry.tile;
-        plan.ends_[c] = End::open(message, record.sends != 0, record.peer);
+        char* area = inlined ? control_[sender].headers[call % 2].inlined : eager(sender, call, bytes);
+        plan.ends_[c] = End::open(area + record.place * geometry.tile, record.sends != 0, record.peer);
     }
 }
 
@@ -746,7 +747,7 @@ Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 auth
         [&] {
             const u32 before = next;
             if (look != nullptr && look->brief_comes) {
-                const char* message = eager(1 - rank_, call);
+                const char* message = eager(1 - rank_, call, kBrief);
                 __builtin_prefetch(message);
                 __builtin_prefetch(message + kCacheLine);
             }

@@ -279,7 +279,7 @@ class Communicator {
     void open(const Candidate& candidate);
     void open_in_place(Plan& plan);
     void open_round(Plan& plan, const Geometry& geometry, u64 call);
-    char* eager(u32 rank, u64 call) const { return eager_area(control_, size_, rank, call); }
+    char* eager(u32 rank, u64 call, u64 bytes) const { return eager_area(control_, size_, rank, call, bytes); }
     void add(u32 thread, const Traffic& moved);
     u64 most_of_slot(const PlanHeader& h, u64 slots) const;
     int reserve(const Candidate& candidate);

@@ -41,6 +41,10 @@ struct Key {
 
 bool operator==(const Key& a, const Key& b) { return std::memcmp(&a, &b, sizeof(Key)) == 0; }
 
+// Of an array, all of a short one or the first bytes are asked for before the call is looked up. They may be in no cache,
+// and the rest of a longer one would then wait for them.
+constexpr u64 kShort = 1024, kBegin = 256;
+
 // Where the arrays of a call lie, and how long they are.
 struct Facts {
     char* data[2];
@@ -67,7 +71,8 @@ bool describe(PyObject* const* arguments, const Memory& memory, Key& key, Facts&
         for (int d = 0; d < dimensions; ++d) bytes *= u64(key.shapes[i][d] = PyArray_DIM(array, d));
         if (bytes == 0) return false;
         facts.data[i] = static_cast<char*>(PyArray_DATA(array));
-        __builtin_prefetch(facts.data[i]);
+        const u64 asked = bytes <= kShort ? bytes : kBegin;
+        for (u64 at = 0; at < asked; at += kCacheLine) __builtin_prefetch(facts.data[i] + at);
         facts.bytes[i] = bytes;
         key.lent[i] = memory.place(facts.data[i]) != kNowhere;
     }

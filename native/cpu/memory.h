@@ -106,12 +106,14 @@ struct RankBlock {
 
 // Behind the blocks of all ranks lies what each sends in a call in one round: stored before its header, for good. It has
 // several areas and takes them in turns, as a line that others have just read is slow to store to: so many that those of
-// all ranks take half a megabyte, and two at least (communicator.cpp: `enter`).
+// all ranks take half a megabyte, and two at least (communicator.cpp: `enter`). Few bytes take two: they wait for few
+// lines, which by the third area are no longer close to the sender. So no area is used in two calls in succession.
+constexpr u64 kFewBytes = 4 << 10;
 constexpr u64 eager_areas(u32 ranks) { return std::clamp<u64>(std::bit_floor((512 << 10) / kEager / ranks), 2, 16); }
 constexpr u64 control_bytes(u32 ranks) { return ranks * (sizeof(RankBlock) + eager_areas(ranks) * kEager); }
-inline char* eager_area(RankBlock* control, u32 ranks, u32 rank, u64 call) {
-    const u64 areas = eager_areas(ranks);
-    return reinterpret_cast<char*>(control + ranks) + (rank * areas + call % areas) * kEager;
+inline char* eager_area(RankBlock* control, u32 ranks, u32 rank, u64 call, u64 bytes) {
+    const u64 areas = eager_areas(ranks), used = bytes <= kFewBytes ? 2 : areas;
+    return reinterpret_cast<char*>(control + ranks) + (rank * areas + call % used) * kEager;
 }
 
 struct Window {
