@@ -136,7 +136,7 @@ enum class Rounds : u32 { kMany = 0, kOne = 1, kTwo = 2 };
 template <class H> class Execution {
   public:
     // The arrays have one entry for each thread block and each connection; a Room has two for each operand of the step
-    // that has most. They belong to the caller and outlive the execution. Ends are ready to use.
+    // that has most. All but the buffers belongs to the caller and outlives the execution. Ends are ready to use.
     // `theirs`: for each rank in whose buffers messages of this rank lie.
     Execution(const PlanView& plan, const Geometry& geometry, const Buffer (&buffers)[3], const Theirs* theirs,
               Cursor* cursors, End* ends, Rounds rounds = Rounds::kMany)
@@ -289,6 +289,7 @@ template <class H> class Execution {
         char** const pointers = room.pointers;
         const OperandRecord* operands = plan_.operands + step.first_operand;
         const u32 used = part == kMessage ? step.sources + 1 : step.sources + step.destinations;
+        if (part == kLocal && step.destinations == 1 && sends(step)) return;  // all that it does, it has done
         bool pushed = false, reached = false;
         for (u32 j = 0; j < step.count; ++j) {
             u64 bytes = geometry_.tile;
@@ -335,8 +336,8 @@ template <class H> class Execution {
         hardware.publish_semaphore(&cursor.finished, cursor.finished + 1);  // pairs with H::observe_semaphore in `waits_met`
     }
 
-    PlanView plan_;
-    Geometry geometry_;
+    const PlanView& plan_;
+    const Geometry& geometry_;
     Buffer buffers_[3];
     const Theirs* theirs_;
     Cursor* cursors_;

@@ -183,7 +183,7 @@ class Flight {
         ++member_.flights;
         job_.body = [this, call = std::move(call)] {
             {
-                const std::lock_guard<std::mutex> held(member_.busy);
+                const std::lock_guard<Busy> held(member_.busy);
                 outcome_ = call();
             }
             --member_.flights;
@@ -209,7 +209,7 @@ template <class Body> std::optional<Outcome> alone(Member& member, Body body) {
     Outcome outcome;
     {
         nb::gil_scoped_release released;
-        std::unique_lock<std::mutex> lock(member.busy, std::try_to_lock);
+        std::unique_lock<Busy> lock(member.busy, std::try_to_lock);
         outcome = lock.owns_lock() ? body() : Outcome{Fault::kBusy, 0, {}};
     }
     if (PyErr_Occurred()) throw nb::python_error();

@@ -156,9 +156,9 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         mine.flags |= kCounted | (call.units->digest ? 0u : kPairwise);
         counted = plan.name_ + "\n" + call.units->text;
     }
-    const Offer offer = call.offer ? *call.offer : Offer{};
     Candidate candidates[kWays] = {{{}, plan.lends() ? nullptr : &plan, call.input, call.output}};
-    for (const Way way : kLent) candidates[way] = {{}, offer.plans[way], offer.input, offer.output};
+    if (call.offer != nullptr)
+        for (const Way way : kLent) candidates[way] = {{}, call.offer->plans[way], call.offer->input, call.offer->output};
     Candidate& first = candidates[kThroughSlots];
     bool inlined = false;  // where a message would be, there is no room to offer anything
     u64 n = call.n;
@@ -196,7 +196,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
             return outcome;
         }
     }
-    Places lies = places(candidates);
+    Places lies = inlined ? Places{} : places(candidates);
     const bool reached = lies.reached != 0;
     bool contested = false, looks = false;
     u64 begun = 0;
@@ -269,9 +269,11 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     if (threads > 1) threads = team_.grow(threads);
     const std::optional<u64> since = way != kThroughSlots ? reaches_since(*chosen.plan) : std::nullopt;
     const bool reaching = since.has_value();
-    Past past = Past::kNothing;
-    if (touched(chosen, chosen.input, chosen.output) > settings_.cache_bytes) past = Past::kAll;
-    else if (!reaching && seen.far) past = habits(way).past(seen.most());
+    Past past = Past::kNothing;  // as in one round, which is brief
+    if (!chosen.in_one_round()) {
+        if (touched(chosen, chosen.input, chosen.output) > settings_.cache_bytes) past = Past::kAll;
+        else if (!reaching && seen.far) past = habits(way).past(seen.most());
+    }
     plan.result_ = result_of(call);
     plan.stored_past_ = !reaching && has_past(*chosen.plan, past) ? plan.result_ : nullptr;
     if constexpr (watched) {
@@ -317,7 +319,8 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
             });
         layer.drain();
         add(thread, layer.moved);
-        return found.fault == Fault::kNone && reaching && beyond->error() != 0 ? unreached(*beyond) : std::move(found);
+        if (found.fault == Fault::kNone && reaching && beyond->error() != 0) found = unreached(*beyond);
+        return found;
     };
     const auto work_together = [&] {
         team_.together([&](u32 thread) {
@@ -378,17 +381,18 @@ bool Communicator::has_past(const Plan& plan, Past past) {
     return (past == Past::kAll && plan.view_.has_last) || (past == Past::kSums && plan.view_.has_last_sum);
 }
 
-// Settles a candidate and sees to memory. Returns 0 or an errno.
+// Settles a candidate and sees to memory, of which nothing that a plan has had is given back. Returns 0 or an errno.
 int Communicator::prepare(Candidate& candidate, u32 op, u64 n, u32 type, u64 tile, bool in_one_round) {
     candidate.kernel = candidate.plan->combines() ? kernels().reduce[type][op] : kernels().move;
     Plan::Latest& latest = candidate.plan->latest_;
     if (latest.n == n && latest.type == type && latest.tile == tile && latest.in_one_round == in_one_round) {
         static_cast<Settled&>(candidate) = latest.settled;
-    } else {
-        settle(candidate, n, type, tile, in_one_round);
-        latest = {n, tile, type, in_one_round, static_cast<const Settled&>(candidate)};
+        return 0;
     }
-    return reserve(candidate);
+    settle(candidate, n, type, tile, in_one_round);
+    if (const int failed = reserve(candidate)) return failed;
+    latest = {n, tile, type, in_one_round, static_cast<const Settled&>(candidate)};
+    return 0;
 }
 
 void Communicator::settle(Candidate& candidate, u64 n, u32 type, u64 tile, bool in_one_round) const {
@@ -703,9 +707,9 @@ int Communicator::reserve(const Candidate& candidate) {
     u64 scratch = 0;  // a chunk is a multiple of kAlign
     if (__builtin_mul_overflow(u64(plan.header().scratch), geometry.chunk, &scratch)) return ENOMEM;
     if (scratch > scratch_bytes_) {
-        scratch_bytes_ = 0;
-        scratch_.reset(static_cast<char*>(std::aligned_alloc(kAlign, scratch)));
-        if (scratch_ == nullptr) return ENOMEM;
+        auto* more = static_cast<char*>(std::aligned_alloc(kAlign, scratch));
+        if (more == nullptr) return ENOMEM;
+        scratch_.reset(more);
         scratch_bytes_ = scratch;
     }
     return 0;
@@ -762,9 +766,19 @@ Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 auth
             }
             return Cpu::observe_header(&control_[*peer].headers[call % 2].call) != call;
         });
-    if (entered.fault != Fault::kNone) return entered;
-    Outcome agreed = agree();
-    return agreed.fault == Fault::kPeer ? given_up(std::move(agreed)) : std::move(agreed);
+    if (entered.fault == Fault::kNone && !alike()) {
+        entered = agree();
+        if (entered.fault == Fault::kPeer) entered = given_up(std::move(entered));
+    }
+    return entered;
+}
+
+// Whether all have said the same, and nobody has failed: most calls need to know no more.
+bool Communicator::alike() const {
+    const CallHeader& mine = said(rank_);
+    bool alike = !(mine.terms.flags & (kRefused | kSizeUnknown | kPairwise));
+    for (u32 r = 0; r < size_ && alike; ++r) alike = said(r).signature == mine.signature && (r == rank_ || !failed(r));
+    return alike;
 }
 
 // All ranks read the same lines, so all come to the same conclusion, but for a rank that fails meanwhile. One that
@@ -773,10 +787,6 @@ Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 auth
 Outcome Communicator::agree() const {
     for (u32 r = 0; r < size_; ++r)
         if (r != rank_ && failed(r)) return {Fault::kPeer, u32(control_[r].culprit), control_[r].text};
-    const CallHeader& mine = said(rank_);
-    bool alike = !(mine.terms.flags & (kRefused | kSizeUnknown | kPairwise));
-    for (u32 r = 0; r < size_ && alike; ++r) alike = said(r).signature == mine.signature;
-    if (alike) return {};
     for (u32 r = 0; r < size_; ++r)
         if (said(r).terms.flags & kRefused) return {Fault::kRefused, r, said(r).text};
     u32 sized = 0;
@@ -805,7 +815,7 @@ Outcome Communicator::agree() const {
 
 // Steps until done: spins, then yields, then sleeps; looks for faults after each sleep and now and then.
 // `waits_for(peer, outcome)` says whether this rank waits for that rank (null: for any) and notes where.
-template <class Step, class Blame> Outcome Communicator::drive(Step step, Blame waits_for) {
+template <class Step, class Blame> Outcome Communicator::drive(const Step& step, const Blame& waits_for) {
     Bell& bell = control_[rank_].bell;
     const Patience patience = settings_.patience;
     double since = 0;  // when this rank was first found waiting; 0: it is not

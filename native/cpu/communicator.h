@@ -269,8 +269,9 @@ class Communicator {
     Outcome await_partners(const Plan& plan, const Execution<Cpu>& running);
     Outcome withdrawn(Outcome outcome, const Places& lies);
     Outcome no_memory(const char* what, int error);
+    bool alike() const;
     Outcome agree() const;
-    template <class Step, class Blame> Outcome drive(Step step, Blame waits_for);
+    template <class Step, class Blame> Outcome drive(const Step& step, const Blame& waits_for);
     Outcome inspect(std::vector<u32>& gone);
     Outcome given_up(Outcome outcome);
     Outcome is_dead() const;

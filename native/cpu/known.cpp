@@ -25,19 +25,21 @@ constexpr u32 kEntries = 64, kDimensions = 4;
 constexpr u64 kBrief = 32 << 10;  // bytes of the larger array up to which a call is brief
 
 // The arguments of a call: two arrays, and options, which count as equal only where they are the same object.
-constexpr u32 kX = 1, kOut = 2, kArguments = 8;
+constexpr u32 kX = 1, kOut = 2, kArguments = 8, kOptions = kArguments - 2;
 
 constexpr long long kSeparate = 1ll << 62;  // of two arrays
 
 // All that tells one call from another. Without padding: compared as bytes.
 struct Key {
-    PyObject* options[kArguments];  // null in the place of an array
-    PyArray_Descr* types[2];        // null for no array
-    long long dimensions[2];
+    PyObject* options[kOptions];
+    PyArray_Descr* types[2];  // null for no array
     long long shapes[2][kDimensions];
-    long long between;              // bytes from x to out, where they overlap
-    long long lent[2];              // whether they lie in the arena
+    long long between;        // bytes from x to out, where they overlap
+    char dimensions[2];
+    char lent[2];             // whether they lie in the arena
+    char none[4];
 };
+static_assert(sizeof(Key) % 16 == 0);  // for the hash
 
 bool operator==(const Key& a, const Key& b) { return std::memcmp(&a, &b, sizeof(Key)) == 0; }
 
@@ -54,8 +56,8 @@ struct Facts {
 // False for arguments that only the long way understands.
 bool describe(PyObject* const* arguments, const Memory& memory, Key& key, Facts& facts) {
     std::memset(&key, 0, sizeof key);
-    for (u32 a = 0; a < kArguments; ++a)
-        if (a != kX && a != kOut) key.options[a] = arguments[a];
+    key.options[0] = arguments[0];
+    std::copy_n(arguments + kOut + 1, kOptions - 1, key.options + 1);
     for (u32 i = 0; i < 2; ++i) {
         PyObject* given = arguments[kX + i];
         facts.data[i] = nullptr;
@@ -66,7 +68,7 @@ bool describe(PyObject* const* arguments, const Memory& memory, Key& key, Facts&
         const int dimensions = PyArray_NDIM(array);
         if (!PyArray_CHKFLAGS(array, NPY_ARRAY_CARRAY) || dimensions > int(kDimensions)) return false;
         key.types[i] = PyArray_DESCR(array);
-        key.dimensions[i] = dimensions;
+        key.dimensions[i] = char(dimensions);
         u64 bytes = u64(PyArray_ITEMSIZE(array));
         for (int d = 0; d < dimensions; ++d) bytes *= u64(key.shapes[i][d] = PyArray_DIM(array, d));
         if (bytes == 0) return false;
@@ -191,12 +193,15 @@ class Known {
 
   private:
     static u64 place_of(const Key& key) {
-        std::array<u64, sizeof(Key) / sizeof(u64) + 1> words{};
-        std::memcpy(words.data(), &key, sizeof key);
+        const auto word = [&](u64 at) {
+            u64 found;
+            std::memcpy(&found, reinterpret_cast<const char*>(&key) + at, sizeof found);
+            return found;
+        };
         u64 hash = 0;
-        for (u64 i = 0; i + 1 < words.size(); i += 2)
-            hash = std::rotl(hash, 7) + (words[i] ^ 0x9e3779b97f4a7c15) * (words[i + 1] ^ 0xc2b2ae3d27d4eb4f);
-        return hash >> 58;
+        for (u64 at = 0; at < sizeof key; at += 16)
+            hash = std::rotl(hash, 7) + (word(at) ^ 0x9e3779b97f4a7c15) * (word(at + 8) ^ 0xc2b2ae3d27d4eb4f);
+        return ((hash ^ hash >> 32) * 0x9e3779b97f4a7c15) >> 58;  // else lengths in succession miss some places
     }
 
     // Null without an error where the call must wait for another one, which is not for here.
@@ -232,7 +237,7 @@ class Known {
         const Divide divide = entry.average && result != kNone ? kernels().divide[entry.type] : nullptr;
         Outcome outcome = [&] {
             Gil gil(std::max({bytes[kFirst], bytes[kSecond], bytes[kFresh]}) <= kBrief);
-            const std::unique_lock<std::mutex> lock(communicator_->busy, std::try_to_lock);
+            const std::unique_lock<Busy> lock(communicator_->busy, std::try_to_lock);
             if (!lock.owns_lock() || communicator_->flights != 0) return Outcome{Fault::kBusy};
             Outcome outcome = communicator_->communicator->run(*nb::inst_ptr<Plan>(plan), call);
             if (taken && outcome.fault == Fault::kNone && outcome.way == kThroughSlots)

@@ -45,8 +45,24 @@ class Gil {
         others_ = PyEval_SaveThread();
     }
 
-    static inline thread_local Gil* kept_ = nullptr;
+    [[gnu::tls_model("initial-exec")]] static inline thread_local Gil* kept_ = nullptr;
     PyThreadState* others_ = nullptr;
+};
+
+// Taken by whoever is in a call. As a mutex of the standard library, which costs a short call some per cent.
+class Busy {
+  public:
+    bool try_lock() { return !taken_.test_and_set(std::memory_order_acquire); }
+    void lock() {
+        while (!try_lock()) taken_.wait(true, std::memory_order_relaxed);
+    }
+    void unlock() {
+        taken_.clear(std::memory_order_release);
+        taken_.notify_one();
+    }
+
+  private:
+    std::atomic_flag taken_;
 };
 
 // The arrays of a call, which it holds for ever unless the call has told no other rank where they lie, or nobody can still
@@ -100,7 +116,7 @@ struct Member {
     SharedMemory memory;
     const std::vector<int> lifelines;
     std::unique_ptr<Communicator> communicator;
-    std::mutex busy;
+    Busy busy;
     std::atomic<u32> flights{0};  // calls in the background that have not ended
     std::unique_ptr<Queue> queue = std::make_unique<Queue>();
 };
