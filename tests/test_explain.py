@@ -271,7 +271,7 @@ def test_on_the_command_line() -> None:
 @pytest.mark.parametrize(
     ("name", "ranks", "least"),
     [
-        ("all_reduce", 2, 8 << 10),
+        ("all_reduce", 2, 4 << 10),
         ("all_gather", 2, 8191),
         ("all_gather", 8, 32761),
         ("broadcast", 3, 4 << 10),

@@ -246,9 +246,7 @@ stores it in its place on every rank. Measured on two cores of a Granite Rapids,
 _FETCHED_REACHED_BELOW = {"all_reduce": 64 << 10, "all_gather": 256 << 10, "reduce": 96 << 10}
 """The same of private arrays, where each access is a call of the system: whoever fetches makes one, not three."""
 
-_LENT_FROM = {"all_reduce": 8 << 10} | dict.fromkeys(
-    ("all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"), 4 << 10
-)
+_LENT_FROM = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"), 4 << 10)
 """Bytes that a rank sends, from which on it pays not to send them even in one round. Measured on two ranks."""
 
 _REACHED_FROM = 16 << 10
