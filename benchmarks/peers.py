@@ -371,6 +371,8 @@ def plot(tables: dict[str, list[Row]], path: Path, ranks: int) -> None:
             here = [row for row in found if row.regime == regime]
             for contender in CONTENDERS:
                 known = [row for row in here if contender.name in row.cells]
+                if not known:
+                    continue
                 at, medians = [row.bytes for row in known], [row.median(contender.name) for row in known]
                 tails = [row.p95(contender.name) for row in known]
                 area.plot(at, medians, marker="o", markersize=3, color=contender.colour, label=contender.name)
