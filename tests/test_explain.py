@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import hocket
 from hocket import Communicator
+from hocket.algorithms import direct
 from hocket.cli import app
 from hocket.errors import InvalidArgument
 from hocket.explain import Explanation
@@ -88,6 +89,12 @@ def slots_of(comm: Communicator) -> dict[int, tuple[int, int]]:
     return {size: (e.slots, size // e.tiles) for size, e in said.items() if not e.one_round}
 
 
+def slots_of_long_tiles(comm: Communicator) -> list[int]:
+    """Of 1 KB, by the tile that the caller asks for."""
+    schedule = direct.all_to_all(2).compile()
+    return [comm._endpoint.outlook(schedule, 256, tile).candidate.slots for tile in (64, 32 << 10, 64 << 20)]
+
+
 def test_short_slots_are_more() -> None:
     """As many as take 256 KB in turns, but up to 32, and 4 where they are long."""
     found = hocket.spawn(slots_of, 2)[0]
@@ -95,6 +102,11 @@ def test_short_slots_are_more() -> None:
     for size, (slots, used) in found.items():
         assert slots == next((n for n in (4, 8, 16) if n * used >= 256 << 10), 32), size
     assert {slots for slots, _ in found.values()} == {4, 8, 16, 32}
+
+
+def test_long_slots_are_not_more_where_little_of_them_is_used() -> None:
+    """All of a slot is reserved."""
+    assert hocket.spawn(slots_of_long_tiles, 2)[0] == [32, 8, 4]
 
 
 def broadcast_both(comm: Communicator) -> bool:

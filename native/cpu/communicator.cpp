@@ -381,7 +381,8 @@ bool Communicator::has_past(const Plan& plan, Past past) {
     return (past == Past::kAll && plan.view_.has_last) || (past == Past::kSums && plan.view_.has_last_sum);
 }
 
-// Settles a candidate and sees to memory, of which nothing that a plan has had is given back. Returns 0 or an errno.
+// Settles a candidate and sees to memory. Returns 0 or an errno. What has been reserved stays, also where more cannot be
+// had, so there is nothing to see to for a plan that is settled as it was.
 int Communicator::prepare(Candidate& candidate, u32 op, u64 n, u32 type, u64 tile, bool in_one_round) {
     candidate.kernel = candidate.plan->combines() ? kernels().reduce[type][op] : kernels().move;
     Plan::Latest& latest = candidate.plan->latest_;
@@ -405,8 +406,10 @@ void Communicator::settle(Candidate& candidate, u64 n, u32 type, u64 tile, bool 
     candidate.rounds = one ? Rounds::kOne : h.two_rounds != 0 ? Rounds::kTwo : Rounds::kMany;
     if (one) return;
     geometry = cut(n, type_bytes(type), h.chunks, widest, most_of_slot(h, candidate.slots), tile, h.work, h.depth);
-    const u64 used = h.fan * geometry.chunk / geometry.tiles;  // of a slot, in the mean
-    while (candidate.slots < kMostSlots && candidate.slots * used < settings_.least_bytes) candidate.slots *= 2;
+    const u64 used = h.fan * geometry.chunk / geometry.tiles, taken = h.fan * geometry.tile;  // of slots, in the mean
+    const u64 least = settings_.least_bytes;
+    u64& slots = candidate.slots;
+    while (slots < kMostSlots && slots * used < least && slots * taken < 2 * least) slots *= 2;
 }
 
 // What this rank has to say of its buffers: those of all ways are the same.

@@ -45,6 +45,7 @@ class Gil {
         others_ = PyEval_SaveThread();
     }
 
+    // No call to find it: the C libraries of NumPy's platforms have room for it in a module that is loaded late.
     [[gnu::tls_model("initial-exec")]] static inline thread_local Gil* kept_ = nullptr;
     PyThreadState* others_ = nullptr;
 };
