@@ -157,7 +157,7 @@ struct Settings {
     u64 slot_bytes = 256 << 10;      // at most, where the tile is chosen here: hides the cost of a step, stays in cache
     u64 lent_bytes = 1 << 20;        // the tile at most, where no message takes a slot
     u64 rank_bytes = 2 << 20;        // of all slots of a rank, where that leaves a slot no less than 64 KB
-    u64 least_bytes = 256 << 10;     // the same, up to which short slots are more: what others just read is slow to store to
+    u64 least_bytes = 256 << 10;     // the same, up to which short slots are more: what others have read is slow to store to
     u32 threads = 1;                 // that share the thread blocks of a call
     u64 team_bytes = 1 << 20;        // of its larger buffer, from which on they do: less is not worth waking them
     u64 cache_bytes = ~u64(0);       // of all ranks together: a call that touches more stores results past the caches

@@ -106,9 +106,9 @@ struct RankBlock {
 
 // Behind the blocks of all ranks lies what each sends in a call in one round: stored before its header, for good. It has
 // several areas and takes them in turns, as a line that others have just read is slow to store to: so many that those of
-// all ranks take at most half a megabyte, but two at least. Few bytes take two: they wait for few lines, which by the third area
-// are no longer close to the sender. Either number is even: so a call never takes the area of the one before, which is
-// what others may still read (communicator.cpp: `enter`), also where short messages and long ones alternate.
+// all ranks take at most half a megabyte, but two at least. Few bytes take two: they wait for few lines, which by the
+// third area are no longer close to the sender. Either number is even: so a call never takes the area of the one before,
+// which others may still read (communicator.cpp: `enter`), also where short messages and long ones alternate.
 constexpr u64 kFewBytes = 4 << 10;
 constexpr u64 eager_areas(u32 ranks) { return std::clamp<u64>(std::bit_floor((512 << 10) / kEager / ranks), 2, 16); }
 constexpr u64 control_bytes(u32 ranks) { return ranks * (sizeof(RankBlock) + eager_areas(ranks) * kEager); }
