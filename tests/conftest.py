@@ -1,17 +1,37 @@
-"""Golden files: ``golden(path, text)`` compares, ``pytest --update-golden`` rewrites."""
+"""Golden files: ``golden(path, text)`` compares, ``pytest --update-golden`` rewrites. Signals and limits of time."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tests import limits
 
 Golden = Callable[[Path, str], None]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite golden files with what comes out now")
+
+
+def pytest_configure() -> None:
+    """What a job runner or nohup has ignored, the tests send; processes that they start inherit it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def patient_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks get longer to say what they saw once another has failed, where the machine is busy."""
+    if find_spec("hocket._native") is not None:
+        monkeypatch.setattr("hocket.runtime.launch.GRACE", limits.scaled(2.0))
 
 
 @pytest.fixture

@@ -43,6 +43,10 @@ def expected(schedule: Schedule, arrays: Sequence[Array], n: int) -> list[list[A
             return [[blocks[root][r]] for r in ranks]
         case "alltoall":
             return [[b[r] for b in blocks] for r in ranks]
+        case "scan":
+            return [[sum(b[0] for b in blocks[: r + 1])] for r in ranks]
+        case "exscan":
+            return [[sum(b[0] for b in blocks[:r])] if r else [] for r in ranks]
         case "alltonext":
             return [[blocks[r - 1][0] if r else None] for r in ranks]
         case "custom":

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import threading
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,93 @@ def test_orders() -> None:
     assert hocket.spawn(crossed, 2) == [[2, 4, 3 * 2**5 * 2]] * 2
 
 
+def averages(comm: Communicator) -> None:
+    """What is left to do with a result belongs to the call: it is done once, whoever waits, and if nobody does."""
+    for _ in range(3):
+        shared, big = comm.empty(BIG), np.empty(BIG)
+        for x in (np.empty(4), big, shared):
+            x[:] = comm.rank
+            comm.all_reduce(x, op="avg", async_=True)
+            comm.barrier()
+            assert (x == (comm.size - 1) / 2).all()
+        part = np.empty(3)
+        comm.reduce_scatter(np.arange(3.0 * comm.size), part, op="avg", async_=True)
+        comm.barrier()
+        assert part.tolist() == [3 * comm.rank, 3 * comm.rank + 1, 3 * comm.rank + 2]
+
+
+def test_a_call_is_finished_without_its_handle() -> None:
+    hocket.spawn(averages, 2)
+
+
+def waited_for(comm: Communicator) -> None:
+    """Several threads wait for one call, and for one that fails."""
+    other, x = comm.dup(), np.full(BIG, comm.rank)
+    handle = comm.all_reduce(x * 1.0, op="avg", async_=True)
+    failing = other.all_reduce(np.ones(comm.rank + 1), async_=True)
+    found: list[np.ndarray] = []
+    errors: list[Exception] = []
+    together = threading.Barrier(8)
+
+    def wait() -> None:
+        together.wait()
+        found.append(handle.wait())
+        try:
+            failing.wait()
+        except CallMismatch as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=wait) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == len(set(map(id, errors))) == 8
+    assert all(one is found[0] for one in found)
+    assert (found[0] == (comm.size - 1) / 2).all()
+
+
+def test_several_threads_wait_for_one_call() -> None:
+    hocket.spawn(waited_for, 2)
+
+
+def dropping(comm: Communicator) -> list[int]:
+    """Rank 0 drops a communicator whose call rank 1 enters only afterwards."""
+    found = []
+    for kept in (True, False):
+        other, x = comm.dup(), np.full(BIG, comm.rank + 1)
+        if comm.rank == 0:
+            handle = other.all_reduce(x, async_=True)
+            dropped = weakref.ref(other._endpoint)
+            if not kept:
+                del handle
+            del other
+            gc.collect()  # returns
+            comm.barrier()  # only now does rank 1 enter the call
+            comm.barrier()  # and it has returned from it
+            if kept:
+                handle.wait()
+                del handle
+            else:
+                while x[-1] != 3:
+                    os.sched_yield()
+            comm.dup()  # whoever makes calls lets go of what has ended
+            gc.collect()
+            assert dropped() is None
+            assert x[0] == 3
+        else:
+            comm.barrier()
+            other.all_reduce(x)
+            comm.barrier()
+            comm.dup()
+        found.append(int(x[-1]))
+    return found
+
+
+def test_a_communicator_that_is_dropped_with_a_call_in_flight() -> None:
+    assert hocket.spawn(dropping, 2) == [[3, 3]] * 2
+
+
 def disagreeing(comm: Communicator) -> list[str]:
     """Rank 1 errs in one way, then in another; what comes after is right."""
     x, found = np.ones(4), []
@@ -167,6 +255,7 @@ def test_closing_with_a_call_in_flight() -> None:
 
 
 def test_closing_gives_back_what_the_background_took() -> None:
+    hocket.init().close()  # opens what the process keeps
     before = len(list(Path("/proc/self/fd").iterdir()))
     with hocket.init() as comm:
         comm.all_reduce(np.ones(3), async_=True).wait()

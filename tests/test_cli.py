@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,14 @@ from typer.testing import CliRunner, Result
 
 import hocket
 from hocket.algorithms import all_pairs, hierarchical, ring
+from hocket.algorithms.catalogue import CATALOGUE
 from hocket.cli import app
 from hocket.cli.compiled import Facts
 from hocket.cli.measure import Job, bus_factor, count_wrong, show_seconds, show_size
-from hocket.cli.target import UsageError, parse_size
+from hocket.cli.target import UsageError, one_case, parse_size, show_value
 from hocket.compiler.pipeline import PASSES
-from hocket.formats.picture import draw
+from hocket.errors import InvalidArgument, OutOfRange, WrongType
+from hocket.formats.picture import draw, svg
 from hocket.ir.text import parse_instr_dag, parse_schedule, print_stage
 from hocket.semantics import reference
 
@@ -128,6 +132,7 @@ def test_check_says_what_is_proven_and_its_bounds() -> None:
     said = good("check", "programs.py:ring", "ranks=4")
     assert said.startswith("proven for 4 ranks, 2 or more slots: allreduce(ranks=4, chunks=4, inplace)\n")
     assert "4 thread blocks, 1 channel, 28 steps" in said
+    assert "\n6 rounds; volume 1.5 and reductions 0.75 buffers on the busiest rank\n" in said
 
 
 def test_check_of_a_wrong_program_prints_the_counterexample() -> None:
@@ -140,7 +145,7 @@ def test_check_of_a_wrong_program_prints_the_counterexample() -> None:
 
 def test_check_of_a_mistake_shows_the_users_lines() -> None:
     result = run("check", "programs.py:stale")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "error[stale-chunk]" in result.stdout
     assert "a.copy(1, " in result.stdout
 
@@ -151,6 +156,8 @@ def test_check_of_a_range_prints_a_table() -> None:
     assert [line.split()[:2] for line in lines[1:13]] == [[str(r), str(c)] for r in range(2, 8) for c in (1, 2)]
     assert all("proven" in line for line in lines[1:13])
     assert "12 of 12 proven" in lines[-1]
+    at = lines[0].index("rounds")
+    assert [line[at : at + 6].strip() for line in lines[1:13]] == [str(2 * (r - 1)) for r in range(2, 8) for _ in "cc"]
 
 
 def test_check_of_a_range_with_a_wrong_case() -> None:
@@ -162,26 +169,37 @@ def test_check_of_a_range_with_a_wrong_case() -> None:
 
 def test_check_json() -> None:
     found = as_json("check", RING, "ranks=2..3")
-    assert found["target"] == RING
-    assert found["proven"] is True
-    case = found["cases"][1]
-    assert case.pop("seconds") > 0
-    assert case == {
+    assert (found["version"], found["verdict"], found["error"]) == (1, "proven", None)
+    result = found["results"][1]
+    assert result.pop("seconds") > 0
+    assert result == {
+        "target": RING,
+        "file": None,
         "parameters": {"ranks": 3},
         "verdict": "proven",
-        "collective": "allreduce(ranks=3, chunks=3, inplace)",
-        "ranks": 3,
-        "protocol": "auto",
-        "thread_blocks": 3,
-        "channels": 1,
-        "steps": 15,
-        "slots": 2,
-        "traffic": 14.0,
-        "sums": "across-ranks",
+        "facts": {
+            "collective": "allreduce(ranks=3, chunks=3, inplace)",
+            "ranks": 3,
+            "protocol": "auto",
+            "thread_blocks": 3,
+            "channels": 1,
+            "steps": 15,
+            "slots": 2,
+            "rounds": 4,
+            "volume": pytest.approx(4 / 3),
+            "reductions": pytest.approx(2 / 3),
+            "unit": "buffer",
+            "traffic": 14.0,
+            "sums": "across-ranks",
+        },
+        "refusals": None,
+        "remarks": {},
+        "warnings": [],
+        "error": None,
     }
     wrong = as_json("check", "programs.py:short", "ranks=4", exit_code=1)
-    assert wrong["proven"] is False
-    assert wrong["cases"][0]["error"]["code"] == "postcondition"
+    assert wrong["verdict"] == wrong["results"][0]["verdict"] == "refuted"
+    assert wrong["results"][0]["error"]["code"] == "postcondition"
 
 
 def test_check_takes_the_text_of_a_schedule(workplace: Path) -> None:
@@ -196,13 +214,15 @@ def test_check_takes_the_text_of_a_schedule(workplace: Path) -> None:
 
 
 def test_check_takes_options_of_the_compiler() -> None:
-    one = as_json("check", RING, "ranks=4", "--slots", "1")["cases"][0]
+    one = as_json("check", RING, "ranks=4", "--slots", "1")["results"][0]["facts"]
     assert one["slots"] == 1
-    two = as_json("check", RING, "ranks=4", "--instances", "2", "--protocol", "simple")["cases"][0]
+    two = as_json("check", RING, "ranks=4", "--instances", "2", "--protocol", "simple")["results"][0]["facts"]
     assert two["collective"] == "allreduce(ranks=4, chunks=8, inplace)"
     assert two["protocol"] == "simple"
     pairs = "hocket.algorithms.all_pairs:all_reduce"
-    slots, peer = (as_json("check", pairs, "ranks=4", "--storage", name)["cases"][0] for name in ("fifo", "peer"))
+    slots, peer = (
+        as_json("check", pairs, "ranks=4", "--storage", name)["results"][0]["facts"] for name in ("fifo", "peer")
+    )
     assert (slots["traffic"], peer["traffic"]) == (18, 8)
     assert (
         "edge 0: 1 -> 0 x1  channel 0  at 1.in[0]"
@@ -291,7 +311,8 @@ def test_picture_of_a_schedule(workplace: Path) -> None:
     good("show", "hocket.algorithms.hierarchical:all_reduce", "nodes=2", "gpus=2", "-o", "h.svg")
     texts = svg_texts(workplace / "h.svg")
     assert "hierarchical_all_reduce" in texts
-    assert texts.count("rrcs") == 4 + 1  # one on each rank, one in the legend
+    assert texts.count("rrcs") == 4  # one on each rank
+    assert "rrcs: receive, reduce, store, send on" in texts
     assert {"rank 0", "rank 3", "transfer", "wait", "in[0:+2]"} <= set(texts)
 
 
@@ -312,12 +333,82 @@ def test_picture_as_png_has_a_sensible_size(workplace: Path) -> None:
 
 
 def test_a_picture_says_what_it_leaves_out(workplace: Path) -> None:
-    draw(all_pairs.all_reduce(16).compile(), workplace / "large.svg")
+    all_pairs.all_reduce(16).compile().draw(workplace / "large.svg", ranks=range(16))
     (said,) = [text for text in svg_texts(workplace / "large.svg") if text.startswith("Left out")]
     assert "ranks 3 to 15 (93 of 496 thread blocks are drawn)" in said
     draw(ring.all_reduce(12).chunk_dag, workplace / "dag.svg")
     (said,) = [text for text in svg_texts(workplace / "dag.svg") if text.startswith("Left out")]
     assert "nodes that do not carry chunk 0 of an input" in said
+
+
+def test_ranks_that_do_the_same_are_drawn_once_where_all_have_no_room(workplace: Path) -> None:
+    good("show", "ring:all_reduce", "ranks=64", "-o", "ring.svg")
+    texts = svg_texts(workplace / "ring.svg")
+    assert "rank 0 \u00d764" in texts
+    assert not {"rank 1", "rank 63"} & set(texts)
+    assert {"send in[63]", "rrcs in[0]", "recv in[1]"} <= set(texts)  # every step has its label
+    assert any(text.startswith("Drawn once: ") and text.endswith("1 to 63 as rank 0.") for text in texts)
+    assert not any("Left out" in text for text in texts)
+    good("show", "ring:all_reduce", "ranks=8", "-o", "small.svg")
+    assert {f"rank {rank}" for rank in range(8)} <= set(svg_texts(workplace / "small.svg"))
+
+
+def test_ranks_that_differ_are_not_folded(workplace: Path) -> None:
+    """Not where times differ, nor where a rank does something else."""
+    good("show", "chain:broadcast", "ranks=100", "-o", "chain.svg")
+    assert {f"rank {rank}" for rank in range(100)} <= set(svg_texts(workplace / "chain.svg"))
+    schedule = all_pairs.all_reduce(8).compile()
+    first, *others = schedule.ranks
+    fewer = replace(first, thread_blocks=first.thread_blocks[1:])
+    drawn = svg(replace(schedule, ranks=(fewer, *(others * 2)[:15]), collective=hocket.AllReduce(16, 8, inplace=True)))
+    assert "rank 0<" in drawn
+    assert "rank 1 \u00d7" in drawn
+
+
+def test_pictures_of_some_ranks(workplace: Path) -> None:
+    good("show", RING, "ranks=8", "--rank", "2", "--rank", "5", "-o", "two.svg")
+    texts = svg_texts(workplace / "two.svg")
+    assert [text for text in texts if text.startswith("rank ")] == ["rank 2", "rank 5"]
+    assert "Only ranks 2, 5." in texts
+    for stage in ("chunk", "instr"):
+        good("show", RING, "ranks=8", "--stage", stage, "--rank", "2", "-o", "one.svg")
+        assert "rank 2" in svg_texts(workplace / "one.svg")
+        assert "rank 5" not in svg_texts(workplace / "one.svg")
+    with pytest.raises(OutOfRange):
+        ring.all_reduce(3).draw("no.svg", ranks=[3])
+    with pytest.raises(InvalidArgument, match=r"ends in \.svg"):
+        ring.all_reduce(3).draw("no.gif")
+
+
+def test_names_are_text_in_a_picture() -> None:
+    with hocket.Program(hocket.Broadcast(2), name="<b>&\x1b]0;x\x07\ud800") as p:
+        hocket.chunk(0, "in", 0).copy(0, "out", 0)
+        hocket.chunk(0, "in", 0).copy(1, "out", 0)
+    for made in (p, p.compile()):
+        drawn = made._repr_svg_()
+        assert "&lt;b&gt;&amp;\\x1b]0;x\\x07\\ud800" in drawn
+        ElementTree.fromstring(drawn)
+
+
+def test_pictures_need_matplotlib_only_where_they_are_no_svg(workplace: Path) -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['matplotlib'] = None\n"
+        "from hocket.algorithms import ring\n"
+        "from hocket.cli import main\n"
+        "ring.all_reduce(2).draw('a.svg')\n"
+        "ring.all_reduce(2).compile().draw('b.svg')\n"
+        "try: ring.all_reduce(2).draw('a.png')\n"
+        "except ImportError as error: print(error)\n"
+        "sys.argv = ['hocket', *sys.argv[1:]]\n"
+        "main()"
+    )
+    for words in (["show", RING, "ranks=2", "-o", "c.pdf"], ["bench", "all_reduce", "-n", "2", "--plot", "p.svg"]):
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 2, done.stderr
+        assert "error[missing-package]: a .png, unlike an .svg, needs matplotlib, which is not here" in done.stdout
+        assert "help: pip install 'hocket[plots]'" in done.stderr
+    assert all((workplace / name).exists() for name in ("a.svg", "b.svg"))
 
 
 def test_a_deadlocked_schedule_can_be_drawn(workplace: Path) -> None:
@@ -342,7 +433,10 @@ def test_the_same_stage_gives_the_same_bytes(workplace: Path) -> None:
         (["check", "programs.py"], "which function of programs.py?", "programs.py:ring ranks=..."),
         (["check", "hocket.algorithms.ring"], "which function of", "hocket.algorithms.ring:all_gather ranks=..."),
         (["check", "programs:ring"], "there is no module", "did you mean programs.py:ring?"),
-        (["check", "hocket.algorithms.rnig:all_reduce"], "there is no module", "FILE.py:FUNC"),
+        (["check", "hocket.algorithms.rnig:all_reduce"], "there is no module", "did you mean ring:all_reduce?"),
+        (["check", "rnig:all_reduce"], "there is no module", "did you mean ring:all_reduce?"),
+        (["check", "ring:all_reuse"], "ring has no function 'all_reuse'", "did you mean all_reduce?"),
+        (["check", "ring"], "which function of ring?", "ring:all_gather ranks=..."),
         (["check", "nothing"], "there is no file or module 'nothing'", "FILE.py:FUNC"),
         (["check", "programs.py:rng", "ranks=2"], "has no function 'rng'", "did you mean ring?"),
         (["check", "programs.py:ring"], "needs ranks", "it is ring(ranks: int, channels: int = 1)"),
@@ -351,6 +445,12 @@ def test_the_same_stage_gives_the_same_bytes(workplace: Path) -> None:
         (["check", "programs.py:ring", "ranks=two"], "ranks=two is no int", ""),
         (["check", "programs.py:ring", "ranks=2", "ranks=3"], "ranks is given twice", ""),
         (["check", "programs.py:ring", "ranks=5..2"], "the range ranks=5..2 is empty", "both included"),
+        (
+            ["check", "programs.py:ring", "ranks=2..1000000000"],
+            "with ranks=2..1000000000 there are more than",
+            "shorter",
+        ),
+        (["check", "programs.py:ring", "ranks=2..999", "channels=1..999"], "with channels=1..999 there are", "shorter"),
         (["check", "programs.py:shaped", "shape=4"], "shape=4 is no tuple", "2,3"),
         (["check", "programs.py:forgetful", "ranks=2"], "returned None", "return p"),
         (["check", "programs.py:divides", "ranks=2"], "ZeroDivisionError", "return ranks // 0"),
@@ -361,7 +461,7 @@ def test_the_same_stage_gives_the_same_bytes(workplace: Path) -> None:
         (["show", RING, "ranks=3", "--dump-ir", "fuse"], "expected after=PASS", "--dump-ir after=fuse,rank=2"),
         (["show", RING, "ranks=3", "--diff", "sort"], "there is no pass 'sort'", "sync"),
         (["show", RING, "ranks=3", "--rank", "3"], "there is no rank 3", "ranks 0 to 2"),
-        (["show", RING, "ranks=3", "-o", "ring.gif"], "ends in .svg, .png or .pdf", ""),
+        (["show", RING, "ranks=3", "-o", "ring.gif"], "ends in .svg, .png, .pdf", ""),
         (["show", RING, "ranks=3", "-o", "no/ring.svg"], "there is no directory no", ""),
         (["check", RING, "ranks=3", "--protocol", "LL9"], "--protocol must be one of auto", ""),
         (["check", RING, "ranks=3", "--storage", "shared"], "--storage must be one of fifo, peer", ""),
@@ -370,6 +470,11 @@ def test_the_same_stage_gives_the_same_bytes(workplace: Path) -> None:
         (["run", RING, "ranks=3", "--size", "big"], "'big' is no size", "25MB"),
         (["run", RING, "ranks=3", "--dtype", "float8"], "--dtype must be one of bool, int8", ""),
         (["run", RING, "ranks=3", "--op", "mean"], "--op must be one of sum", ""),
+        (["run", RING, "ranks=2", "--op", "max", "--dtype", "complex64"], "max is not for complex64", "sum, prod, avg"),
+        (["check", RING, "ranks=3", "--instances", "5000"], "--instances", ""),
+        (["msccl"], "Missing argument", "SCRIPT.py"),
+        (["msccl", "notes.py"], "notes.py made no program", "MSCCLProgram"),
+        (["list", "all_reduces"], "no algorithm implements 'all_reduces'", "did you mean AllReduce?"),
         (["launch", "-n", "2", "no.py"], "there is no file no.py", ""),
         (["launch", "-n", "2", "--", "no-such-command"], "there is no command 'no-such-command'", ""),
         (["chekc"], "No such command", ""),
@@ -378,10 +483,11 @@ def test_the_same_stage_gives_the_same_bytes(workplace: Path) -> None:
 def test_newcomers_mistakes(workplace: Path, words: list[str], message: str, hint: str) -> None:
     (workplace / "broken.py").write_text("def f(:\n")
     (workplace / "notes.txt").write_text("hello\n")
+    (workplace / "notes.py").write_text("hello = 1\n")
     result = run(*words)
     assert result.exit_code == 2
-    assert message in result.stderr
-    assert hint in result.stderr
+    assert message in result.output
+    assert hint in result.output
     assert "Traceback" not in result.output
 
 
@@ -506,12 +612,140 @@ def test_what_show_prints_is_a_schedule_that_check_takes(tmp_path: Path) -> None
     assert good("check", str(text)).startswith("proven for 3 ranks")
 
 
-def test_a_value_that_makes_no_program_is_a_usage_error() -> None:
-    for words in (["ranks=0"], ["ranks=3", "--instances", "5000"]):
-        assert run("check", RING, *words).exit_code == 2
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ('chunk(0, "input", 0)', "there is no buffer 'input'"),
+        ('chunk(0, "in", 0.5)', "index must be a whole number, not 0.5"),
+        ("Custom(2, inputs=1, outputs=1, post=lambda rank, index: 7)", "post(0, 0) must be a set of input chunks"),
+        ("Custom(2, inputs=1, outputs=1, post=7)", "post must be a function of rank and index, not 7"),
+    ],
+)
+def test_an_invalid_argument_in_a_program_is_shown_where_it_is(workplace: Path, statement: str, said: str) -> None:
+    lines = ["from hocket import *", "def bad(ranks: int):", "    with Program(AllReduce(ranks)) as p:"]
+    (workplace / "bad.py").write_text("\n".join([*lines, f"        {statement}", "    return p", ""]))
+    for words in (["check"], ["show"], ["run", "--size", "8"], ["export"]):
+        result = run(*words, "bad.py:bad", "ranks=2")
+        assert result.exit_code == 2  # nothing was judged
+        assert said in result.output
+        assert f"\n4 |         {statement}\n  |         {'^' * len(statement)} here" in result.output
+    assert run("check", RING, "ranks=0").exit_code == 2
 
 
 def test_an_instruction_dag_can_be_drawn(tmp_path: Path) -> None:
     picture = tmp_path / "instr.svg"
     good("show", RING, "ranks=3", "--stage", "instr", "-o", str(picture))
     assert "communication edge" in picture.read_text()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The library, help and completion
+
+
+def test_list_names_what_other_commands_take() -> None:
+    found = as_json("list")
+    assert len(found) == len(CATALOGUE)
+    for algorithm, said in zip(CATALOGUE, found, strict=True):
+        assert said["collective"] == algorithm.collective.__name__
+        assert said["source"] == algorithm.source
+        assert said["ranks"] == algorithm.takes.words
+        assert {"hops", "rounds", "volume", "reductions", "scratch"} <= said.keys()
+        given = algorithm.cases(8)[0]
+        assert given.keys() <= said["parameters"].keys()
+        words = [f"{name}={show_value(value)}" for name, value in given.items()]
+        assert one_case(said["name"], words).load().name == algorithm.factory(**given).name
+    assert [a["name"] for a in as_json("list", "AllToNext")] == ["all_to_next:all_to_next"]
+    assert as_json("list", "all_gather") == as_json("list", "allgather")
+
+
+def test_list_fits_on_a_terminal() -> None:
+    result = CliRunner().invoke(app, ["list", "all_reduce"], env={"COLUMNS": "80"})
+    assert "\n  ring:all_reduce ranks=... channels=1 instances=1\n      ranks: any; hops 2" in result.stdout
+    assert "\u2026" not in result.stdout
+
+
+def test_a_program_of_the_library_may_be_named_as_it_is_listed(workplace: Path) -> None:
+    assert good("check", "ring:all_reduce", "ranks=3") == good("check", RING, "ranks=3")
+    (workplace / "ring.py").write_text(PROGRAMS)
+    result = run("check", "ring:ring", "ranks=3")
+    assert result.exit_code == 2
+    assert "did you mean ring.py:ring?" in result.stderr
+    sys.path.insert(0, str(workplace))  # what the library does not have may be in a module of the same name
+    assert "proven for 3 ranks" in good("check", "ring:ring", "ranks=3")
+    assert good("check", "ring:all_reduce", "ranks=3") == good("check", RING, "ranks=3")
+
+
+def test_protocols_in_any_case() -> None:
+    for name in ("ll", "LL", "Ll128", "simple"):
+        assert 'proto="' + {"ll": "LL", "ll128": "LL128", "simple": "Simple"}[name.lower()] + '"' in good(
+            "export", RING, "ranks=3", "--protocol", name
+        )
+    assert as_json("check", RING, "ranks=3", "--protocol", "SIMPLE")["results"][0]["facts"]["protocol"] == "simple"
+
+
+@pytest.mark.parametrize("command", [None, *(known.name for known in app.registered_commands)])
+def test_help_shows_its_brackets_and_cuts_nothing(command: str | None) -> None:
+    name = (command or "").rstrip("_")
+    result = CliRunner().invoke(app, [*([name] if name else []), "--help"], env={"COLUMNS": "80"}, terminal_width=80)
+    assert result.exit_code == 0, result.output
+    assert not [line for line in result.output.splitlines() if len(line) > 80 or "  ..." in line or "\u2026" in line]
+    assert "begins with ." not in result.output
+    if name == "launch":
+        assert "begins with [rank]." in result.output
+    if name == "show":
+        assert "after=PASS[,rank=N]" in result.output
+    if name in ("check", "show", "run", "export", "bench"):
+        assert "[NAME=VALUE]" in result.output
+    if not name:
+        (listing,) = re.findall(r"Commands:\n((?:.+\n)+)", result.output)
+        assert not [line for line in listing.splitlines() if line.endswith("...") or not line.startswith("  ")]
+
+
+def test_python_m_hocket() -> None:
+    done = subprocess.run([sys.executable, "-m", "hocket", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{hocket.__version__}\n"
+    done = subprocess.run([sys.executable, "-m", "hocket", "chekc"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_a_shell_can_complete_commands_and_options(workplace: Path) -> None:
+    """What the script that --install-completion installs asks for."""
+    (workplace / "hocket").write_text("from hocket.cli import main\nmain()\n")
+    for line, offered in (("hocket ex", {"export", "explain"}), ("hocket show --st", {"--stage", "--storage"})):
+        env = os.environ | {"_HOCKET_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+        done = subprocess.run([sys.executable, "hocket"], env=env, capture_output=True, text=True, check=False)
+        assert set(done.stdout.split()) == offered, done.stderr
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Schedules and programs as objects
+
+
+def test_schedules_print_as_text_and_show_themselves(tmp_path: Path) -> None:
+    schedule = ring.all_reduce(3).compile()
+    assert repr(schedule) == (
+        "<Schedule 'ring_all_reduce': allreduce(ranks=3, chunks=3, inplace), 3 thread blocks, 15 steps>"
+    )
+    assert schedule.text() == print_stage(schedule)
+    assert str(schedule) + "\n" == schedule.text()
+    assert parse_schedule(str(schedule)) == schedule
+    schedule.draw(tmp_path / "ring.svg")
+    assert (tmp_path / "ring.svg").read_text() == schedule._repr_svg_()
+    schedule.draw(str(tmp_path / "one.svg"), ranks=[1])
+    assert "rank 0" not in svg_texts(tmp_path / "one.svg")
+
+
+def test_programs_print_and_draw_what_they_say_right_or_wrong(tmp_path: Path) -> None:
+    with hocket.Program(hocket.AllReduce(2), name="half") as half:
+        hocket.chunk(0, "in", 0).copy(0, "out", 0)
+        assert repr(half) == "<Program 'half': allreduce(ranks=2, chunks=1), 1 operations>"
+    assert half.text() == print_stage(half.chunk_dag) == f"{half}\n"
+    half.draw(tmp_path / "half.svg")
+    assert (tmp_path / "half.svg").read_text() == half._repr_svg_()
+    assert "copy out[0]" in svg_texts(tmp_path / "half.svg")
+
+
+@pytest.mark.parametrize("thing", [ring.all_reduce(2), None, "schedule"])
+def test_only_a_schedule_can_be_proven(thing: object) -> None:
+    with pytest.raises(WrongType, match=rf"takes a Schedule, not {type(thing).__name__}(.|\n)*program\.compile\(\)"):
+        hocket.prove(thing)  # type: ignore[arg-type]

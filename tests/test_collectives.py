@@ -16,10 +16,12 @@ from hocket import (
     Broadcast,
     Collective,
     Custom,
+    Exscan,
     Gather,
     Program,
     Reduce,
     ReduceScatter,
+    Scan,
     Scatter,
     chunk,
     collectives,
@@ -39,6 +41,8 @@ UNIFORM: list[type[Collective]] = [
     Gather,
     Scatter,
     AllToNext,
+    Scan,
+    Exscan,
 ]
 ROOTED: list[Callable[..., Collective]] = [Broadcast, Reduce, Gather, Scatter]
 
@@ -130,7 +134,7 @@ def test_sizes() -> None:
 
 
 def test_only_sums_reduce() -> None:
-    assert {cls for cls in UNIFORM if cls(2).reduces()} == {AllReduce, ReduceScatter, Reduce}
+    assert {cls for cls in UNIFORM if cls(2).reduces()} == {AllReduce, ReduceScatter, Reduce, Scan, Exscan}
     assert custom().reduces()
     assert not Custom(2, inputs=1, outputs=1, post=lambda r, i: {(0, 0)}).reduces()
 

@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 import hocket
 from hocket import AllReduce, Communicator, HocketError, Program, Schedule, chunk
-from hocket.algorithms import ring
+from hocket.algorithms import all_pairs, ring
 from hocket.errors import (
     CallMismatch,
     CommunicatorBusy,
@@ -25,6 +26,7 @@ from hocket.errors import (
     WrongType,
 )
 from hocket.ir.schedule import Narrowing
+from hocket.ir.traffic import traffic
 
 Array = NDArray[np.generic]
 
@@ -183,6 +185,7 @@ def wrong_arguments(comm: Communicator) -> None:
     schedule = ring.all_reduce(comm.size).compile()
     other_size = ring.all_reduce(comm.size + 1).compile()
     gather = ring.all_gather(comm.size).compile()
+    too_many_slots = replace(schedule, slots=1 << 32)
     x, ints = np.ones(12, np.float32), np.ones(12, np.int32)
     read_only = np.ones(12, np.float32)
     read_only.flags.writeable = False
@@ -213,7 +216,10 @@ def wrong_arguments(comm: Communicator) -> None:
         (InvalidArgument, "read-only", lambda: comm.run(schedule, x, read_only)),
         (InvalidArgument, "overlap", lambda: comm.run(schedule, overlapping[:12], overlapping[4:16])),
         (InvalidArgument, "op must be one of sum, prod, min, max, avg", lambda: comm.run(schedule, x, op="mean")),
+        (InvalidArgument, "op must be one of", lambda: comm.run(schedule, x, op=[])),  # type: ignore[arg-type]
+        (InvalidArgument, "op must be one of", lambda: comm.run(schedule, x, op="\ud800")),
         (InvalidArgument, "tile", lambda: comm.run(schedule, x, tile=96)),
+        (InvalidArgument, "too large to be run: slots 4294967296", lambda: comm.run(too_many_slots, x)),
         (InvalidArgument, f"for {comm.size + 1} ranks", lambda: comm.run(other_size, x)),
         (
             InvalidArgument,
@@ -323,6 +329,24 @@ def no_memory(comm: Communicator) -> None:
     assert (comm.all_reduce(np.ones(5)) == comm.size).all()
 
 
+def large_tiles(comm: Communicator) -> None:
+    """Every tile that may be asked for can be had: it is as long as a chunk needs, and slots fit in their window."""
+    for schedule in (ring.all_reduce(2).compile(), all_pairs.all_reduce(2, instances=3).compile()):
+        for tile in (1 << 28, 1 << 20):
+            for n in (8, 5000, 100_000):
+                x = np.full(n, comm.rank + 1)
+                before = comm.traffic()
+                assert (comm.run(schedule, x, tile=tile) == 3).all()  # type: ignore[union-attr]
+                assert comm.traffic() - before == traffic(schedule, n, 8, apart=False, tile=tile)[comm.rank]
+        settled = comm._endpoint.outlook(schedule, 1 << 33, 1 << 28).candidate
+        assert settled.tile * settled.slots <= 1 << 30
+        assert settled.tile >= 1 << 25
+
+
+def test_the_largest_tile() -> None:
+    hocket.spawn(large_tiles, 2)
+
+
 def test_scratch_that_cannot_be_had_is_an_error_on_every_rank_before_anything_is_written() -> None:
     hocket.spawn(no_memory, 2)
 
@@ -336,3 +360,43 @@ def far_channel(comm: Communicator) -> None:
 
 def test_a_channel_beyond_what_ranks_can_have_is_refused() -> None:
     hocket.spawn(far_channel, 2)
+
+
+# What users read of calls by name -----------------------------------------------------------------------------------
+
+
+def different_calls(comm: Communicator) -> list[str]:
+    x, block = np.ones(8, np.float32), np.ones(4, np.float32)
+    odd: list[tuple[Callable[[], object], Callable[[], object]]] = [
+        (lambda: comm.broadcast(x, root=0), lambda: comm.broadcast(x, root=1)),
+        (lambda: comm.broadcast(x), lambda: comm.reduce(x)),
+        (lambda: comm.all_reduce(np.ones(1 << 18, np.float32)), lambda: comm.all_reduce(x)),
+        (lambda: comm.scatter(None, block), lambda: comm.scatter(None, block)),
+    ]
+    texts = []
+    for mine, others in odd:
+        with pytest.raises(HocketError) as caught:
+            mine() if comm.rank == 0 else others()
+        texts.append(str(caught.value))
+    return texts
+
+
+def test_errors_of_calls_by_name_say_what_was_called() -> None:
+    for root, collective, size, missing in hocket.spawn(different_calls, 2):
+        assert "rank 1 differs in arguments\nnote: rank 0 calls broadcast(root=0) (8 x float32" in root
+        assert "\nnote: rank 1 calls broadcast(root=1) (8 x float32" in root
+        assert "rank 1 differs in collective\nnote: rank 0 calls broadcast(root=0)" in collective
+        assert "rank 1 differs in size\nnote: rank 0 calls all_reduce (262144 x float32" in size
+        assert "rank 0 needs x in scatter(root=0)" in missing
+        assert not re.search(r"\[[0-9a-f]{16}\]|knomial|direct|one_shot", root + collective + size + missing)
+
+
+def test_a_tensor_gets_a_hint_without_torch() -> None:
+    tensor = type("Tensor", (), {"__module__": "torch"})()
+    with hocket.init() as comm:
+        for call in (lambda: comm.all_reduce(tensor), lambda: comm.run(ring.all_reduce(1).compile(), tensor)):
+            with pytest.raises(WrongType, match=r"not torch.Tensor(.|\n)*help: x\.numpy\(\)"):
+                call()
+        with pytest.raises(WrongType) as caught:
+            comm.all_reduce([1.0])  # type: ignore[type-var]
+        assert "numpy()" not in str(caught.value)

@@ -289,7 +289,7 @@ def cases(draw: st.DrawFn, ranks: int) -> Case:
     )
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("ranks", [1, 2, 3, *(pytest.param(n, marks=pytest.mark.campaign) for n in (4, 5))])
 def test_against_the_reference_and_numpy(ranks: int, jobs: Callable[[int], Job]) -> None:
     @settings(max_examples=50, deadline=None)
     @given(case=cases(ranks))
@@ -390,7 +390,7 @@ def wrong(comm: Communicator) -> list[str]:
         ),
         (
             InvalidArgument,
-            "x and out of direct_all_to_all must lie apart",
+            "x and out of all_to_all must lie apart",
             lambda: comm.all_to_all(mine[:3], mine[:3], counts=ones),
         ),
         (InvalidArgument, "x and out overlap", lambda: comm.reduce_scatter(mine, mine[1:3], counts=[2, 2, 2])),
@@ -431,30 +431,28 @@ def wrong(comm: Communicator) -> list[str]:
 
 
 def test_wrong_calls() -> None:
-    schedules = [default_program(name, 3, small=True).compile() for name in ("all_gather", "all_to_all")]
-    gather_, exchange_ = (f"{schedule.name} [{schedule.digest()[:16]}]" for schedule in schedules)
     expected = [
-        f"""\
+        """\
 error[call-mismatch]: the ranks do not make the same call: rank 2 differs in counts
-note: rank 0 calls {gather_} (9 x float64 a unit, sum, counts 1, 2, 3)
-note: rank 1 calls {gather_} (9 x float64 a unit, sum, counts 1, 2, 3)
-note: rank 2 calls {gather_} (6 x float64 a unit, sum, counts 0, 1, 2)
+note: rank 0 calls all_gather (9 x float64 a unit, sum, counts 1, 2, 3)
+note: rank 1 calls all_gather (9 x float64 a unit, sum, counts 1, 2, 3)
+note: rank 2 calls all_gather (6 x float64 a unit, sum, counts 0, 1, 2)
 """,
-        f"""\
+        """\
 error[call-mismatch]: the ranks do not make the same call: rank 1 differs in counts
-note: rank 0 calls {gather_} (3 x float64 a unit, sum, counts 1, 1, 1)
-note: rank 1 calls {gather_} (3 x float64 a unit, sum)
-note: rank 2 calls {gather_} (3 x float64 a unit, sum)
+note: rank 0 calls all_gather (3 x float64 a unit, sum, counts 1, 1, 1)
+note: rank 1 calls all_gather (3 x float64 a unit, sum)
+note: rank 2 calls all_gather (3 x float64 a unit, sum)
 """,
-        f"""\
+        """\
 error[call-mismatch]: the ranks do not make the same call: rank 1 sends 3 elements to rank 0, which expects 0
-note: rank 0 calls {exchange_} (3 x float64 a unit, sum, counts [[3, 3, 3], [3, 0, 3]])
-note: rank 1 calls {exchange_} (6 x float64 a unit, sum, counts [[3, 3, 3], [3, 6, 3]])
-note: rank 2 calls {exchange_} (3 x float64 a unit, sum, counts [[3, 3, 3], [3, 0, 3]])
+note: rank 0 calls all_to_all (3 x float64 a unit, sum, counts [[3, 3, 3], [3, 0, 3]])
+note: rank 1 calls all_to_all (6 x float64 a unit, sum, counts [[3, 3, 3], [3, 6, 3]])
+note: rank 2 calls all_to_all (3 x float64 a unit, sum, counts [[3, 3, 3], [3, 0, 3]])
 """,
-        f"""\
+        """\
 error[call-mismatch]: the ranks do not make the same call: rank 1 differs in size
-note: rank 0 calls {gather_} (2 x float64 a unit, sum, counts 1, 1, 1)
+note: rank 0 calls all_gather (2 x float64 a unit, sum, counts 1, 1, 1)
 """,
     ]
     for texts in hocket.spawn(wrong, 3):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -90,9 +91,9 @@ def slots_of(comm: Communicator) -> dict[int, tuple[int, int]]:
 
 
 def slots_of_long_tiles(comm: Communicator) -> list[int]:
-    """Of 1 KB, by the tile that the caller asks for."""
+    """Of 64 KB, by the tile that the caller asks for."""
     schedule = direct.all_to_all(2).compile()
-    return [comm._endpoint.outlook(schedule, 256, tile).candidate.slots for tile in (64, 32 << 10, 64 << 20)]
+    return [comm._endpoint.outlook(schedule, 16 << 10, tile).candidate.slots for tile in (64, 8 << 10, 64 << 20)]
 
 
 def test_short_slots_are_more() -> None:
@@ -104,9 +105,8 @@ def test_short_slots_are_more() -> None:
     assert {slots for slots, _ in found.values()} == {4, 8, 16, 32}
 
 
-def test_long_slots_are_not_more_where_little_of_them_is_used() -> None:
-    """All of a slot is reserved."""
-    assert hocket.spawn(slots_of_long_tiles, 2)[0] == [32, 8, 4]
+def test_the_longer_the_tile_the_fewer_slots() -> None:
+    assert hocket.spawn(slots_of_long_tiles, 2)[0] == [32, 16, 4]
 
 
 def broadcast_both(comm: Communicator) -> bool:
@@ -146,6 +146,24 @@ def test_traffic_and_rounds_are_those_of_the_schedule() -> None:
     assert nothing.loaded == nothing.stored == 0
     assert large.predicted > (large.loaded + large.stored) / 3 / large.bandwidth
     assert 0 < nothing.predicted < large.predicted
+
+
+def small_call(comm: Communicator) -> Explanation | None:
+    return comm.explain("all_reduce", 8) if comm.rank == 0 else None
+
+
+def test_more_ranks_than_cores_take_turns() -> None:
+    """A rank that waits then has its core again only after the others: nothing near the time of a call on cores of
+    their own."""
+    cores = len(os.sched_getaffinity(0))
+    crowded, alone = hocket.spawn(small_call, cores + 1)[0], hocket.spawn(small_call, 1)[0]
+    assert crowded is not None
+    assert alone is not None
+    assert crowded.oversubscribed
+    assert "cores      fewer than ranks: they take turns" in str(crowded)
+    assert crowded.predicted > 3e-6
+    assert not alone.oversubscribed
+    assert "cores      at least one a rank" in str(alone)
 
 
 def refused(comm: Communicator) -> None:
@@ -300,7 +318,8 @@ def test_arrays_are_lent_instead_of_one_round_from_a_size_on(name: str, ranks: i
 def test_arrays_are_lent_instead_of_slots() -> None:
     for name in NAMED:
         for crowded in (False, True):
-            assert lends(Call(name, 3, 1, crowded=crowded), one_round=False, reached=False)
+            prefix = name in ("scan", "exscan")  # which take slots always
+            assert lends(Call(name, 3, 1, crowded=crowded), one_round=False, reached=False) is not prefix
         assert not lends(Call(name, 3, 1 << 30, uneven=True), one_round=False, reached=False)
         assert not lends(Call(name, 3, None), one_round=False, reached=False)
         assert not lends(Call(name, 1, 1 << 30), one_round=False, reached=False)
@@ -347,5 +366,5 @@ def test_short_blocks_and_sums_are_fetched() -> None:
 
 def test_the_order_of_a_sum_does_not_depend_on_what_is_faster() -> None:
     for name in NAMED:
-        sums = name in ("all_reduce", "reduce", "reduce_scatter")
+        sums = name in ("all_reduce", "reduce", "reduce_scatter", "scan", "exscan")
         assert lends(Call(name, 3, 1 << 20), one_round=False, reached=True) is not sums

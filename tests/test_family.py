@@ -14,7 +14,7 @@ from hocket import Communicator, HocketError
 from hocket.errors import CallMismatch, CommunicatorDead, InvalidArgument, PeerRefused, WrongType
 
 Array = NDArray[np.float64]
-ROOTLESS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+ROOTLESS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "scan", "exscan")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 CUT = ("reduce_scatter", "all_to_all", "scatter")
 SHAPES = [(), (0,), (1,), (3,), (1009,), (0, 3), (1, 3), (3, 3), (1009, 3), (3, 0)]
@@ -34,6 +34,10 @@ def wanted(name: str, xs: list[Array], rank: int, root: int) -> Array | None:
     match name:
         case "all_reduce" | "reduce":
             return np.asarray(np.sum(xs, axis=0)) if name == "all_reduce" or rank == root else None
+        case "scan":
+            return np.asarray(np.sum(xs[: rank + 1], axis=0))
+        case "exscan":
+            return np.asarray(np.sum(xs[:rank], axis=0)) if rank else None
         case "broadcast":
             return xs[root]
         case "all_gather" | "gather":
@@ -78,7 +82,7 @@ def family(comm: Communicator) -> int:
         x = xs[rank].copy()
         found = call(x, **keywords)
         same(found, expected, what)
-        if name in ("all_reduce", "all_to_all", "broadcast", "reduce"):
+        if name in ("all_reduce", "all_to_all", "broadcast", "reduce", "scan", "exscan"):
             assert found is None or found is x, what
         else:
             assert found is not x, what
@@ -139,6 +143,10 @@ def operators(comm: Communicator) -> None:
         x = xs[comm.rank]
         np.testing.assert_array_equal(comm.all_reduce(x.copy(), op=op), total)
         np.testing.assert_array_equal(comm.reduce_scatter(x, op=op), np.split(total, comm.size)[comm.rank])
+        np.testing.assert_array_equal(comm.scan(x.copy(), op=op), ufunc.reduce(xs[: comm.rank + 1]))
+        before = comm.exscan(x.copy(), op=op)
+        assert (before is None) == (comm.rank == 0)
+        assert before is None or (before == ufunc.reduce(xs[: comm.rank])).all()
         found = comm.reduce(x.copy(), op=op, root=comm.size - 1)
         assert (found is None) == (comm.rank != comm.size - 1)
         assert found is None or (found == total).all()
@@ -158,7 +166,7 @@ def back_to_back(comm: Communicator) -> None:
         joined = comm.gather(found, root=root)
         assert joined is None or (joined == root + turn).all()
         assert (comm.all_gather(comm.reduce_scatter(x)) == comm.size * (root + turn)).all()
-    assert len(comm._defaults) == 3 + 3 * comm.size
+    assert len(comm._endpoint._programs) == 3 + 3 * comm.size
 
 
 def test_back_to_back() -> None:
@@ -191,6 +199,8 @@ def wrong(comm: Communicator) -> None:
         (InvalidArgument, f"root must be in [0, {p}), not None", lambda: comm.scatter(x, root=None)),  # type: ignore[arg-type]
         (InvalidArgument, f"root must be in [0, {p}), not [0]", lambda: comm.scatter(x, root=[0])),  # type: ignore[arg-type]
         (InvalidArgument, "op must be one of", lambda: comm.reduce(x, op="mean")),
+        (InvalidArgument, "scan does not sum over all ranks, so there is no avg", lambda: comm.scan(x, op="avg")),
+        (WrongType, "reproducible must be the name", lambda: comm.all_reduce(x, reproducible=[])),  # type: ignore[call-overload]
         (InvalidArgument, "overlap", lambda: comm.all_to_all(longer[: 2 * p], longer[p:])),
         (WrongType, "NumPy array, not list", lambda: comm.all_gather([1.0])),  # type: ignore[arg-type]
         (WrongType, "needs x", lambda: comm.all_to_all(None)),  # type: ignore[arg-type]
@@ -210,7 +220,7 @@ def wrong(comm: Communicator) -> None:
     with pytest.raises(InvalidArgument, match="root must be"):
         comm.broadcast(x, root=p)
     # Roots that differ are different calls.
-    with pytest.raises(CallMismatch, match="schedule"):
+    with pytest.raises(CallMismatch, match="differs in arguments"):
         comm.broadcast(x, out, root=1 if comm.rank == 0 else 0)
     # Off the root, where only the number of elements can be compared.
     with pytest.raises(CallMismatch, match="size"):
@@ -226,10 +236,11 @@ def test_wrong_calls() -> None:
 def test_alone() -> None:
     with hocket.init() as comm:
         x = np.arange(6.0).reshape(2, 3)
-        for name in ROOTLESS + ROOTED:
+        assert comm.exscan(x) is None
+        for name in ROOTLESS[:-1] + ROOTED:
             found = getattr(comm, name)(x)
             np.testing.assert_array_equal(found, x)
-            assert (found is x) == (name in ("all_reduce", "all_to_all", "broadcast", "reduce"))
+            assert (found is x) == (name in ("all_reduce", "all_to_all", "broadcast", "reduce", "scan"))
         assert comm.all_gather(np.array(3.0)).shape == (1,)
     for name in ROOTLESS + ROOTED:
         with pytest.raises(CommunicatorDead, match="closed"):

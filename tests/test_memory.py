@@ -229,4 +229,4 @@ def test_a_pushed_result_is_the_last_access_to_its_chunks_where_nothing_is_read_
             if r == rank and isinstance(target, Send) and target.pushes
         }
         assert len(pushes) == 2
-        assert last_pushes(schedule.ranks, rank) == (frozenset() if inplace else pushes)
+        assert last_pushes(schedule.ranks)[rank] == (frozenset() if inplace else pushes)

@@ -151,6 +151,7 @@ def test_hocket_alone(tmp_path: Path, collective: str) -> None:
     assert all(rate > 0 for launch in found["memory"][collective] for rate in launch.values())
 
 
+@pytest.mark.campaign
 def test_what_two_cores_must_do_is_right(tmp_path: Path) -> None:
     """Short messages beside the arrays, long ones in them, in whole lines or not."""
     saved = tmp_path / "out.json"

@@ -12,7 +12,7 @@ import pytest
 
 import hocket
 from hocket import Communicator
-from hocket.errors import CallMismatch, PeerFailed, PeerRefused, RankFailed, WrongType
+from hocket.errors import CallMismatch, InvalidArgument, PeerFailed, PeerRefused, RankFailed, WrongType
 
 
 def groups(comm: Communicator) -> tuple[int, int, int] | None:
@@ -85,6 +85,7 @@ def many(comm: Communicator) -> None:
     assert megabytes <= before[2] + 2
 
 
+@pytest.mark.campaign
 def test_hundreds_come_and_go() -> None:
     hocket.spawn(many, 3)
 
@@ -96,7 +97,10 @@ def wrong(comm: Communicator) -> None:
     else:
         with pytest.raises(PeerRefused, match="rank 1 could not"):
             comm.split(1)
-    with pytest.raises(CallMismatch, match="rank 1 differs in schedule"):
+    for color, key in ((10**1500, 0), (0, -(1 << 63))):
+        with pytest.raises(InvalidArgument if comm.rank == 1 else PeerRefused, match="must be integers of 64 bits"):
+            comm.split(color, key) if comm.rank == 1 else comm.split(1)
+    with pytest.raises(CallMismatch, match="rank 1 differs in collective"):
         comm.barrier() if comm.rank == 1 else comm.split(0)
     with comm.dup() as again:
         assert again.rank == comm.rank

@@ -44,7 +44,8 @@ constexpr u64 kAlign = 64;
 
 constexpr double kStepBytes = 16 << 10;  // what a step costs beside moving data, in bytes moved
 
-// The tile is a power of two of at least 64 bytes; `tile` other than 0 sets it. `most` bounds the bytes of a slot.
+// The tile is a power of two of at least 64 bytes, no longer than a chunk needs; `tile` other than 0 sets it otherwise.
+// `most` bounds the bytes of a slot.
 //
 // Where the longest chain of steps exceeds the work of the busiest rank, ranks wait for the first tile to come to them,
 // and smaller tiles come sooner. A call of c tiles takes about c * work * (tile + kStepBytes) + (depth - work) * tile, all
@@ -55,7 +56,7 @@ inline Geometry cut(u64 n, u64 itemsize, u64 chunks, u64 widest, u64 most, u64 t
     g.unit = n * itemsize;
     g.chunk = ((n + chunks - 1) / chunks * itemsize + kAlign - 1) / kAlign * kAlign;
     g.tile = kAlign;
-    if (tile != 0) g.tile = tile;
+    while (g.tile < tile && g.tile < g.chunk) g.tile *= 2;
     const double late = depth > work ? double(depth - work) : 0, steps = double(work) * double(g.chunk) * kStepBytes;
     const auto grows = [&] { return 2 * late * double(g.tile) * double(g.tile) < steps; };
     while (tile == 0 && g.tile < g.chunk && g.tile * 2 * widest <= most && grows()) g.tile *= 2;

@@ -6,14 +6,17 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <functional>
 #include <optional>
+#include <system_error>
 
 #include "arena.h"
 #include "known.h"
-#include "member.h"
+#include "request.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -27,172 +30,84 @@ std::vector<u32> words_of(const nb::bytes& bytes) {
     return words;
 }
 
-// The memory of a contiguous array, held while it is used.
-class Held {
-  public:
-    explicit Held(nb::handle array) {
-        if (!array.is_none() && PyObject_GetBuffer(array.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
-    }
-    ~Held() { PyBuffer_Release(&view_); }
-    Held(const Held&) = delete;
-    Held& operator=(const Held&) = delete;
-    char* data() const { return static_cast<char*>(view_.buf); }
-    u64 bytes() const { return u64(view_.len); }
-    void need(u64 bytes) const {
-        if (u64(view_.len) < bytes) throw std::invalid_argument("an array is smaller than the plan's buffer");
-    }
-
-  private:
-    Py_buffer view_{};
-};
-
-// Throws std::invalid_argument where the table has none.
-Kernel kernel_of(const KernelTable& table, u32 type, u32 op) {
-    if (type >= kTypes || op >= kOperators || table.reduce[type][op] == nullptr)
-        throw std::invalid_argument("this type does not have this operator");
-    return table.reduce[type][op];
+// Texts that ranks tell each other are UTF-8: what else a string of Python may hold, lone surrogates, is escaped, and
+// what a rank hears it can always show.
+std::string to_utf8(nb::str text) {
+    const nb::object bytes = nb::steal(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
+    if (!bytes) throw nb::python_error();
+    return {PyBytes_AS_STRING(bytes.ptr()), size_t(PyBytes_GET_SIZE(bytes.ptr()))};
+}
+nb::object from_utf8(const std::string& text) {
+    nb::object found = nb::steal(PyUnicode_DecodeUTF8(text.data(), Py_ssize_t(text.size()), "replace"));
+    if (!found) throw nb::python_error();
+    return found;
 }
 
-// The plans of kLent, or None, the input and the output.
-using OfferTuple = std::tuple<std::array<nb::object, std::size(kLent)>, nb::object, nb::object>;
+// What Python is told of a call: nothing, where all went well and through slots.
+std::optional<Outcome> told(Outcome outcome) {
+    if (outcome.fault == Fault::kNone && outcome.way == kThroughSlots) return std::nullopt;
+    return outcome;
+}
 
-// An offer, and the arrays and plans that it is of.
-class HeldOffer {
-  public:
-    // Throws std::invalid_argument where an array is too short for units of so many bytes.
-    HeldOffer(OfferTuple given, u64 unit)
-        : given_(std::move(given)), in_(std::get<1>(given_)), out_(std::get<2>(given_)) {
-        offer.input = in_.data();
-        offer.output = out_.data();
-        for (const Way way : kLent) {
-            const nb::object& plan = std::get<0>(given_)[way - kLent[0]];
-            if (plan.is_none()) continue;
-            const PlanHeader& h = (offer.plans[way] = nb::cast<Plan*>(plan))->header();
-            if (offer.input != nullptr) in_.need(unit * h.input_blocks);
-            if (offer.output != nullptr) out_.need(unit * h.output_blocks);
-        }
-    }
-
-    std::array<PyObject*, 2> arrays() const { return {std::get<1>(given_).ptr(), std::get<2>(given_).ptr()}; }
-
-    Offer offer;
-
-  private:
-    const OfferTuple given_;
-    Held in_, out_;
-};
-
-// One call on arrays, which it holds.
-struct Request {
-    // Throws std::invalid_argument for what could lead outside the arrays.
-    Request(Plan& plan, nb::handle input, nb::handle output, std::optional<u64> n, u32 type, u32 op, u64 tile,
-            nb::handle initial, u64 initial_place, const Units* given, std::optional<OfferTuple> offered)
-        : plan(plan), in(input), out(output), from(initial) {
-        if (op >= kOperators || (tile & (tile - 1)) || (tile && tile < kAlign))
-            throw std::invalid_argument("operator or tile");
-        if (n && plan.combines()) kernel_of(kernels(), type, op);
-        const u64 unit = n.value_or(0) * type_bytes(type);
-        if (given != nullptr) units = *given;  // the call may be in the background
-        if (!input.is_none()) in.need(end(kInput, unit, plan.header().input_blocks));
-        if (!output.is_none()) out.need(end(kOutput, unit, plan.header().output_blocks));
-        char* to = nullptr;
-        if (!initial.is_none()) {
-            Held& whole = input.is_none() ? out : in;
-            whole.need(initial_place + from.bytes());
-            to = whole.data() + initial_place;
-        }
-        call = {in.data(), out.data(), from.data(), to,            from.bytes(),              n.value_or(0),
-                tile,      type,       op,          n.has_value(), units ? &*units : nullptr};
-        if (!offered && plan.lends()) throw std::invalid_argument("a plan that lends is offered");
-        if (!offered) return;
-        held.emplace(std::move(*offered), unit);
-        call.offer = &held->offer;
-    }
-    Request(const Request&) = delete;
-    Request& operator=(const Request&) = delete;
-
-    Outcome run(Communicator& communicator) {
-        if (held) exposed_.emplace(held->arrays());
-        Outcome outcome = communicator.run(plan, call);
-        if (held) exposed_->exposed = outcome.exposed;
-        return outcome;
-    }
-
-    Plan& plan;
-    Held in, out, from;
-    std::optional<HeldOffer> held;
-    std::optional<Units> units;
-    Call call{};
-
-  private:
-    std::optional<Exposed> exposed_;
-
-    // Bytes of a buffer. Throws std::invalid_argument for units that are not those of the plan, or too long.
-    u64 end(Place place, u64 unit, u64 blocks) const {
-        if (!units) return unit * blocks;
-        const std::vector<u64>& bounds = units->bounds[place];
-        bool good = bounds.size() == blocks + 1 && bounds[0] == 0;
-        for (u64 u = 0; good && u < blocks; ++u)
-            good = bounds[u] <= bounds[u + 1] && bounds[u + 1] - bounds[u] <= unit;
-        if (!good) throw std::invalid_argument("units");
-        return bounds[blocks];
-    }
-};
-
-// A call that is made in the background. It is kept until it is done, and outlives neither its member nor its plan.
+// A call that is made in the background. It holds what the call uses until it has seen that the call has ended.
 class Flight {
   public:
-    // A barrier without a request.
-    Flight(Member& member, std::unique_ptr<Request> request) : member_(member), request_(std::move(request)) {
-        submit([this] {
-            Communicator& communicator = *member_.communicator;
-            return request_ ? request_->run(communicator) : communicator.barrier();
-        });
-    }
-    // Says in the order of calls that this rank refuses one.
-    Flight(Member& member, std::string why) : member_(member) {
-        submit([this, why = std::move(why)] { return member_.communicator->refuse(why); });
+    // `body` makes the call, on the thread of the member's queue, and uses no more of Python than `request` holds.
+    Flight(nb::object member, nb::object request, std::function<Outcome(Communicator&)> body)
+        : member_(std::move(member)), request_(std::move(request)) {
+        Member& used = *nb::inst_ptr<Member>(member_);
+        job_.body = [this, &used, body = std::move(body)] {
+            {
+                const std::lock_guard<Busy> held(used.busy);
+                outcome_ = body(*used.communicator);
+            }
+            --used.flights;
+        };
+        ++used.flights;
+        try {
+            used.queue->submit(job_);
+        } catch (const std::system_error& error) {
+            --used.flights;
+            errno = error.code().value();
+            PyErr_SetFromErrno(PyExc_OSError);
+            throw nb::python_error();
+        }
     }
     ~Flight() {
-        if (member_.queue == nullptr) return;
-        nb::gil_scoped_release released;
-        while (!member_.queue->wait(job_, 1)) continue;
+        while (!done()) pause(*nb::inst_ptr<Member>(member_));
     }
     Flight(const Flight&) = delete;
     Flight& operator=(const Flight&) = delete;
 
-    bool done() { return member_.queue == nullptr || member_.queue->done(job_); }
+    bool done() {
+        if (!member_) return true;
+        const Member& used = *nb::inst_ptr<Member>(member_);
+        if (used.queue == nullptr) outcome_ = {Fault::kDead, 0, "is another process"};
+        else if (!used.queue->done(job_)) return false;
+        // Taken from here before they end, which may run Python, and so this.
+        const nb::object request = std::move(request_), member = std::move(member_);
+        return true;
+    }
 
     std::optional<Outcome> wait() {
-        if (member_.queue == nullptr) return Outcome{Fault::kDead, 0, "is another process"};
-        for (;;) {
-            {
-                nb::gil_scoped_release released;
-                if (member_.queue->wait(job_, kSignalSeconds)) break;
-            }
+        const nb::object member = member_;  // another thread may see the end first
+        while (!done()) {
+            pause(*nb::inst_ptr<Member>(member));
             if (PyErr_CheckSignals() != 0) throw nb::python_error();
         }
-        if (outcome_.fault == Fault::kNone && outcome_.way == kThroughSlots) return std::nullopt;
-        return outcome_;
+        return told(outcome_);
     }
 
   private:
-    static constexpr double kSignalSeconds = 0.05;
-
-    void submit(std::function<Outcome()> call) {
-        ++member_.flights;
-        job_.body = [this, call = std::move(call)] {
-            {
-                const std::lock_guard<Busy> held(member_.busy);
-                outcome_ = call();
-            }
-            --member_.flights;
-        };
-        member_.queue->submit(job_);
+    // Waits for the end, but not so long that a signal waits for it.
+    void pause(Member& used) {
+        const Gil gil;
+        used.queue->wait(job_, kSignalSeconds);
     }
 
-    Member& member_;
-    std::unique_ptr<Request> request_;
+    static constexpr double kSignalSeconds = 0.05;
+
+    nb::object member_, request_;  // null once the call has ended
     Queue::Job job_;
     Outcome outcome_;
 };
@@ -208,13 +123,12 @@ PyType_Slot loan_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(loan_buffe
 template <class Body> std::optional<Outcome> alone(Member& member, Body body) {
     Outcome outcome;
     {
-        nb::gil_scoped_release released;
+        const Gil gil;
         std::unique_lock<Busy> lock(member.busy, std::try_to_lock);
         outcome = lock.owns_lock() ? body() : Outcome{Fault::kBusy, 0, {}};
     }
     if (PyErr_Occurred()) throw nb::python_error();
-    if (outcome.fault == Fault::kNone && outcome.way == kThroughSlots) return std::nullopt;
-    return outcome;
+    return told(std::move(outcome));
 }
 
 template <u32 N> nb::tuple names(const char* const (&table)[N]) {
@@ -235,8 +149,9 @@ nb::dict operators_of_types() {
     return found;
 }
 
-// What another process finds in this one's memory, if it may look there.
+// What another process finds in this one's memory, if it may look there, and stores there again.
 constexpr u64 kWitness = 0x686f636b65742072;
+volatile u64 witness = kWitness;
 
 const KernelTable& kernels_for(const std::string& name) {
     for (const Isa* isa = isas(); isa->name != nullptr; ++isa)
@@ -267,6 +182,7 @@ nb::dict plan_layout() {
 }  // namespace
 
 NB_MODULE(_native, m) {
+    nb::set_leak_warnings(false);  // a thread that is in a call when the process ends keeps what it holds (gil.h)
     m.attr("PLAN_MAGIC") = kPlanMagic;
     m.attr("PLAN_LAYOUT") = plan_layout();
     m.attr("MOST_READERS") = kMostReaders;
@@ -280,14 +196,16 @@ NB_MODULE(_native, m) {
     m.attr("OPERATORS") = names(kOperatorNames);
     m.attr("EAGER") = kEager;
     m.attr("FILE_BYTES") = kFileBytes;
+    m.attr("PLANS") = kPlans;
     m.attr("STAMP") = kStamp;
-    m.attr("WITNESS") = reinterpret_cast<u64>(&kWitness);
+    m.attr("WITNESS") = reinterpret_cast<u64>(&witness);
     m.def(
         "reaches",
-        [](pid_t process, u64 witness) {
+        [](pid_t process, u64 place) {
             u64 found = 0;
-            char* const to = reinterpret_cast<char*>(&found);
-            return pull_from(process, reinterpret_cast<const char*>(witness), to, sizeof found) == 0 && found == kWitness;
+            char *const theirs = reinterpret_cast<char*>(place), *const mine = reinterpret_cast<char*>(&found);
+            return pull_from(process, theirs, mine, sizeof found) == 0 && found == kWitness &&
+                   push_to(process, theirs, mine, sizeof found) == 0;
         },
         "process"_a, "witness"_a);
     m.def("reserve_control", &reserve_control, "descriptor"_a, "ranks"_a);
@@ -310,7 +228,7 @@ NB_MODULE(_native, m) {
         .def_ro("fault", &Outcome::fault)
         .def_ro("rank", &Outcome::rank)
         .def_prop_ro("way", [](const Outcome& outcome) { return u32(outcome.way); })
-        .def_ro("text", &Outcome::text)
+        .def_prop_ro("text", [](const Outcome& outcome) { return from_utf8(outcome.text); })
         .def_ro("waited", &Outcome::waited)
         .def_prop_ro("stall", [](const Outcome& outcome) -> std::optional<std::tuple<u32, u32, u64, u32>> {
             if (!outcome.stalled) return std::nullopt;
@@ -323,12 +241,13 @@ NB_MODULE(_native, m) {
         .def_prop_ro("n", [](const CallHeader& header) { return header.terms.n; })
         .def_prop_ro("tile", [](const CallHeader& header) { return header.terms.tile; })
         .def_prop_ro("type", [](const CallHeader& header) { return header.terms.type; })
+        .def_prop_ro("element", [](const CallHeader& header) { return header.terms.element; })
         .def_prop_ro("op", [](const CallHeader& header) { return header.terms.op; })
         .def_prop_ro("counts", [](const CallHeader& header) { return header.terms.counts; })
         .def_prop_ro("counted", [](const CallHeader& header) { return (header.terms.flags & kCounted) != 0; })
         .def_prop_ro("pairwise", [](const CallHeader& header) { return (header.terms.flags & kPairwise) != 0; })
         .def_prop_ro("size_known", [](const CallHeader& header) { return !(header.terms.flags & kSizeUnknown); })
-        .def_prop_ro("text", [](const CallHeader& header) { return nb::bytes(header.text); });
+        .def_prop_ro("text", [](const CallHeader& header) { return from_utf8(header.text); });
 
     nb::class_<Plan>(m, "Plan").def_prop_ro("number", &Plan::number);
 
@@ -393,8 +312,8 @@ NB_MODULE(_native, m) {
         .def(
             "__init__",
             [](Units* self, std::vector<u64> input, std::vector<u64> output, std::optional<u64> digest,
-               std::string text) {
-                new (self) Units{{std::move(input), std::move(output)}, digest, std::move(text)};
+               nb::str text) {
+                new (self) Units{{std::move(input), std::move(output)}, digest, to_utf8(text)};
             },
             "input"_a, "output"_a, "digest"_a.none(), "text"_a);
 
@@ -412,6 +331,14 @@ NB_MODULE(_native, m) {
 
     nb::class_<Loan>(m, "Loan", nb::type_slots(loan_slots));
 
+    nb::class_<Request>(m, "Request")
+        .def(nb::init<nb::object, nb::object, nb::object, std::optional<u64>, u32, u32, u64, nb::object, u64, nb::object,
+                      std::optional<u64>, bool, std::optional<std::string>, const Units*, std::optional<OfferTuple>>(),
+             "plan"_a, "input"_a.none(), "output"_a.none(), "n"_a.none(), "type"_a, "op"_a, "tile"_a,
+             "initial"_a.none() = nb::none(), "place"_a = 0, "result"_a.none() = nb::none(), "taken"_a.none() = nb::none(),
+             "average"_a = false, "element"_a.none() = nb::none(), "units"_a.none() = nb::none(),
+             "offer"_a.none() = nb::none());
+
     nb::class_<Flight>(m, "Flight").def("done", &Flight::done).def("wait", &Flight::wait);
 
     nb::class_<Member>(m, "Member")
@@ -423,20 +350,16 @@ NB_MODULE(_native, m) {
              nb::keep_alive<1, 7>(), nb::keep_alive<1, 16>())
         .def(
             "plan",
-            [](Member& member, const nb::bytes& words, u64 digest, std::string name) {
-                return new Plan(*member.communicator, words_of(words), digest, std::move(name));
+            [](Member& member, const nb::bytes& words, u64 digest, nb::str name) {
+                return new Plan(*member.communicator, words_of(words), digest, to_utf8(name));
             },
             "words"_a, "digest"_a, "name"_a, nb::keep_alive<0, 1>())
         .def(
             "run",
-            [](Member& member, Plan& plan, nb::handle input, nb::handle output, std::optional<u64> n, u32 type, u32 op,
-               u64 tile, nb::handle initial, u64 initial_place, const Units* units, std::optional<OfferTuple> offer) {
-                Request request(plan, input, output, n, type, op, tile, initial, initial_place, units, std::move(offer));
+            [](Member& member, Request& request) {
                 return alone(member, [&] { return request.run(*member.communicator); });
             },
-            "plan"_a, "input"_a.none(), "output"_a.none(), "n"_a.none(), "type"_a, "op"_a, "tile"_a,
-            "initial"_a.none() = nb::none(), "initial_place"_a = 0, "units"_a.none() = nb::none(),
-            "offer"_a.none() = nb::none())
+            "request"_a)
         .def(
             "candidate",
             [](Member& member, Plan& plan, u64 n, u32 type, u64 tile) {
@@ -458,40 +381,47 @@ NB_MODULE(_native, m) {
         .def("barrier", [](Member& member) { return alone(member, [&] { return member.communicator->barrier(); }); })
         .def(
             "exchange",
-            [](Member& member, const std::string& word) -> nb::object {
+            [](Member& member, nb::str word) -> nb::object {
                 std::vector<std::string> words;
-                const auto outcome = alone(member, [&] {
-                    Outcome found = member.communicator->exchange(word);
+                const auto outcome = alone(member, [&, mine = to_utf8(word)] {
+                    Outcome found = member.communicator->exchange(mine);
                     if (found.fault == Fault::kNone)
                         for (u32 r = 0; r < member.communicator->size(); ++r)
                             words.emplace_back(member.communicator->said(r).text);
                     return found;
                 });
-                return outcome ? nb::cast(*outcome) : nb::cast(words);
+                if (outcome) return nb::cast(*outcome);
+                nb::list all;
+                for (const std::string& said : words) all.append(from_utf8(said));
+                return all;
             },
             "word"_a)
         .def(
             "refuse",
-            [](Member& member, const std::string& why) {
-                return alone(member, [&] { return member.communicator->refuse(why); });
+            [](Member& member, nb::str why) {
+                return alone(member, [&, why = to_utf8(why)] { return member.communicator->refuse(why); });
             },
             "why"_a)
         .def(
             "start",
-            [](Member& member, Plan& plan, nb::handle input, nb::handle output, std::optional<u64> n, u32 type, u32 op,
-               u64 tile, nb::handle initial, u64 initial_place, const Units* units, std::optional<OfferTuple> offer) {
-                return new Flight(member, std::make_unique<Request>(plan, input, output, n, type, op, tile, initial,
-                                                                    initial_place, units, std::move(offer)));
+            [](nb::object member, nb::object request) {
+                return new Flight(std::move(member), request, [made = nb::cast<Request*>(request)](Communicator& communicator) {
+                    return made->run(communicator);
+                });
             },
-            "plan"_a, "input"_a.none(), "output"_a.none(), "n"_a.none(), "type"_a, "op"_a, "tile"_a,
-            "initial"_a.none() = nb::none(), "initial_place"_a = 0, "units"_a.none() = nb::none(),
-            "offer"_a.none() = nb::none(), nb::keep_alive<0, 1>(), nb::keep_alive<0, 2>())
+            "request"_a)
+        .def("start_barrier",
+             [](nb::object member) {
+                 return new Flight(std::move(member), {}, [](Communicator& communicator) { return communicator.barrier(); });
+             })
         .def(
-            "start_barrier", [](Member& member) { return new Flight(member, std::unique_ptr<Request>()); },
-            nb::keep_alive<0, 1>())
-        .def(
-            "start_refusal", [](Member& member, std::string why) { return new Flight(member, std::move(why)); },
-            "why"_a, nb::keep_alive<0, 1>())
+            "start_refusal",
+            [](nb::object member, nb::str why) {
+                return new Flight(std::move(member), {}, [why = to_utf8(why)](Communicator& communicator) {
+                    return communicator.refuse(why);
+                });
+            },
+            "why"_a)
         .def("traffic",
              [](const Member& member) {
                  const Traffic moved = member.communicator->traffic();
@@ -499,8 +429,16 @@ NB_MODULE(_native, m) {
              })
         .def("leave", [](Member& member) { member.communicator->leave(); })
         .def("forked", &Member::forked)
+        .def(
+            "ended",
+            [](const Member& member, u32 rank) -> std::optional<Outcome> {
+                Outcome found = member.communicator->ended(rank);
+                if (found.fault == Fault::kNone) return std::nullopt;
+                return found;
+            },
+            "rank"_a)
         .def("fail",
-             [](Member& member, u32 culprit, const std::string& why) { member.communicator->fail(culprit, why); },
+             [](Member& member, u32 culprit, nb::str why) { member.communicator->fail(culprit, to_utf8(why)); },
              "culprit"_a, "why"_a);
 
     bind_known(m);
@@ -508,10 +446,9 @@ NB_MODULE(_native, m) {
     m.def(
         "divide",
         [](nb::handle array, u32 type, u32 p, const std::string& isa) {
-            const Divide divide = type < kTypes ? kernels_for(isa).divide[type] : nullptr;
-            if (divide == nullptr) throw std::invalid_argument("this type has no division");
+            const Divide divide = divide_of(kernels_for(isa), type);
             const Held held(array);
-            nb::gil_scoped_release released;
+            const Gil gil;
             divide(held.data(), held.bytes(), p);
         },
         "array"_a, "type"_a, "p"_a, "isa"_a = std::string(chosen_isa()->name));

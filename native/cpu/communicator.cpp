@@ -6,6 +6,7 @@
 #include <cstring>
 #include <poll.h>
 #include <stdexcept>
+#include <sys/socket.h>
 
 namespace hocket {
 namespace {
@@ -47,7 +48,8 @@ u64 difference(u32 rank, const Units& units) {
 
 u64 signature(const Terms& terms) {
     u64 hash = 0;
-    for (const u64 word : {terms.digest, terms.n, terms.tile, terms.counts, u64(terms.type), u64(terms.op), u64(terms.flags)})
+    const u64 rest = u64(terms.element) << 32 | terms.flags;
+    for (const u64 word : {terms.digest, terms.n, terms.tile, terms.counts, u64(terms.type), u64(terms.op), rest})
         hash = mix(hash ^ word);
     return hash;
 }
@@ -55,8 +57,10 @@ u64 signature(const Terms& terms) {
 // Where the result of a call lies.
 const char* result_of(const Call& call) { return call.output != nullptr ? call.output : call.input; }
 
+// Stores a text of UTF-8, or as many of its characters as there is room for.
 template <u64 N> void say(char (&text)[N], const std::string& what) {
-    const u64 length = what.size() < N ? what.size() : N - 1;
+    u64 length = what.size() < N ? what.size() : N - 1;
+    while (length < what.size() && length != 0 && (what[length] & 0xc0) == 0x80) --length;
     std::memcpy(text, what.data(), length);
     text[length] = 0;
 }
@@ -102,6 +106,16 @@ Plan::Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::
     owners_.resize(pointers_.size());
 }
 
+// How a call of this plan says what its elements are.
+const Plan::Opaque& Plan::opaque(const std::string& element, Communicator& communicator) {
+    if (opaque_.author == 0 || opaque_.element != element) {
+        u64 digest = element.size();
+        for (const char byte : element) digest = mix(digest ^ u64(static_cast<unsigned char>(byte)));
+        opaque_ = {element, u32(digest), communicator.authors_++, name_ + "\n\n" + element};
+    }
+    return opaque_;
+}
+
 Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> lifelines, Settings settings)
     : rank_(rank),
       size_(size),
@@ -119,7 +133,14 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
 }
 
 Outcome Communicator::run(Plan& plan, const Call& call) {
-    return recorded(plan.author_, [&](auto event) { return carry_out(plan, call, event); });
+    Outcome outcome = recorded(plan.author_, [&](auto event) { return carry_out(plan, call, event); });
+    if (call.finish.result != nullptr && outcome.fault == Fault::kNone) finish(call.finish, outcome.way);
+    return outcome;
+}
+
+void Communicator::finish(const Finish& left, Way way) const {
+    if (left.taken != nullptr && way == kThroughSlots) std::memcpy(left.result, left.taken, left.bytes);
+    if (left.divide != nullptr) left.divide(left.result, left.bytes, size_);
 }
 
 // Calls body(event) and records what it notes there. Where nobody records, or there is no room, it gets nullptr: an
@@ -150,11 +171,21 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     if (plan.latest_.settled.in_one_round() && plan.latest_.settled.geometry.unit <= kInlined)
         __builtin_prefetch(&control_[rank_].headers[(calls_ + 1) % 2], 1);
     Terms mine{plan.digest_, call.n, call.tile, 0, call.type, call.op, call.size_known ? 0u : u32(kSizeUnknown)};
+    const std::string* text = &plan.name_;
+    u64 author = plan.author_;
+    if (call.element != nullptr) {
+        const Plan::Opaque& opaque = plan.opaque(*call.element, *this);
+        mine.element = opaque.digest;
+        text = &opaque.text;
+        author = opaque.author;
+    }
     std::string counted;
     if (call.units != nullptr) {
         mine.counts = call.units->digest ? *call.units->digest : difference(rank_, *call.units);
         mine.flags |= kCounted | (call.units->digest ? 0u : kPairwise);
-        counted = plan.name_ + "\n" + call.units->text;
+        counted = plan.name_ + "\n" + call.units->text + (call.element ? "\n" + *call.element : "");
+        text = &counted;
+        author = kNobody;
     }
     Candidate candidates[kWays] = {{{}, plan.lends() ? nullptr : &plan, call.input, call.output}};
     if (call.offer != nullptr)
@@ -228,7 +259,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         if (bytes > kBrief && plan.result_ == result_of(call)) seen.next_message = {eager(rank_, calls_ + 2, bytes), soon};
     }
     const Places* told = inlined ? nullptr : &lies;
-    Outcome entered = call.units ? enter(mine, counted, kNobody, told, &seen) : enter(mine, plan.name_, plan.author_, told, &seen);
+    Outcome entered = enter(mine, *text, author, told, &seen);
     if (entered.fault != Fault::kNone) return withdrawn(std::move(entered), lies);
     if (!sure) {
         n = 0;
@@ -401,6 +432,8 @@ void Communicator::settle(Candidate& candidate, u64 n, u32 type, u64 tile, bool 
     const u64 widest = std::max(h.widest, 1u);
     Geometry& geometry = candidate.geometry;
     candidate.slots = std::bit_ceil(h.slots > settings_.slots ? h.slots : settings_.slots);
+    const u64 room = std::bit_floor((kWindowStride - kPage) / (candidate.slots * widest));  // of a window, for one tile
+    if (h.widest != 0 && tile > room) tile = std::max(room, kAlign);
     geometry = cut(n, type_bytes(type), h.chunks, widest, kEager, tile);
     const bool one = h.eager != 0 && geometry.tiles == 1 && h.eager * geometry.tile <= kEager && in_one_round;
     candidate.rounds = one ? Rounds::kOne : h.two_rounds != 0 ? Rounds::kTwo : Rounds::kMany;
@@ -497,6 +530,7 @@ int Communicator::borrow(const Plan& plan) {
 
 // Whether others can reach this rank's buffers.
 bool Communicator::lets_reach(Plan& plan, const Candidate& offered) const {
+    if (!memory_.open()) return false;
     const PlanHeader& h = offered.plan->header();
     const std::span<const char> buffers[] = {{offered.input, offered.input ? h.input_blocks * offered.geometry.unit : 0},
                                              {offered.output, offered.output ? h.output_blocks * offered.geometry.unit : 0}};
@@ -532,19 +566,22 @@ std::optional<u32> Communicator::gone_owner(const Plan& plan) const {
     for (u32 c = 0; c < plan.header().connections; ++c) {
         const ConnectionRecord& record = plan.view_.connections[c];
         if (!reaches(record)) continue;
-        pollfd line{record.peer < lifelines_.size() ? lifelines_[record.peer] : -1, POLLIN, 0};
-        if (::poll(&line, 1, 0) > 0) return record.peer;
+        if (is_gone(record.peer)) return record.peer;
     }
     return std::nullopt;
 }
 
-// How a call fails that could not reach the memory of another rank.
+// How a call fails that could not reach the memory of another rank: since that has ended, or its array is gone, or this
+// rank may not any more.
 Outcome Communicator::unreached(const Reach& beyond) {
     const RankBlock& owner = control_[beyond.rank()];
     if (failed(beyond.rank())) return given_up({Fault::kPeer, u32(owner.culprit), owner.text});
-    std::string why = "has ended";
-    if (beyond.error() != ESRCH) why = std::string("has an array that cannot be reached: ") + std::strerror(beyond.error());
-    return given_up({Fault::kPeer, beyond.rank(), why});
+    const std::string why = std::strerror(beyond.error());
+    if (beyond.error() == ESRCH) return given_up({Fault::kPeer, beyond.rank(), "has ended"});
+    if (beyond.error() == EFAULT)
+        return given_up({Fault::kPeer, beyond.rank(), "has an array that cannot be reached: " + why});
+    const std::string whose = "may not access the memory of rank " + std::to_string(beyond.rank()) + " any more: ";
+    return given_up({Fault::kPeer, rank_, whose + why + " (HOCKET_REACH=never does without)"});
 }
 
 // Waits until nobody reads this rank's buffers any more.
@@ -805,8 +842,8 @@ Outcome Communicator::agree() const {
         const bool same = other.digest == first.digest && other.op == first.op && other.tile == first.tile &&
                           (other.flags & kUnits) == (first.flags & kUnits) &&
                           (pairwise || other.counts == first.counts);
-        const bool same_size =
-            other.flags & kSizeUnknown || ((pairwise || other.n == size.n) && other.type == size.type);
+        const bool same_type = other.type == size.type && other.element == size.element;
+        const bool same_size = other.flags & kSizeUnknown || ((pairwise || other.n == size.n) && same_type);
         if (!same || !same_size) odd = r;
         counts += other.counts;
     }
@@ -816,21 +853,28 @@ Outcome Communicator::agree() const {
     return outcome;
 }
 
-// Steps until done: spins, then yields, then sleeps; looks for faults after each sleep and now and then.
+// Steps until done: spins, then yields, then sleeps; looks for faults after each sleep and now and then. Where other
+// processes keep the cores, a yield may take as long as a nap, and many of them would hide a fault for seconds.
 // `waits_for(peer, outcome)` says whether this rank waits for that rank (null: for any) and notes where.
 template <class Step, class Blame> Outcome Communicator::drive(const Step& step, const Blame& waits_for) {
     Bell& bell = control_[rank_].bell;
     const Patience patience = settings_.patience;
     double since = 0;  // when this rank was first found waiting; 0: it is not
     u32 idle = 0;
+    u64 yielding = 0;  // since when, in ticks
     std::vector<u32> gone;
     for (u32 visits = 1;; ++visits) {
         Progress progress = step();
         if (progress == Progress::kStalled && visits < kGlances) {
             if (idle >= patience.spins && settings_.patient != nullptr) settings_.patient();
             if (idle < patience.spins + patience.yields) {
-                if (idle++ < patience.spins) relax();
-                else ::sched_yield();
+                if (idle++ < patience.spins) {
+                    relax();
+                    continue;
+                }
+                if (idle == patience.spins + 1) yielding = clock_.ticks();
+                ::sched_yield();
+                if (clock_.ticks() - yielding > kMoment) idle = patience.spins + patience.yields;
                 continue;
             }
             const u32 seen = lie_down(bell);
@@ -898,8 +942,7 @@ Outcome Communicator::inspect(std::vector<u32>& gone) {
     gone.clear();
     for (u32 r = 0; r < size_; ++r) {
         if (r == rank_) continue;
-        pollfd line{r < lifelines_.size() ? lifelines_[r] : -1, POLLIN, 0};
-        const bool ended = ::poll(&line, 1, 0) > 0;
+        const bool ended = is_gone(r);
         // Looked at after its lifeline: a rank that says why it ends says it before it ends.
         if (failed(r)) return {Fault::kPeer, u32(control_[r].culprit), control_[r].text};
         const u64 state = Cpu::observe_state(&control_[r].state);  // pairs with publish_state in `mark`
@@ -930,6 +973,21 @@ void Communicator::fail(u32 culprit, const std::string& why) { mark(kAborted, cu
 
 Outcome Communicator::is_dead() const { return {Fault::kDead, u32(control_[rank_].culprit), control_[rank_].text}; }
 
+Outcome Communicator::ended(u32 rank) const {
+    const RankBlock& other = control_[rank];
+    const bool gone = rank != rank_ && is_gone(rank);  // looked at first, as in `inspect`
+    const u64 state = Cpu::observe_state(&other.state);  // pairs with publish_state in `mark`
+    if (state == kLeft) return {Fault::kPeer, rank, "closed its communicator"};
+    if (state != kRunning) return {Fault::kPeer, u32(other.culprit), other.text};
+    if (gone) return {Fault::kPeer, rank, "has ended"};
+    return {};
+}
+
+bool Communicator::is_gone(u32 rank) const {
+    pollfd line{rank < lifelines_.size() ? lifelines_[rank] : -1, POLLIN, 0};
+    return ::poll(&line, 1, 0) > 0;
+}
+
 bool Communicator::dead() const { return Cpu::observe_state(&control_[rank_].state) != kRunning; }
 
 void Communicator::mark(State state, u32 culprit, u64 since, const std::string& why) {
@@ -941,6 +999,7 @@ void Communicator::mark(State state, u32 culprit, u64 since, const std::string& 
     Cpu::publish_state(&mine.state, state);  // pairs with observe_state, on every rank
     for (u32 r = 0; r < size_; ++r)
         ring(control_[r].bell);  // the own one for the other threads of this rank
+    if (rank_ < lifelines_.size()) ::shutdown(lifelines_[rank_], SHUT_RDWR);  // for those who wait for it elsewhere
 }
 
 }  // namespace hocket

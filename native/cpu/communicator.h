@@ -44,6 +44,15 @@ class Plan {
   private:
     friend class Communicator;
 
+    struct Opaque {  // elements that kernels do not know: the last ones that a call was of
+        std::string element;
+        u32 digest = 0;
+        u64 author = 0;
+        std::string text;
+    };
+
+    const Opaque& opaque(const std::string& element, Communicator& communicator);
+
     Room room(u32 thread, bool reaches) {
         const u64 at = 2 * u64(view_.most_operands) * thread;
         return {pointers_.data() + at, reaches ? owners_.data() + at : nullptr};
@@ -68,6 +77,7 @@ class Plan {
     std::vector<char*> pointers_;  // of the rooms of all threads
     std::vector<u32> owners_;
     Latest latest_;
+    Opaque opaque_;
     const char* result_ = nullptr;       // where that of the latest call lies
     const char* stored_past_ = nullptr;  // the same, if it was stored past the caches
     std::span<const char> reachable_[2];  // buffers of the latest call that others reach
@@ -101,10 +111,19 @@ struct Offer {
     char* output = nullptr;
 };
 
+// What is left to do with the `result` of a call, null for nothing. After a call through slots it is copied from `taken`, if
+// that is not null; on any other way it was made where it belongs. For an average it is divided by the number of ranks.
+struct Finish {
+    char* result = nullptr;
+    u64 bytes = 0;
+    const char* taken = nullptr;
+    Divide divide = nullptr;
+};
+
 // What a call works on. `n` elements a unit; `tile` 0: chosen from the size, as for other plans that are offered. A rank
 // with neither input nor output does not know n and the type. `initial_bytes` from `initial` are copied to `initial_to`
 // first, once all ranks agree. With `units`, n is the length of the largest: of all, or of those of this rank where they
-// are pairwise.
+// are pairwise. `element` says what elements are whose type kernels do not know, else it is null.
 struct Call {
     char* input;
     char* output;
@@ -119,6 +138,8 @@ struct Call {
     const Units* units = nullptr;
     const Offer* offer = nullptr;
     bool fresh = false;  // the output has just been allocated: it has no pages yet
+    const std::string* element = nullptr;
+    Finish finish{};
 };
 
 enum class Fault : u32 {
@@ -196,7 +217,8 @@ class Communicator {
     // Whoever gives the same text in every call is its author; others have the number kNobody.
     static constexpr u64 kNobody = 0, kBarrier = 1, kFirstPlan = 2;
 
-    // `lifelines[r]` reports end of file once rank r's process is gone; empty when ranks are threads of one process.
+    // `lifelines[r]` reports end of file once rank r is gone. The own one, if it is not -1, is the other end, and is shut
+    // down when this rank leaves. Empty when ranks are threads of one process.
     Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> lifelines, Settings settings);
     Communicator(const Communicator&) = delete;
     Communicator& operator=(const Communicator&) = delete;
@@ -233,6 +255,9 @@ class Communicator {
     void leave();
     void fail(u32 culprit, const std::string& why);
     bool dead() const;
+    // Why a rank will make no more calls, and whose fault that is; kNone if it may. Asks nobody. May be called while
+    // another thread is in a call.
+    Outcome ended(u32 rank) const;
 
     // What a rank said when it entered the latest call.
     const CallHeader& said(u32 rank) const { return control_[rank].headers[calls_ % 2]; }
@@ -247,6 +272,7 @@ class Communicator {
     template <class Body> Outcome recorded(u64 plan, Body body);
     template <class Body> Outcome record(u64 plan, Body body);
     template <class Event> Outcome carry_out(Plan& plan, const Call& call, Event event);
+    void finish(const Finish& left, Way way) const;
     Outcome enter(const Terms& mine, const std::string& text, u64 author, const Places* places = nullptr,
                   Look* look = nullptr);
     Look look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays], bool reached,
@@ -277,6 +303,7 @@ class Communicator {
     Outcome is_dead() const;
     u32 straggler(u32 peer, double now) const;
     bool failed(u32 rank) const;
+    bool is_gone(u32 rank) const;
     void open(const Candidate& candidate);
     void open_in_place(Plan& plan);
     void open_round(Plan& plan, const Geometry& geometry, u64 call);

@@ -1,7 +1,6 @@
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #include "known.h"
 
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <numpy/arrayobject.h>
 
@@ -13,7 +12,7 @@
 #include <optional>
 #include <string>
 
-#include "member.h"
+#include "request.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -84,6 +83,16 @@ bool describe(PyObject* const* arguments, const Memory& memory, Key& key, Facts&
     return true;
 }
 
+// Whether an option always has the value that it has now: the same object then means the same call.
+bool is_constant(PyObject* option) {
+    return option == Py_None || PyBool_Check(option) || PyLong_CheckExact(option) || PyUnicode_CheckExact(option) ||
+           PyArray_IsScalar(option, Integer);
+}
+
+PyObject* call_python(PyObject* callee, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords = nullptr) {
+    return or_stay([&] { return PyObject_Vectorcall(callee, arguments, size_t(count), keywords); });
+}
+
 // One of the arrays that a call works on: none, the two that are given, one that is made for the result, or one like x
 // that is made for the call alone.
 enum Which : u32 { kNone, kFirst, kSecond, kFresh, kCopy };
@@ -99,6 +108,7 @@ struct Entry {
     u64 n, tile, place;
     std::optional<u64> taken;  // the byte of the input from which on the result is copied there
     u32 type, op;
+    std::optional<std::string> element;
     bool average;
     nb::object fresh_type;
     u32 fresh_dimensions;
@@ -123,17 +133,16 @@ class Known {
                 if (PyObject* found = make(*entry, arguments, facts)) return found;
             if (PyErr_Occurred()) return nullptr;
         }
-        return PyObject_Vectorcall(long_way_.ptr(), arguments, size_t(count), nullptr);
+        return call_python(long_way_.ptr(), arguments, count);
     }
 
-    // Enters a call that has succeeded, if it is one that the table can hold. The arrays are those that it worked on.
-    void learn(const nb::tuple& arguments, nb::object plan, nb::object schedules, nb::handle input, nb::handle output,
-               u64 n, u64 tile, u32 type, u32 op, nb::handle initial, u64 place, nb::handle result,
-               std::optional<u64> taken, bool average, const nb::object& offer) {
+    // Enters a call that has succeeded, if it is one that the table can hold.
+    void learn(const nb::tuple& arguments, const Request& request, nb::object schedules) {
         Key key;
         Facts facts;
         PyObject* const* const given = PySequence_Fast_ITEMS(arguments.ptr());
         if (arguments.size() != kArguments || !describe(given, communicator_->memory, key, facts)) return;
+        if (!std::all_of(key.options, key.options + kOptions, is_constant)) return;
         auto entry = std::make_unique<Entry>();
         entry->key = key;
         for (u32 a = 0; a < kArguments; ++a)
@@ -145,37 +154,36 @@ class Known {
             if (array.is(arguments[kX])) return kFirst;
             return array.is(arguments[kOut]) ? kSecond : kFresh;
         };
-        entry->input = which(input);
-        entry->output = which(output);
-        entry->initial = which(initial);
-        entry->result = which(result);
-        if (entry->input == kFresh && !input.is(result)) entry->input = kCopy;
+        entry->input = which(request.input);
+        entry->output = which(request.output);
+        entry->initial = which(request.initial);
+        entry->result = which(request.result);
+        if (entry->input == kFresh && !request.input.is(request.result)) entry->input = kCopy;
         if (entry->result == kFresh) {
-            auto* array = reinterpret_cast<PyArrayObject*>(result.ptr());
-            if (!PyArray_CheckExact(result.ptr()) || PyArray_NDIM(array) > int(kDimensions)) return;
+            auto* array = reinterpret_cast<PyArrayObject*>(request.result.ptr());
+            if (!PyArray_CheckExact(request.result.ptr()) || PyArray_NDIM(array) > int(kDimensions)) return;
             entry->fresh_type = nb::borrow(reinterpret_cast<PyObject*>(PyArray_DESCR(array)));
             entry->fresh_dimensions = u32(PyArray_NDIM(array));
             std::copy_n(PyArray_DIMS(array), entry->fresh_dimensions, entry->fresh_shape);
         }
-        entry->plan = std::move(plan);
+        entry->plan = request.plan;
         entry->schedules = std::move(schedules);
-        if (!offer.is_none()) {  // plans or None, two arrays or None (bindings.cpp)
+        if (request.offer) {
+            const auto& [plans, input, output] = request.offer->given;
             entry->offers = true;
-            entry->lending = offer[0];
-            for (const Way way : kLent) {
-                const nb::object lending = entry->lending[way - kLent[0]];
-                if (!lending.is_none()) entry->offer.plans[way] = nb::cast<Plan*>(lending);
-            }
-            entry->offered[0] = which(offer[1]);
-            entry->offered[1] = which(offer[2]);
+            entry->lending = nb::make_tuple(plans[0], plans[1], plans[2], plans[3]);
+            std::copy_n(request.offer->offer.plans, kWays, entry->offer.plans);
+            entry->offered[0] = which(input);
+            entry->offered[1] = which(output);
         }
-        entry->n = n;
-        entry->tile = tile;
-        entry->place = place;
-        entry->taken = taken;
-        entry->type = type;
-        entry->op = op;
-        entry->average = average;
+        entry->n = request.call.n;
+        entry->tile = request.call.tile;
+        entry->place = request.place;
+        entry->taken = request.taken;
+        entry->type = request.call.type;
+        entry->op = request.call.op;
+        entry->element = request.element;
+        entry->average = request.average;
         entries_[place_of(key)] = std::move(entry);
     }
 
@@ -208,6 +216,7 @@ class Known {
     PyObject* make(const Entry& entry, PyObject* const* arguments, const Facts& facts) {
         // The entry may be gone after the call.
         const nb::object plan = entry.plan, schedules = entry.schedules, lending = entry.lending;
+        const std::optional<std::string> element = entry.element;
         nb::object fresh;
         if (entry.fresh_type) {
             auto* type = reinterpret_cast<PyArray_Descr*>(entry.fresh_type.inc_ref().ptr());
@@ -226,6 +235,7 @@ class Known {
         Call call{data[entry.input], data[entry.output], data[entry.initial], whole + entry.place,
                   bytes[entry.initial], entry.n, entry.tile, entry.type, entry.op, true};
         call.fresh = entry.output == kFresh;
+        if (element) call.element = &*element;
         Offer offer = entry.offer;
         offer.input = data[entry.offered[0]];
         offer.output = data[entry.offered[1]];
@@ -233,24 +243,22 @@ class Known {
         const Which input = entry.input, result = entry.result;
         std::optional<Exposed> exposed;
         if (entry.offers) exposed.emplace(std::array{objects[entry.offered[0]], objects[entry.offered[1]]});
-        const std::optional<u64> taken = entry.taken;
-        const Divide divide = entry.average && result != kNone ? kernels().divide[entry.type] : nullptr;
+        if (result != kNone && (entry.taken || entry.average))
+            call.finish = {data[result], bytes[result], entry.taken ? data[input] + *entry.taken : nullptr,
+                           entry.average ? kernels().divide[entry.type] : nullptr};
         Outcome outcome = [&] {
             Gil gil(std::max({bytes[kFirst], bytes[kSecond], bytes[kFresh]}) <= kBrief);
             const std::unique_lock<Busy> lock(communicator_->busy, std::try_to_lock);
-            if (!lock.owns_lock() || communicator_->flights != 0) return Outcome{Fault::kBusy};
-            Outcome outcome = communicator_->communicator->run(*nb::inst_ptr<Plan>(plan), call);
-            if (taken && outcome.fault == Fault::kNone && outcome.way == kThroughSlots)
-                std::memcpy(data[result], data[input] + *taken, bytes[result]);
-            if (divide != nullptr && outcome.fault == Fault::kNone)
-                divide(data[result], bytes[result], communicator_->communicator->size());
-            return outcome;
+            if (!lock.owns_lock() || communicator_->flights != 0) return Outcome{Fault::kBusy, 0, {}};
+            return communicator_->communicator->run(*nb::inst_ptr<Plan>(plan), call);
         }();
         if (exposed) exposed->exposed = outcome.exposed;
         if (outcome.fault == Fault::kBusy) return nullptr;
         if (outcome.fault == Fault::kNone) return Py_NewRef(objects[result]);
-        if (!PyErr_Occurred()) failed_(std::move(outcome), schedules);
-        return nullptr;
+        if (PyErr_Occurred()) return nullptr;
+        const nb::object became = nb::cast(std::move(outcome));
+        PyObject* const told[] = {became.ptr(), schedules.ptr()};
+        return call_python(failed_.ptr(), told, 2);
     }
 
     nb::object member_, long_way_, failed_;
@@ -276,7 +284,7 @@ enum : u32 { kMethod, kAttribute, kDefaults };
 PyObject* call_briefly(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
     PyObject* const* const bound = PySequence_Fast_ITEMS(self);
     if (keywords != nullptr || count < 2 || count > 3)
-        return PyObject_Vectorcall(bound[kMethod], given, size_t(count), keywords);
+        return call_python(bound[kMethod], given, count, keywords);
     for (Py_ssize_t a = 1; a < count; ++a) {  // they may be in no cache, and take two lines each
         __builtin_prefetch(given[a]);
         __builtin_prefetch(reinterpret_cast<const char*>(given[a]) + kCacheLine);
@@ -287,7 +295,7 @@ PyObject* call_briefly(PyObject* self, PyObject* const* given, Py_ssize_t count,
     std::copy_n(PySequence_Fast_ITEMS(bound[kDefaults]), kArguments, arguments);
     arguments[kX] = given[1];
     if (count == 3) arguments[kOut] = given[2];
-    return PyObject_Vectorcall(call.ptr(), arguments, kArguments, nullptr);
+    return call_python(call.ptr(), arguments, kArguments);
 }
 
 // A method, for a class, that does the same as a method of Python whose options have defaults. Called with arrays alone
@@ -326,9 +334,7 @@ void bind_known(nb::module_& module) {
     nb::class_<Known>(module, "Known", nb::type_slots(slots))
         .def(nb::init<nb::object, nb::object, nb::object>(), "member"_a, "long_way"_a, "failed"_a)
         .def_prop_ro("call", [](nb::handle self) { return nb::steal(PyCFunction_New(&method, self.ptr())); })
-        .def("learn", &Known::learn, "arguments"_a, "plan"_a, "schedules"_a, "input"_a.none(), "output"_a.none(), "n"_a,
-             "tile"_a, "type"_a, "op"_a, "initial"_a.none(), "place"_a, "result"_a.none(),
-             "taken"_a.none(), "average"_a, "offer"_a.none())
+        .def("learn", &Known::learn, "arguments"_a, "request"_a, "schedules"_a)
         .def("clear", &Known::clear);
     module.def("brief", &brief, "method"_a, "attribute"_a, "defaults"_a, "doc"_a);
 }

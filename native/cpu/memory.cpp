@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/uio.h>
 #include <system_error>
 #include <unistd.h>
@@ -139,11 +140,16 @@ int SharedMemory::push(u32 rank, char* theirs, const char* mine, u64 bytes) {
     return push_to(processes_[rank], theirs, mine, bytes);
 }
 
-// Looks at the ends alone: an array lies in one mapping.
+// Looks at the ends alone: an array lies in one mapping. A sandbox that the process has entered meanwhile may refuse
+// either copy.
 bool SharedMemory::reachable(const char* mine, u64 bytes) const {
-    char ends[2];
+    char ends[2], copy[2];
     const iovec here{ends, sizeof ends}, there[]{{const_cast<char*>(mine), 1}, {const_cast<char*>(mine) + bytes - 1, 1}};
-    return ::process_vm_readv(::getpid(), &here, 1, there, 2, 0) == sizeof ends;
+    return ::process_vm_readv(::getpid(), &here, 1, there, 2, 0) == sizeof ends &&
+           push_to(::getpid(), copy, ends, sizeof ends) == 0;
 }
+
+// Who gives up rights or changes its user is closed to others from then on.
+bool SharedMemory::open() const { return ::prctl(PR_GET_DUMPABLE) == 1; }
 
 }  // namespace hocket

@@ -22,6 +22,7 @@ constexpr u64 kHugePage = 2 << 20;
 constexpr u64 kWindowStride = u64(1) << 30;  // the most a window can hold
 constexpr u64 kMostWindows = u64(1) << 24;
 constexpr u64 kFileBytes = (kMostWindows + 1) * kWindowStride;
+constexpr u64 kPlans = kWindowStride / 2;      // from where on ranks share plans (hocket/runtime/plan_cache.py)
 constexpr u64 kStamp = kWindowStride - kPage;  // where the file says which meeting it is of
 
 // The digest of a call that exchanges words; 0 is that of a barrier, and a schedule has neither.
@@ -32,7 +33,7 @@ constexpr u64 kNowhere = ~u64(0);  // of an address outside of the arena
 constexpr u64 kEager = 16 << 10;  // bytes of a rank's messages up to which a call can take one round
 
 // What all ranks must say alike, but for what `flags` excuse. `counts` is equal on all ranks or, pairwise, adds up to 0
-// (communicator.h: Units).
+// (communicator.h: Units). `element` is a hash of what elements are, where kernels do not know their type.
 struct Terms {
     u64 digest = 0;
     u64 n = 0;
@@ -41,6 +42,7 @@ struct Terms {
     u32 type = 0;
     u32 op = 0;
     u32 flags = 0;
+    u32 element = 0;
     bool operator==(const Terms&) const = default;
 };
 
@@ -68,7 +70,7 @@ static_assert(sizeof(Places) <= kInlined);
 
 // What a rank says when it enters a call. `call` is stored last. Of ranks that agree nobody reads more than the first
 // cache line: where `signature`, a hash of the terms, is the same, so are the terms. `text` is the schedule's name, on a
-// second line the counts; a word to exchange; or why it refuses.
+// second line the counts, on a third what elements are; a word to exchange; or why it refuses.
 struct CallHeader {
     alignas(kLine) u64 call;
     u64 signature;
@@ -142,8 +144,11 @@ class Memory {
     // Copies from, or to, memory of another rank that is in no arena. Returns 0 or an errno.
     virtual int pull(u32 rank, const char* theirs, char* mine, u64 bytes) = 0;
     virtual int push(u32 rank, char* theirs, const char* mine, u64 bytes) = 0;
-    // Whether others can do so from, and to, this memory of this rank: the kernel can not from all that a process maps.
+    // Whether others can do so from, and to, this memory of this rank, the kernel can not from all that a process maps;
+    // and whether this rank still may do so itself.
     virtual bool reachable(const char* mine, u64 bytes) const = 0;
+    // Whether this rank's process is still open to others, as it was when the ranks met.
+    virtual bool open() const = 0;
 };
 
 // Copies between this process's memory and another's. Returns 0 or an errno.
@@ -185,6 +190,7 @@ class SharedMemory final : public Memory {
     int pull(u32 rank, const char* theirs, char* mine, u64 bytes) override;
     int push(u32 rank, char* theirs, const char* mine, u64 bytes) override;
     bool reachable(const char* mine, u64 bytes) const override;
+    bool open() const override;
 
   private:
     struct Mapping : Window {

@@ -14,6 +14,7 @@ OPERATORS_OF: dict[str, tuple[str, ...]]
 OPERATORS: tuple[str, ...]
 EAGER: int
 FILE_BYTES: int
+PLANS: int
 STAMP: int
 MOST_CONNECTIONS: int
 MOST_READERS: int
@@ -61,6 +62,9 @@ class CallHeader:
     @property
     def type(self) -> int: ...
     @property
+    def element(self) -> int:
+        """A hash of what elements are whose type has no number, but one that only tells their size."""
+    @property
     def op(self) -> int: ...
     @property
     def counts(self) -> int: ...
@@ -71,7 +75,8 @@ class CallHeader:
     @property
     def size_known(self) -> bool: ...
     @property
-    def text(self) -> bytes: ...
+    def text(self) -> str:
+        """The schedule's name; on further lines the counts, and what elements are whose type has no number."""
 
 class Plan:
     @property
@@ -174,6 +179,29 @@ class Units:
     def __init__(self, input: list[int], output: list[int], digest: int | None, text: str) -> None:
         """Bounds of units in bytes; ``digest``: of all units of all ranks, None where a rank knows only its own."""
 
+class Request:
+    """One call on arrays, which it holds."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        input: NDArray[generic] | None,
+        output: NDArray[generic] | None,
+        n: int | None,
+        type: int,
+        op: int,
+        tile: int,
+        initial: NDArray[generic] | None = None,
+        place: int = 0,
+        result: NDArray[generic] | None = None,
+        taken: int | None = None,
+        average: bool = False,
+        element: str | None = None,
+        units: Units | None = None,
+        offer: Offer | None = None,
+    ) -> None:
+        """See Bound in hocket/runtime/buffers.py. ``average``: the result is divided by the number of ranks."""
+
 class Flight:
     """A call in the background."""
 
@@ -200,34 +228,9 @@ class Member:
         recorder: Recorder | None = None,
     ) -> None: ...
     def plan(self, words: bytes, digest: int, name: str) -> Plan: ...
-    def run(
-        self,
-        plan: Plan,
-        input: NDArray[generic] | None,
-        output: NDArray[generic] | None,
-        n: int | None,
-        type: int,
-        op: int,
-        tile: int,
-        initial: NDArray[generic] | None = None,
-        initial_place: int = 0,
-        units: Units | None = None,
-        offer: Offer | None = None,
-    ) -> Outcome | None: ...
-    def start(
-        self,
-        plan: Plan,
-        input: NDArray[generic] | None,
-        output: NDArray[generic] | None,
-        n: int | None,
-        type: int,
-        op: int,
-        tile: int,
-        initial: NDArray[generic] | None = None,
-        initial_place: int = 0,
-        units: Units | None = None,
-        offer: Offer | None = None,
-    ) -> Flight: ...
+    def run(self, request: Request) -> Outcome | None: ...
+    def start(self, request: Request) -> Flight:
+        """Raises OSError where there is no thread for it."""
     def candidate(self, plan: Plan, n: int, type: int, tile: int) -> Candidate:
         """How a call of n elements a unit would run. Local: no other rank takes part."""
     def touched(self, candidate: Candidate, input: bool, output: bool) -> int:
@@ -243,6 +246,8 @@ class Member:
         """Bytes loaded and stored by the kernels in all calls that have ended."""
     def leave(self) -> None: ...
     def fail(self, culprit: int, why: str) -> None: ...
+    def ended(self, rank: int) -> Outcome | None:
+        """Why a rank will make no more calls, and whose fault that is; None if it may. Local: no other takes part."""
     def forked(self) -> None: ...
 
 class Known:
@@ -252,28 +257,8 @@ class Known:
     @property
     def call(self) -> Callable[..., object]:
         """Makes a call that is known; for any other it calls ``long_way`` with the same arguments."""
-    def learn(
-        self,
-        arguments: tuple[object, ...],
-        plan: Plan,
-        schedules: object,
-        input: NDArray[generic] | None,
-        output: NDArray[generic] | None,
-        n: int,
-        tile: int,
-        type: int,
-        op: int,
-        initial: NDArray[generic] | None,
-        place: int,
-        result: NDArray[generic] | None,
-        taken: int | None,
-        average: bool,
-        offer: Offer | None,
-    ) -> None:
-        """Enter a call that has succeeded: its arguments, its schedules by way, and the arrays that it worked on.
-
-        ``taken``: the byte of the input from which on the result was copied.
-        """
+    def learn(self, arguments: tuple[object, ...], request: Request, schedules: object) -> None:
+        """Enter a call that has succeeded: its arguments, and its schedules by way."""
     def clear(self) -> None: ...
 
 def brief(
@@ -286,7 +271,7 @@ def brief(
     """
 
 def reaches(process: int, witness: int) -> bool:
-    """Whether this process may read what another has at its WITNESS."""
+    """Whether this process may read what another has at its WITNESS, and store it there again."""
 
 def reserve_control(descriptor: int, ranks: int) -> int:
     """Make sure that there is memory for the control region. Returns 0 or an errno."""

@@ -6,6 +6,7 @@ start, what each chunk of the output must hold at the end, and whether input and
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from abc import ABC, abstractmethod
@@ -137,10 +138,14 @@ class Collective(ABC):
 
     def averages(self) -> bool:
         """Whether every output is a sum of one input chunk of each rank: divided by their number, an average."""
-        everyone = list(range(self.size))
+
+        def is_of_everyone(total: Sum | None) -> bool:
+            masks = [mask for _, mask in total or ()]
+            everyone = (1 << self.size) - 1
+            return functools.reduce(operator.or_, masks, 0) == everyone and sum(map(int.bit_count, masks)) == self.size
+
         return self.reduces() and all(
-            total is not None and sorted(rank for rank, _ in members(total)) == everyone
-            for total in (self.required(r, i) for r in range(self.size) for i in range(self.outputs(r)))
+            is_of_everyone(self.required(r, i)) for r in range(self.size) for i in range(self.outputs(r))
         )
 
     def __str__(self) -> str:
@@ -344,6 +349,44 @@ class AllToNext(Collective):
         return ((index, 1 << (rank - 1)),) if rank else None
 
 
+@dataclass(frozen=True)
+class Scan(Collective):
+    """Rank r ends with the sum over ranks 0 to r. ``chunks`` counts the chunks of the whole buffer."""
+
+    name = "scan"
+
+    def input_blocks(self, rank: int) -> int:
+        return 1
+
+    def output_blocks(self, rank: int) -> int:
+        return 1
+
+    def required(self, rank: int, index: int) -> Sum:
+        return ((index, (1 << (rank + 1)) - 1),)
+
+    def reduces(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Exscan(Collective):
+    """Rank r ends with the sum over ranks 0 to r - 1; rank 0 has no output. ``chunks`` is that of ``Scan``."""
+
+    name = "exscan"
+
+    def input_blocks(self, rank: int) -> int:
+        return 1
+
+    def output_blocks(self, rank: int) -> int:
+        return 1 if rank else 0
+
+    def required(self, rank: int, index: int) -> Sum:
+        return ((index, (1 << rank) - 1),)
+
+    def reduces(self) -> bool:
+        return True
+
+
 Post = Callable[[int, int], Iterable[Contribution] | None]
 Table = tuple[tuple[tuple[Contribution, ...] | None, ...], ...]
 
@@ -392,6 +435,8 @@ class Custom(Collective):
         return tuple(each)
 
     def _tabulate(self, post: Post) -> Iterator[tuple[tuple[Contribution, ...] | None, ...]]:
+        if not callable(post):
+            raise InvalidArgument(f"post must be a function of rank and index, not {post!r}", caller())
         for rank in range(self.size):
             row: list[tuple[Contribution, ...] | None] = []
             for index in range(self.output_chunks[rank]):
@@ -487,7 +532,13 @@ _NAMED: tuple[type[Collective], ...] = (
     Gather,
     Scatter,
     AllToNext,
+    Scan,
+    Exscan,
 )
+
+
+_MOST_RANKS = 1 << 32
+"""A shape in a text may multiply to a number of thousands of digits, which Python does not print, even in an error."""
 
 
 def parse(text: str) -> Collective:
@@ -507,6 +558,8 @@ def parse(text: str) -> Collective:
         raise ValueError(f"{text!r} is no collective") from error
     if str(found) != text:
         raise ValueError(f"{text!r} is no collective; it reads like {found}")
+    if found.size > _MOST_RANKS:
+        raise ValueError(f"{text!r} is for more than {_MOST_RANKS} ranks")
     return found
 
 

@@ -3,31 +3,51 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Literal, Self, TypeVar, cast, overload
 
+import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
 from hocket.collectives import whole
-from hocket.errors import InvalidArgument, caller
+from hocket.errors import (
+    CallMismatch,
+    CallTimeout,
+    CommunicatorDead,
+    HocketError,
+    InvalidArgument,
+    PeerFailed,
+    PeerRefused,
+    WrongType,
+    caller,
+    describe,
+)
 from hocket.explain import Explanation, explain
+from hocket.ir.geometry import check_units
 from hocket.ir.schedule import Schedule
 from hocket.ir.traffic import Traffic
 from hocket.program import Contract
 from hocket.runtime import launch
-from hocket.runtime.bootstrap import meet
+from hocket.runtime.bootstrap import MOST_RANKS, meet
+from hocket.runtime.buffers import name_of
 from hocket.runtime.counts import Counts
-from hocket.runtime.execution import Endpoint, Lent, brief
+from hocket.runtime.execution import Endpoint, Key, Lent, brief
 from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.stores import Store
-from hocket.tuning import NAMED, Call, Choice, choose, fetches, lending_program, lends
+from hocket.tuning import NAMED, Call, Choice, can_lend, choose, fetches, lending_program, lends
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Result = TypeVar("Result")
+Found = TypeVar("Found")
+
+Find = Callable[[Key, Callable[[], Schedule]], Found]
+"""Finds what a program is, or makes it by compiling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +55,14 @@ class _Kind:
     """A collective that is called by name.
 
     ``cuts``: ``x`` is a block for each rank along axis 0; ``joins``: so is the result. ``reads`` and ``writes``: every
-    rank has an input, or an output; otherwise the root alone.
+    rank has an input, or an output; otherwise the root alone. ``first``: rank 0 has an output, if the others have.
     """
 
     cuts: bool = False
     joins: bool = False
     reads: bool = True
     writes: bool = True
+    first: bool = True
 
 
 _KINDS = {
@@ -53,9 +74,15 @@ _KINDS = {
     "reduce": _Kind(writes=False),
     "gather": _Kind(joins=True, writes=False),
     "scatter": _Kind(cuts=True, reads=False),
+    "scan": _Kind(),
+    "exscan": _Kind(first=False),
 }
 
 _MOST_THREADS = 1 << 10  # of a rank
+
+
+def _pickled(value: object) -> NDArray[np.uint8]:
+    return np.frombuffer(cloudpickle.dumps(value), np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +143,16 @@ class _Roles:
         return Counts.agree(given, ranks, rank, inputs, outputs)
 
 
+def _called(choice: Choice) -> str:
+    """A call by name as its user would write it, but for the arrays."""
+    name, words = choice.line.collective, []
+    if not (_KINDS[name].reads and _KINDS[name].writes):
+        words.append(f"root={choice.root}")
+    if choice.reproducible is not None:
+        words.append(f"reproducible={choice.reproducible!r}")
+    return f"{name}({', '.join(words)})" if words else name
+
+
 class Communicator:
     """The processes that ``hocket.init()`` brought together. All make the same calls in the same order.
 
@@ -125,7 +162,8 @@ class Communicator:
 
     With ``async_=True`` a call returns a Handle at once and goes on in the background, on a thread that needs nothing
     of Python. Calls are made one after the other, in their order; one that is not in the background waits for those
-    that are. Until ``wait`` has returned, or ``done`` has said so, its arrays must be neither read nor written.
+    that are. Until ``wait`` has returned, or ``done`` has said so, its arrays must be neither read nor written. It goes
+    on where its handle, or even the communicator, is dropped; it ends where the communicator is closed.
     Wrong arguments raise at once on the rank that gave them, everything else in ``wait``.
 
     In the collectives that have a name, ``out`` has exactly the shape of the result. Arrays lie apart, or in place as
@@ -139,9 +177,9 @@ class Communicator:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._defaults: dict[Choice, Schedule] = {}
-        self._lent: dict[tuple[str, int, Contract | None, int, Lent], Schedule] = {}
+        self._schedules: dict[Key, Schedule] = {}
         self._call = endpoint.known(self._long_way)
+        self._lines: dict[tuple[int, int], Communicator] = {}  # of two ranks, by sender and receiver
 
     @property
     def rank(self) -> int:
@@ -191,17 +229,21 @@ class Communicator:
         ``output_blocks(rank) * n``; either is None where it has none. They are C-contiguous arrays. Without
         ``out`` an in-place schedule whose input and output are of one size works in ``x``; otherwise ``out`` is
         allocated, joined along axis 0. ``x`` is never written unless the result lies in it. ``tile``: bytes of a chunk
-        that move at a time, a power of two from 64 bytes to 256 MB; None: chosen.
+        that move at a time, a power of two from 64 bytes to 256 MB; no more than a chunk needs, nor than leaves the
+        slots of a connection below 1 GB; None: chosen.
 
-        A collective that only moves data takes elements of any type and size but references to objects. Others combine:
+        A collective that only moves data takes elements of any type and size but references to objects, of one type on
+        all ranks. Others combine:
 
-        | type | op |
-        |---|---|
-        | bool | sum, prod, min, max |
-        | int8, int16, int32, int64 | sum, prod, min, max |
-        | uint8, uint16, uint32, uint64 | sum, prod, min, max |
-        | float16, bfloat16, float32, float64 | sum, prod, min, max, avg |
-        | complex64, complex128 | sum, prod, avg |
+        ===================================  ========================
+        type                                 op
+        ===================================  ========================
+        bool                                 sum, prod, min, max
+        int8, int16, int32, int64            sum, prod, min, max
+        uint8, uint16, uint32, uint64        sum, prod, min, max
+        float16, bfloat16, float32, float64  sum, prod, min, max, avg
+        complex64, complex128                sum, prod, avg
+        ===================================  ========================
 
         A schedule compiled with ``storage="peer"`` takes arrays of ``empty`` only, in place if its collective is.
 
@@ -495,6 +537,186 @@ class Communicator:
         """
         return self._call("scatter", x, out, async_, "sum", root, counts, None)
 
+    @overload
+    def scan(
+        self,
+        x: NDArray[Scalar],
+        out: NDArray[Scalar] | None = None,
+        *,
+        op: str = "sum",
+        async_: Literal[False] = False,
+    ) -> NDArray[Scalar]: ...
+    @overload
+    def scan(
+        self,
+        x: NDArray[Scalar],
+        out: NDArray[Scalar] | None = None,
+        *,
+        op: str = "sum",
+        async_: Literal[True],
+    ) -> Handle[NDArray[Scalar]]: ...
+    @brief
+    def scan(
+        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, op: str = "sum", async_: bool = False
+    ) -> object:
+        """Combine ``x`` of ranks 0 to r element by element on rank r. Works in ``x`` without ``out``.
+
+        Added in the order of ranks. There is no op avg. Errors are those of ``run``.
+        """
+        return self._call("scan", x, out, async_, op, 0, None, None)
+
+    @overload
+    def exscan(
+        self,
+        x: NDArray[Scalar],
+        out: NDArray[Scalar] | None = None,
+        *,
+        op: str = "sum",
+        async_: Literal[False] = False,
+    ) -> NDArray[Scalar] | None: ...
+    @overload
+    def exscan(
+        self,
+        x: NDArray[Scalar],
+        out: NDArray[Scalar] | None = None,
+        *,
+        op: str = "sum",
+        async_: Literal[True],
+    ) -> Handle[NDArray[Scalar] | None]: ...
+    @brief
+    def exscan(
+        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, op: str = "sum", async_: bool = False
+    ) -> object:
+        """Combine ``x`` of the ranks before r element by element on rank r. Works in ``x`` without ``out``.
+
+        Rank 0 gets None; its ``x`` and ``out`` are not written. Otherwise as ``scan``.
+        """
+        return self._call("exscan", x, out, async_, op, 0, None, None)
+
+    def broadcast_object(self, value: Result | None = None, *, root: int = 0) -> Result:
+        """Every rank gets the root's ``value``, by cloudpickle; the root its own. Off the root ``value`` is not read.
+
+        Raises what pickling it raises, on the root, and PeerRefused on the others; otherwise as ``broadcast``. What
+        unpickling raises concerns that rank alone.
+        """
+        mine = self.rank == root
+        with self._refusing():
+            data = _pickled(value) if mine else np.empty(0, np.uint8)
+        length = self.broadcast(np.array([data.size]), root=root)
+        with self._refusing():
+            data = data if mine else np.empty(int(length[0]), np.uint8)
+        self.broadcast(data, root=root)
+        return cast("Result", value if mine else cloudpickle.loads(data.data))
+
+    def all_gather_object(self, value: Result) -> list[Result]:
+        """Copies of the values of all ranks, in rank order, on every rank, by cloudpickle.
+
+        Raises what pickling one raises, on its rank, and PeerRefused on the others; otherwise as ``all_gather``. What
+        unpickling raises concerns that rank alone.
+        """
+        with self._refusing():
+            data = _pickled(value)
+        counts = self.all_gather(np.array([data.size])).tolist()
+        joined = self.all_gather(data, counts=counts)
+        return [cloudpickle.loads(part.data) for part in np.split(joined, np.cumsum(counts)[:-1])]
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """What is raised here makes the other ranks raise PeerRefused in their next call."""
+        try:
+            yield
+        except Exception as error:
+            self._endpoint.refuse(error)
+
+    def send(self, x: NDArray[Scalar], dest: int) -> None:
+        """Send ``x`` to rank ``dest``, which takes it with ``recv``. Returns once ``x`` may be written again.
+
+        Waits until ``dest`` receives. What one rank sends another arrives in order. Two ranks meet when the first of
+        them first sends the other something. Raises CallMismatch on both where the receiver's array has another type or
+        number of elements; InvalidArgument for a ``dest`` that is no other rank, and then nobody else is told;
+        otherwise as ``run``.
+        """
+        with self._line(self.rank, self._other("dest", dest)) as line:
+            line.broadcast(x)
+
+    def recv(self, out: NDArray[Scalar], source: int) -> NDArray[Scalar]:
+        """Take what rank ``source`` sends to this one, in ``out``. Returns ``out``; errors as in ``send``."""
+        with self._line(self._other("source", source), self.rank) as line:
+            return line.broadcast(None, out)
+
+    def sendrecv(self, x: NDArray[Scalar], dest: int, out: NDArray[Scalar], source: int) -> NDArray[Scalar]:
+        """``send`` and ``recv`` at once, so that ranks can shift around a ring. ``x`` and ``out`` lie apart.
+
+        ``dest`` and ``source`` may both be this rank, which copies then. Returns ``out``; errors as in ``send``. Where
+        only the receiving fails, ``x`` has been sent.
+        """
+        if whole(dest) == whole(source) == self.rank:
+            with self._line(self.rank, self.rank) as line:
+                return line.broadcast(x, out)
+        dest, source = self._other("dest", dest), self._other("source", source)
+        # All ranks meet in one order: otherwise those of a ring would wait for each other in a circle.
+        for pair in sorted(((self.rank, dest), (source, self.rank))):
+            with self._line(*pair):
+                pass
+        try:
+            with self._line(self.rank, dest) as line:
+                sent = line.broadcast(x, async_=True)
+        except Exception as error:
+            with self._line(source, self.rank) as line:
+                line._endpoint.refuse(error)
+        try:
+            with self._line(source, self.rank) as line:
+                if isinstance(out, np.ndarray) and np.may_share_memory(x, out):
+                    line._endpoint.refuse(InvalidArgument("x and out overlap, and must lie apart", caller()))
+                line.broadcast(None, out)
+        except BaseException:
+            with suppress(HocketError):
+                sent.wait()
+            raise
+        with self._line(self.rank, dest):
+            sent.wait()
+        return out
+
+    def _other(self, name: str, given: int) -> int:
+        rank = whole(given)
+        if rank is None or not 0 <= rank < self.size or rank == self.rank:
+            raise InvalidArgument(
+                f"{name} must be another rank in [0, {self.size}), not {given!r}",
+                caller(),
+                "sendrecv copies if dest and source are both this rank" if rank == self.rank else None,
+            )
+        return rank
+
+    @contextmanager
+    def _line(self, sender: int, receiver: int) -> Iterator[Communicator]:
+        """The communicator of a sender, its rank 0, and a receiver, on which a message is a broadcast.
+
+        Its errors name ranks as this communicator does, and what ends it ends this one.
+        """
+        self._endpoint.require_alive()
+        called = sender, receiver
+        line = self._lines.get(called)
+        if line is None:
+            line = self._lines[called] = Communicator(self._endpoint.pair(sender, receiver))
+        try:
+            yield line
+        except PeerRefused as error:
+            raise PeerRefused(called[error.rank], error.reason) from None
+        except CallMismatch as error:
+            messages = [call.partition(" (")[2].partition(" a unit")[0] for call in error.calls]
+            calls = f"send ({messages[0]})", f"recv ({messages[1]})"
+            raise CallMismatch(called[error.rank or 0], error.differs, calls, callers=called) from None
+        except PeerFailed as error:
+            self._endpoint.lose(called[error.rank], error.reason)
+        except CallTimeout as error:
+            self._endpoint.time_out(called[error.rank], error.seconds)
+        except CommunicatorDead:
+            self._endpoint.require_alive()  # says why
+            raise
+        except KeyboardInterrupt:
+            self.abort("was interrupted")
+            raise
+
     def _long_way(
         self,
         name: str,
@@ -520,51 +742,67 @@ class Communicator:
                 count = rows.bytes(x, out)
             call = self._described(name, count, root, reproducible, uneven=counts is not None)
             choice = choose(call)
-            schedule, tile = self._default(choice), choice.line.tile
+            find = partial(self._endpoint.program, _called(choice))
+            program, tile = self._default(choice, find, uneven=call.uneven), choice.line.tile
         except Exception as error:
             self._endpoint.refuse(error, async_)
-        lending = partial(self._lent_default, call, choice)
+        lending = partial(self._lent_default, call, choice, find)
         if async_:
-            return self._endpoint.start(schedule, x, out, op, tile, rows, lending)
-        return self._endpoint.run(schedule, x, out, op, tile, rows, lending, key)
+            return self._endpoint.start(program, x, out, op, tile, rows, lending)
+        return self._endpoint.run(program, x, out, op, tile, rows, lending, key)
 
     def _roles(self, name: str, root: object) -> _Roles:
         rank = whole(root)
         if rank is None or not 0 <= rank < self.size:
             raise InvalidArgument(f"root must be in [0, {self.size}), not {root!r}", caller())
         kind, is_root = _KINDS[name], rank == self.rank
-        return _Roles(kind, self.size, kind.reads or is_root, kind.writes or is_root)
+        writes = (kind.writes or is_root) and (kind.first or self.rank > 0)
+        return _Roles(kind, self.size, kind.reads or is_root, writes)
 
     def _described(
         self, name: str, size: int | None, root: int, reproducible: Contract | None, uneven: bool = False
     ) -> Call:
+        if reproducible is not None and not isinstance(reproducible, str):
+            raise WrongType(f"reproducible must be the name of a contract, not {name_of(reproducible)}", caller())
         endpoint = self._endpoint
         at = operator.index(root)
         return Call(
             name, self.size, size, at, reproducible, endpoint.threads, endpoint.sockets, endpoint.crowded, uneven
         )
 
-    def _default(self, choice: Choice) -> Schedule:
-        found = self._defaults.get(choice)
-        if found is None:
-            program = choice.program(self.size)
-            found = program.compile(instances=choice.instances, reproducible=choice.reproducible)
-            self._defaults[choice] = found
-        return found
+    def _default(self, choice: Choice, find: Find[Found], uneven: bool = False) -> Found:
+        """The program of a choice; with ``uneven``, one that can run with counts."""
 
-    def _lent_default(self, call: Call, choice: Choice, one_round: bool, lent: Lent, reached: bool) -> Schedule | None:
-        """What replaces a default schedule where ranks can access each other's arrays."""
+        def compiled() -> Schedule:
+            schedule = choice.compile(self.size)
+            if uneven:
+                check_units(schedule)
+            return schedule
+
+        return find((*choice.key, uneven), compiled)
+
+    def _lent_default(
+        self, call: Call, choice: Choice, find: Find[Found], one_round: bool, lent: Lent, reached: bool
+    ) -> Found | None:
+        """What replaces a default program where ranks can access each other's arrays."""
         if not lends(call, one_round, reached) or fetches(call, lent.inplace, reached) is not lent.fetches:
             return None
         name, root, reproducible = choice.line.collective, choice.root, choice.reproducible
-        key = name, root, reproducible, choice.instances, lent
-        found = self._lent.get(key)
-        if found is None:
+        if not can_lend(name, reproducible, inplace=lent.inplace):
+            return None
+
+        def compiled() -> Schedule:
             program = lending_program(name, self.size, root, reproducible, inplace=lent.inplace, fetching=lent.fetches)
-            if program is None:
-                return None
-            found = program.compile(instances=choice.instances, reproducible=reproducible, storage="peer")
-            self._lent[key] = found
+            assert program is not None
+            return program.compile(instances=choice.instances, reproducible=reproducible, storage="peer")
+
+        return find((name, root, reproducible, choice.instances, lent), compiled)
+
+    def _schedule(self, key: Key, compiled: Callable[[], Schedule]) -> Schedule:
+        """A program, compiled here."""
+        found = self._schedules.get(key)
+        if found is None:
+            found = self._schedules[key] = compiled()
         return found
 
     def explain(self, name: str, nbytes: int, *, root: int = 0, reproducible: Contract | None = None) -> Explanation:
@@ -577,12 +815,14 @@ class Communicator:
         """
         if name not in NAMED:
             raise InvalidArgument(f"there is no collective {name!r}, only {', '.join(NAMED)}", caller())
-        if not isinstance(nbytes, int) or nbytes < 0:
+        if not isinstance(nbytes, int) or nbytes < 0 or nbytes >> 62:
             raise InvalidArgument(f"nbytes must be a number of bytes, not {nbytes!r}", caller())
         self._roles(name, root)
         call = self._described(name, nbytes, root, reproducible)
         choice = choose(call)
-        return explain(self._endpoint, choice, self._default(choice), partial(self._lent_default, call, choice), nbytes)
+        schedule = self._default(choice, self._schedule)
+        lending = partial(self._lent_default, call, choice, self._schedule)
+        return explain(self._endpoint, choice, schedule, lending, nbytes)
 
     @overload
     def empty(self, shape: int | Sequence[int], dtype: type[Scalar] | np.dtype[Scalar]) -> NDArray[Scalar]: ...
@@ -593,9 +833,9 @@ class Communicator:
 
         Where the arrays of a collective are such, or views on such, on every rank, and are in place on every rank or
         apart on every rank, messages are read and written in them and copied nowhere in between. Only this rank
-        allocates. The memory is used again once the last array on it is gone, and may be used after ``close``; in a
-        child after fork, arrays of the parent are the child's own. After an error in the middle of a call another rank
-        may, for a moment, still write to its arrays.
+        allocates. The memory is used again once the last array on it is gone, and may be used after ``close``. After an
+        error in the middle of a call another rank may, for a moment, still write to its arrays. What a child stores
+        after fork is its own; until then it sees what its parent and the other ranks store: give it copies.
 
         Raises WrongType, InvalidArgument, MemoryError, CommunicatorDead.
         """
@@ -649,10 +889,10 @@ class Communicator:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
+        if value is None:
             self.close()
         else:
-            self.abort(f"raised {kind.__name__}: {value}")
+            self.abort(f"raised {describe(value)}")
 
     def __repr__(self) -> str:
         return f"<Communicator rank {self.rank} of {self.size}>"
@@ -676,13 +916,15 @@ def init(
     same number of calls with a store, in the same order. Ranks that turn out to be on several machines, in several
     network namespaces or of several users are an error on every rank, at once.
 
-    ``timeout`` is in seconds: how long nothing may move, here and in any call, before it counts as an error.
+    ``timeout`` is in seconds: how long nothing may move, here and in any call, before it counts as an error; infinity
+    for no limit.
     ``threads``, the same on every rank: how many of this process share the work of a call on 1 MB or more; "auto": the
     cores that all ranks may use (affinity, control group), divided by the ranks.
     Raises BootstrapFailed, and PeerFailed when it is known that a rank ended and never will come.
     """
     if not isinstance(timeout, int | float) or not timeout > 0:
         raise InvalidArgument(f"timeout must be a positive number of seconds, not {timeout!r}", caller())
+    timeout = float(min(timeout, sys.float_info.max))
     team = None if threads == "auto" else whole(threads)
     if threads != "auto" and (team is None or not 1 <= team <= _MOST_THREADS):
         raise InvalidArgument(f'threads must be "auto" or from 1 to {_MOST_THREADS}, not {threads!r}', caller())
@@ -709,8 +951,8 @@ def spawn(
     raises, its exception is raised here, the remote traceback as its cause, and the other ranks are ended; RankFailed
     when a rank ends without a result. ``threads`` is that of ``init``.
     """
-    if not isinstance(ranks, int) or ranks < 1:
-        raise InvalidArgument(f"ranks must be a positive number, not {ranks!r}", caller())
+    if not isinstance(ranks, int) or not 1 <= ranks <= MOST_RANKS:
+        raise InvalidArgument(f"ranks must be a number from 1 to {MOST_RANKS}, not {ranks!r}", caller())
     return launch.call(_in_rank, ranks, (fn, tuple(args), threads))
 
 

@@ -11,8 +11,8 @@ import linecache
 import os
 import sys
 import unicodedata
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
@@ -28,22 +28,65 @@ _MODULES = (__name__.rpartition(".")[0] + ".",)
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A span of one source line. Lines count from 1, columns from 0 in bytes; ``end_column`` is exclusive."""
+    """A span of one source line. Lines count from 1, columns from 0 in bytes; ``end_column`` is exclusive.
+
+    ``source`` is that line, where whoever made the location had read it. No file is ever opened for a location.
+    """
 
     file: str
     line: int
     column: int = 0
     end_column: int | None = None
+    source: str | None = field(default=None, compare=False, repr=False)
 
     def resolve(self) -> Location:
         return self
 
+    @property
+    def is_file(self) -> bool:
+        """Whether it says that it is in a file, unlike ``<stdin>``."""
+        return not self.file.startswith("<")
+
+    @property
+    def path(self) -> str:
+        """The file as a path from the working folder; absolute outside of it."""
+        if not self.is_file:
+            return self.file
+        try:
+            here = os.path.join(Path.cwd(), "")
+        except OSError:  # the folder was removed
+            return self.file
+        path = os.path.normpath(os.path.join(here, self.file))
+        return path.removeprefix(here)
+
+    @property
+    def span(self) -> tuple[int, int | None]:
+        """The first column and that after the last, from 1, in characters as far as the line is known."""
+        if self.source is None:
+            return self.column + 1, None if self.end_column is None else self.end_column + 1
+        before, marked = _split(self.source, self)
+        return len(before) + 1, len(before) + 1 + max(1, len(marked))
+
     def __str__(self) -> str:
-        return f"{os.path.basename(self.file)}:{self.line}"
+        return printable(f"{self.path}:{self.line}:{self.span[0]}")
 
 
-class Site(Struct, frozen=True, gc=False):
-    """A place in running code, kept as (code, instruction offset): cheap to take, resolved only when printed."""
+class _Sourced(Struct, frozen=True, gc=False):
+    """A place in a text that this process has read, kept as what is cheap to take and resolved only when printed."""
+
+    def resolve(self) -> Location:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return str(self.resolve())
+
+    def __reduce__(self) -> tuple[type[Location], tuple[str, int, int, int | None, str | None]]:
+        at = self.resolve()
+        return Location, (at.file, at.line, at.column, at.end_column, at.source)
+
+
+class Site(_Sourced, frozen=True, gc=False):
+    """A place in code that this process ran, as (code, instruction offset)."""
 
     code: CodeType
     lasti: int
@@ -52,19 +95,27 @@ class Site(Struct, frozen=True, gc=False):
         line, end_line, column, end_column = next(
             islice(self.code.co_positions(), self.lasti // 2, None), (None, None, None, None)
         )
+        file = self.code.co_filename
         if line is None:
-            return Location(self.code.co_filename, self.code.co_firstlineno)
-        return Location(self.code.co_filename, line, column or 0, end_column if end_line == line else None)
-
-    def __str__(self) -> str:
-        return str(self.resolve())
-
-    def __reduce__(self) -> tuple[type[Location], tuple[str, int, int, int | None]]:
-        at = self.resolve()
-        return Location, (at.file, at.line, at.column, at.end_column)
+            line, column, end_line = self.code.co_firstlineno, 0, None
+        end = end_column if end_line == line else None
+        return Location(file, line, column or 0, end, _source(file, line))
 
 
-Where = Location | Site
+class TextSite(_Sourced, frozen=True, gc=False):
+    """A place in a text that was given to be read; ``read`` gives the lines of that text, from 1."""
+
+    file: str
+    line: int
+    column: int
+    end_column: int | None
+    read: Callable[[int], str]
+
+    def resolve(self) -> Location:
+        return Location(self.file, self.line, self.column, self.end_column, self.read(self.line))
+
+
+Where = Location | Site | TextSite
 
 
 def caller() -> Site:
@@ -107,9 +158,12 @@ class Diagnostic:
     help: str | None = None
 
 
-def render(diagnostic: Diagnostic) -> str:
+Severity = Literal["error", "warning"]
+
+
+def render(diagnostic: Diagnostic, severity: Severity = "error") -> str:
     """Text of a diagnostic, with the source lines of its labels, in the manner of good compilers."""
-    out = [f"error[{diagnostic.code}]: {diagnostic.message}"]
+    out = [f"{severity}[{diagnostic.code}]: {printable(diagnostic.message)}"]
     placed = [(label.where.resolve(), label) for label in diagnostic.labels]
     if placed:
         main = next((at for at, label in placed if label.primary), placed[0][0])
@@ -118,38 +172,51 @@ def render(diagnostic: Diagnostic) -> str:
         for at, label in placed:
             by_file.setdefault(at.file, []).append((at, label))
         for file, group in by_file.items():
-            head = main if file == main.file else group[0][0]
-            out.append(f"{' ' * width}--> {os.path.basename(file)}:{head.line}:{head.column + 1}")
+            out.append(f"{' ' * width}--> {main if file == main.file else group[0][0]}")
             last: int | None = None
             for at, label in sorted(group, key=lambda pair: (pair[0].line, pair[0].column, pair[1].primary)):
-                source = _source(at)
-                if not source:
-                    out.append(f"{at.line:>{width}} : {label.text}")
+                text = printable(label.text)
+                if not at.source:
+                    out.extend([f"{at.line:>{width}} : {text}"] if text else [])
                     continue
                 if at.line != last:
-                    out.append(f"{at.line:>{width}} | {source}")
+                    out.append(f"{at.line:>{width}} | {printable(at.source, keep=TAB)}")
                 last = at.line
-                before, marked = _split(source, at)
+                before, marked = (printable(part, keep=TAB) for part in _split(at.source, at))
                 mark = ("^" if label.primary else "-") * max(1, _columns(marked))
                 indent = "".join(c if c == "\t" else " " * _columns(c) for c in before)
-                out.append(f"{' ' * width} | {indent}{mark} {label.text}")
-    out.extend(f"note: {note}" for note in diagnostic.notes)
+                out.append(f"{' ' * width} | {indent}{mark} {text}")
+    out.extend(f"note: {printable(note, keep=LINES)}" for note in diagnostic.notes)
     if diagnostic.help is not None:
-        out.append(f"help: {diagnostic.help}")
+        out.append(f"help: {printable(diagnostic.help, keep=LINES)}")
     return "\n".join(out)
 
 
-def _source(at: Location) -> str:
-    """The line of a location, or nothing: a name without a folder, as the text of a schedule gives it, is looked up in
-    the working directory and not all along ``sys.path``."""
-    if at.file not in linecache.cache and not at.file.startswith("<") and not Path(at.file).exists():
-        return ""
-    return linecache.getline(at.file, at.line).rstrip()
+TAB, LINES = "\t", "\t\n"
+
+
+def printable(text: str, keep: str = "") -> str:
+    """A text with escapes for what acts on a terminal or deceives a reader, as ``repr`` has them: control characters,
+    marks that turn the direction of writing, lone surrogates. Only the characters of ``keep`` stay."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
+def _source(file: str, line: int) -> str | None:
+    """A line of code that was run. A file without a folder is one of the working folder, not of ``sys.path``."""
+    if file not in linecache.cache:
+        try:
+            if file.startswith("<") or not Path(file).is_file():
+                return None
+        except OSError:  # it may not be looked for, as by a process that has changed its user
+            return None
+    return linecache.getline(file, line).rstrip() or None
 
 
 def _split(source: str, at: Location) -> tuple[str, str]:
     """What comes before a location in its line, and what it covers there. Its columns count bytes of UTF-8."""
-    line = source.encode()
+    line = source.encode(errors="replace")
     end = len(line) if at.end_column is None else at.end_column
     return line[: at.column].decode(errors="replace"), line[at.column : end].decode(errors="replace")
 
@@ -160,9 +227,13 @@ def _columns(text: str) -> int:
 
 
 class HocketError(Exception):
-    """Base of every error a user can cause. ``code`` is stable; ``diagnostic()`` is the structured message."""
+    """Base of every error a user can cause. ``code`` is stable; ``diagnostic()`` is the structured message.
+
+    ``refutes``: it is a counterexample, to a program or a schedule that is well formed.
+    """
 
     code: ClassVar[str] = "error"
+    refutes: ClassVar[bool] = False
 
     def diagnostic(self) -> Diagnostic:
         raise AssertionError(f"{type(self).__name__} has no wording")
@@ -177,6 +248,15 @@ class HocketError(Exception):
 
 def _rebuild(cls: type[HocketError], values: dict[str, object]) -> HocketError:
     return cls(**values)
+
+
+def describe(error: BaseException) -> str:
+    """Type and text of an exception, whatever its text does."""
+    try:
+        text = str(error)
+    except Exception as second:
+        text = f"its text raised {type(second).__name__}"
+    return f"{type(error).__name__}: {text}"
 
 
 def show_span(rank: int, buffer: str, index: int, count: int = 1) -> str:
@@ -226,6 +306,23 @@ class Unsupported(HocketError, NotImplementedError):
 
 
 @dataclass(eq=False)
+class MissingPackage(HocketError, ImportError):
+    """A package that only some things need is not here. ``extra`` of hocket's own brings it."""
+
+    code = "missing-package"
+    what: str
+    package: str
+    extra: str
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic(
+            self.code,
+            f"{self.what} needs {self.package}, which is not here",
+            help=f"pip install 'hocket[{self.extra}]'",
+        )
+
+
+@dataclass(eq=False)
 class StaleChunk(HocketError, ValueError):
     """A reference was used after its place was overwritten (paper section 3.3)."""
 
@@ -260,6 +357,7 @@ class UninitializedChunk(HocketError, ValueError):
     """A chunk was read that nothing has written (paper section 3.1)."""
 
     code = "uninitialized-chunk"
+    refutes = True
     rank: int
     buffer: str
     index: int
@@ -446,11 +544,21 @@ class Flow:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """What an output lacks, or a part of it, where another place gets it; ``where`` is the operation that stores it."""
+
+    place: str
+    holds: str
+    where: Where | None
+
+
 @dataclass(eq=False)
 class PostconditionFailed(HocketError, ValueError):
     """The program ends with something else than its collective promises (paper section 3.2)."""
 
     code = "postcondition"
+    refutes = True
     collective: str
     rank: int
     buffer: str
@@ -464,6 +572,9 @@ class PostconditionFailed(HocketError, ValueError):
     others: int = 0
     untouched: bool = False
     """Whether no operation writes the chunk at all."""
+    partials: tuple[Partial, ...] = ()
+    right_in_place: bool = False
+    """Whether the program is right where input and output are one memory."""
 
     def diagnostic(self) -> Diagnostic:
         why = ", as nothing is ever written there" if self.untouched else ""
@@ -473,13 +584,25 @@ class PostconditionFailed(HocketError, ValueError):
         notes += [f"does not belong there: {_some(self.foreign)}"] if self.foreign else []
         verb = "is" if self.others == 1 else "are"
         notes += [f"{_number(self.others, 'more chunk')} {verb} wrong"] if self.others else []
-        labels = tuple(Label(flow.where, flow.text, flow is self.history[-1]) for flow in self.history)
+        labels = [Label(flow.where, flow.text, flow is self.history[-1]) for flow in self.history]
+        labels += [Label(p.where, f"{p.place} gets {p.holds}") for p in self.partials if p.where is not None]
         return Diagnostic(
             self.code,
             f"{show_span(self.rank, self.buffer, self.index)} does not hold what {self.collective} promises",
-            labels,
+            tuple(labels),
             tuple(notes),
+            self._help(),
         )
+
+    def _help(self) -> str | None:
+        if self.right_in_place:
+            return "with inplace=True, where in and out are one memory, this program is right"
+        if not self.partials:
+            return None
+        places = " and ".join(partial.place for partial in self.partials)
+        if any(partial.holds == self.expected for partial in self.partials):
+            return f"{places} holds it: copy it there"
+        return f"add up {places} there" if self.holds == "nothing" else f"reduce {places} into it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,6 +620,7 @@ class SumsDiffer(HocketError, ValueError):
     """A program does not keep a contract on the bits of its sums: two are taken differently, or one not in order."""
 
     code = "sums-differ"
+    refutes = True
     collective: str
     contract: str
     chunks: tuple[SummedChunk, ...]
@@ -513,7 +637,9 @@ class SumsDiffer(HocketError, ValueError):
             if chunk.where is not None
         )
         notes = tuple(f"{show_span(chunk.rank, 'out', chunk.index)} is {chunk.tree}" for chunk in self.chunks)
-        return Diagnostic(self.code, f"{self.collective} is not {self.contract}: {said[self.contract]}", labels, notes)
+        message = f"{self.collective} is not {self.contract}: {said[self.contract]}"
+        accept = 'if that will do, say so: reproducible="may-differ", or --allow-differing-sums'
+        return Diagnostic(self.code, message, labels, notes, accept if self.contract == "across-ranks" else None)
 
 
 @dataclass(eq=False)
@@ -521,6 +647,7 @@ class CheckFailed(HocketError, ValueError):
     """A collective of the user's has a check of its own, and that says no."""
 
     code = "check-failed"
+    refutes = True
     collective: str
     where: Where
 
@@ -566,17 +693,29 @@ _WAITS: dict[WaitKind, str] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Calls of ``low`` to ``high`` bytes, both included, on a runtime; None is no limit."""
+
+    runtime: str
+    low: int
+    high: int | None
+
+
 @dataclass(eq=False)
 class Deadlock(HocketError, ValueError):
     """A cycle of waits: from some point on no step is ready.
 
-    ``cycle[i]`` waits for ``cycle[i + 1]`` because of ``because[i]``, the last one for the first.
+    ``cycle[i]`` waits for ``cycle[i + 1]`` because of ``because[i]``, the last one for the first. ``calls`` are those
+    in which that happens, where it depends on their size.
     """
 
     code = "deadlock"
+    refutes = True
     slots: int
     cycle: tuple[StepName, ...]
     because: tuple[WaitKind, ...]
+    calls: tuple[Calls, ...] = ()
 
     def diagnostic(self) -> Diagnostic:
         # Of steps in a row in one thread block the first and the last say it all.
@@ -586,13 +725,25 @@ class Deadlock(HocketError, ValueError):
         for n, i in enumerate(ends):
             following = (n + 1) % len(ends) + 1
             notes.append(f"({n + 1}) {self.cycle[i]}\n      {_WAITS[self.because[i]].format(following)}")
+        if self.calls:
+            notes.append(f"in calls {_show_calls(self.calls)}")
         these = f"these {len(steps)} steps wait" if len(steps) > 1 else "this step waits"
         return Diagnostic(
             self.code,
             f"with {_number(self.slots, 'slot')} {these} for {'each other' if len(steps) > 1 else 'itself'}",
             _step_labels(steps),
             tuple(notes),
+            "a file that does not serve them is right: see minBytes and maxBytes" if self.calls else None,
         )
+
+
+def _show_calls(calls: Sequence[Calls]) -> str:
+    """``of 8 to 64 bytes on msccl and rccl, of 256 bytes or more on rccl``."""
+    runtimes: dict[str, list[str]] = {}
+    for each in calls:
+        size = f"of {each.low} bytes or more" if each.high is None else f"of {each.low} to {each.high} bytes"
+        runtimes.setdefault(size, []).append(each.runtime)
+    return ", ".join(f"{size} on {' and '.join(names)}" for size, names in runtimes.items())
 
 
 @dataclass(eq=False)
@@ -600,17 +751,22 @@ class UnmatchedTransfer(HocketError, ValueError):
     """A connection is sent into more often than it is received from, or the reverse: it would not end a call empty."""
 
     code = "unmatched-transfer"
+    refutes = True
     sender: int
     receiver: int
     channel: int
     sends: int
     receives: int
+    alone: StepName
+    """The first step whose message has no other end."""
 
     def diagnostic(self) -> Diagnostic:
         return Diagnostic(
             self.code,
             f"rank {self.sender} sends {_often(self.sends)} to rank {self.receiver} on channel {self.channel}, "
             f"which receives {_often(self.receives)}",
+            _step_labels((self.alone,)),
+            (f"the first without its other end is {self.alone}",),
         )
 
 
@@ -627,6 +783,7 @@ class Race(HocketError, ValueError):
     """Two accesses to one chunk, at least one a write, that nothing orders."""
 
     code = "race"
+    refutes = True
     rank: int
     buffer: str
     index: int
@@ -665,8 +822,12 @@ class ParseError(HocketError, ValueError):
     reason: str
 
     def diagnostic(self) -> Diagnostic:
-        notes = (f"the line is: {self.text[:120]}",) if self.text else ()
-        return Diagnostic(self.code, f"{self.source}, line {self.line}: {self.reason[:240]}", notes=notes)
+        shown = self.text[:240].rstrip()
+        begin = len(shown) - len(shown.lstrip())
+        word = len(shown[begin:].partition(" ")[0])
+        column, end = (len(shown[:n].encode(errors="replace")) for n in (begin, begin + word))
+        at = Location(self.source, self.line, column, end, shown)
+        return Diagnostic(self.code, self.reason[:240], (Label(at, "here" if shown else "", True),))
 
 
 @dataclass(eq=False)
@@ -748,7 +909,8 @@ class CallMismatch(HocketError, ValueError):
     """Ranks entered the same call with different arguments. Nothing was touched; the communicator can go on.
 
     ``rank`` differs from the first; None where ranks do not expect the same of each other, then ``transfer`` is an
-    example, if known: from, to, elements sent, elements expected.
+    example, if known: from, to, elements sent, elements expected. ``callers``: a sender and a receiver, if the calls
+    are theirs alone.
     """
 
     code = "call-mismatch"
@@ -756,13 +918,20 @@ class CallMismatch(HocketError, ValueError):
     differs: tuple[str, ...]
     calls: tuple[str, ...]
     transfer: tuple[int, int, int, int] | None = None
+    callers: tuple[int, ...] = ()
 
     def diagnostic(self) -> Diagnostic:
+        callers = self.callers or range(len(self.calls))
+        notes = tuple(f"rank {rank} calls {call}" for rank, call in zip(callers, self.calls, strict=True))
+        if self.callers:
+            what = " and ".join(self.differs)
+            message = f"rank {callers[0]} does not send what rank {callers[1]} receives: they differ in {what}"
+            return Diagnostic(self.code, message, notes=notes)
         return Diagnostic(
             self.code,
             f"the ranks do not make the same call: {self._difference()}",
-            notes=tuple(f"rank {rank} calls {call}" for rank, call in enumerate(self.calls)),
-            help="every rank must call the same schedule with the same size, type and operator, in the same order",
+            notes=notes,
+            help="every rank must make the same call with the same size, type and operator, in the same order",
         )
 
     def _difference(self) -> str:
@@ -852,6 +1021,21 @@ class CommunicatorBusy(HocketError, RuntimeError):
             self.code,
             "another thread is in a call on this communicator",
             help="calls on a communicator have one order, the same on every rank: make them from one thread",
+        )
+
+
+@dataclass(eq=False)
+class NativeMissing(HocketError, ImportError):
+    """The runtime was asked for where hocket was installed without its native module."""
+
+    code = "native-missing"
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic(
+            self.code,
+            "running needs hocket's native module, which was not installed for this Python",
+            notes=("writing, proving, drawing and exporting programs work without it",),
+            help="install hocket on Linux, with a C++20 compiler and without HOCKET_NATIVE=0",
         )
 
 

@@ -6,13 +6,14 @@ import functools
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from hocket.ir.schedule import Schedule
 from hocket.ir.traffic import Traffic, traffic
-from hocket.runtime.execution import LENT, Endpoint, Lending
+from hocket.runtime.execution import LENT, Endpoint, Lent
 from hocket.runtime.plan import pace
 from hocket.tuning import Choice
 from hocket.verify.events import Events
@@ -22,6 +23,10 @@ _ROUND = 0.15e-6
 _STEP = 0.1e-6
 """Seconds that a call takes, a message from one rank to another, and a step on a tile, beside moving data: chosen by
 measurements on two cores of a Zen 5."""
+
+_TURN = 3e-6
+"""Seconds until a core that several ranks share has gone round to the next of them: from docs/how-fast.md, "More ranks
+than cores", where a call of 8 bytes and a barrier take a core 6 to 7 us for each rank on it."""
 
 _LEAST_SET, _MOST_SET = 1 << 15, 1 << 27  # bytes of a core's working set for which bandwidth is measured
 _SECONDS = 4e-3  # of one measurement, of which the best of _ATTEMPTS counts
@@ -62,8 +67,9 @@ class Explanation:
 
     ``predicted`` is what the busiest rank moves and what it waits for its first tile, at ``bandwidth``: that of a core
     while all copy, measured when first asked for a working set like that of this call. To it come constants for the
-    call, each round and each step on a tile. It knows nothing of who else uses the machine, nor that what another core
-    has written takes longer to read.
+    call, each round and each step on a tile. ``oversubscribed``: there are more ranks than cores, so that they take
+    turns: each round then waits for all that share a core. It knows nothing of who else uses the machine, nor that what
+    another core has written takes longer to read.
     """
 
     collective: str
@@ -81,6 +87,7 @@ class Explanation:
     slots: int
     one_round: bool
     threads: int
+    oversubscribed: bool
     touched: int
     caches: int
     past_caches: bool
@@ -108,6 +115,11 @@ class Explanation:
             "shared": f"with arrays of comm.empty: {'; '.join(map(str, self.shared)) or 'the same'}",
             "reached": f"private arrays, where it is faster: {'; '.join(map(str, self.reached)) or 'none'}",
             "threads": "{threads} a rank",
+            "cores": (
+                "fewer than ranks: they take turns, and one that waits yields its core at once, and soon sleeps"
+                if self.oversubscribed
+                else "at least one a rank: one that waits spins for a while before it yields"
+            ),
             "caches": f"{{touched}} bytes are touched, {{caches}} fit: {past}",
             "traffic": f"{moved} bytes ({{loaded}} loaded, {{stored}} stored), {buffers:.4g} times the buffer",
             "predicted": f"{self.predicted * 1e6:.4g} us, at {self.bandwidth / 1e9:.3g} GB/s a core",
@@ -115,7 +127,13 @@ class Explanation:
         return "\n".join(f"{name:<10} {text.format(**values)}" for name, text in lines.items())
 
 
-def explain(endpoint: Endpoint, choice: Choice, schedule: Schedule, lending: Lending, size: int) -> Explanation:
+def explain(
+    endpoint: Endpoint,
+    choice: Choice,
+    schedule: Schedule,
+    lending: Callable[[bool, Lent, bool], Schedule | None],
+    size: int,
+) -> Explanation:
     """Explain a call on a larger buffer of ``size`` bytes. The schedule is what the choice compiles to.
 
     ``lending`` gives the schedules for messages that lie in arrays.
@@ -149,6 +167,8 @@ def explain(endpoint: Endpoint, choice: Choice, schedule: Schedule, lending: Len
     rounds = _rounds(schedule)
     data = (work * share / outlook.threads + late) * chunk / bandwidth
     constant = _CALL if settled.one_round else _CALL + rounds * _ROUND + steps * settled.tiles * _STEP
+    if endpoint.crowded:
+        constant += share * _TURN * (1 if settled.one_round else 1 + rounds)  # all enter, then each round
     return Explanation(
         collective=choice.line.collective,
         ranks=ranks,
@@ -165,6 +185,7 @@ def explain(endpoint: Endpoint, choice: Choice, schedule: Schedule, lending: Len
         slots=settled.slots,
         one_round=settled.one_round,
         threads=outlook.threads,
+        oversubscribed=endpoint.crowded,
         touched=outlook.touched,
         caches=endpoint.caches,
         past_caches=outlook.streams,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -13,6 +16,7 @@ from hocket.errors import InvalidArgument, OutsideProgram, caller
 from hocket.ir.chunk_dag import ChunkDag
 from hocket.ir.collector import collector_paused
 from hocket.ir.schedule import PROTOCOLS, Schedule
+from hocket.ir.text import print_stage
 from hocket.language import MAX_INSTANCES, Tracer
 from hocket.verify import CONTRACTS, check_program, proven
 from hocket.verify import Contract as Contract
@@ -26,7 +30,7 @@ class Program:
 
     ``name`` is what pictures and errors call it; ``protocol`` is how arrival is signalled ("auto" lets the runtime
     choose); ``instances`` replicates the whole program (section 5.1). ``reproducible`` is a contract on the bits of its
-    sums that it must keep (``hocket.verify.Contract``); every AllReduce keeps "across-ranks".
+    sums that it must keep (``hocket.verify.Contract``), by default "across-ranks" for an AllReduce.
     """
 
     def __init__(
@@ -69,6 +73,32 @@ class Program:
         self._tracer.stop()
         self._pause.close()
         self._state = "traced"
+
+    def __repr__(self) -> str:
+        dag = self.chunk_dag
+        return f"<Program {self.name!r}: {self.collective}, {len(dag.nodes) - self.collective.size} operations>"
+
+    def __str__(self) -> str:
+        return self.text().rstrip("\n")
+
+    def text(self) -> str:
+        """The text of its Chunk DAG: each operation, and what it depends on."""
+        return print_stage(self.chunk_dag)
+
+    def draw(self, path: str | os.PathLike[str], *, ranks: Sequence[int] | None = None) -> None:
+        """Write a picture of its Chunk DAG, on all ranks or on some: .svg, .png or .pdf.
+
+        It shows what the program says, so a wrong one can be drawn too; ``compile().draw(path)`` shows what runs.
+        """
+        from hocket.formats.picture import draw
+
+        draw(self.chunk_dag, Path(path), ranks)
+
+    def _repr_svg_(self) -> str:
+        """The picture in a notebook."""
+        from hocket.formats.picture import svg
+
+        return svg(self.chunk_dag)
 
     @property
     def chunk_dag(self) -> ChunkDag:

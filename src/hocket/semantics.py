@@ -319,7 +319,7 @@ def reference(
         return [out.view(dtype) for out in raw]
     if units is None:
         n = next((len(inputs[r]) // collective.input_blocks(r) for r in ranks if collective.input_blocks(r)), 0)
-        check_size(schedule, n, dtype.itemsize)
+        check_size(schedule.name, collective.chunks, schedule.narrowings, n, dtype.itemsize)
         units, results = (
             [[n] * blocks(r) for r in ranks] for blocks in (collective.input_blocks, collective.output_blocks)
         )

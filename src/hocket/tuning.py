@@ -62,7 +62,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hocket.algorithms import all_pairs, chain, direct, knomial, movement_avoiding, recursive_halving, ring
+from hocket.algorithms import all_pairs, chain, direct, knomial, movement_avoiding, recursive_halving, ring, scan
+from hocket.ir.schedule import Schedule
 from hocket.program import Contract, Program
 
 _BLOCKWISE = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
@@ -191,6 +192,10 @@ TABLE = (
     Line("reduce", _LARGE, lambda p, root, _: chain.reduce(p, root)),
     Line("gather", _ANY, lambda p, root, _: direct.gather(p, root)),
     Line("scatter", _ANY, lambda p, root, _: direct.scatter(p, root)),
+    Line("scan", _SMALL, lambda p, *_: scan.one_shot_scan(p)),
+    Line("scan", _LARGE, lambda p, *_: scan.scan(p)),
+    Line("exscan", _SMALL, lambda p, *_: scan.one_shot_exscan(p)),
+    Line("exscan", _LARGE, lambda p, *_: scan.exscan(p)),
 )
 """The first line of a collective whose condition holds counts."""
 
@@ -208,8 +213,17 @@ class Choice:
     sockets: int
     instances: int
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What is compiled, in plain values, which mean the same on every rank."""
+        line = self.line
+        return line.collective, line.when.text, self.root, self.reproducible, self.sockets, self.instances
+
     def program(self, ranks: int) -> Program:
         return self.line.program(ranks, self.root, self.sockets)
+
+    def compile(self, ranks: int) -> Schedule:
+        return self.program(ranks).compile(instances=self.instances, reproducible=self.reproducible)
 
 
 def choose(call: Call) -> Choice:
@@ -218,20 +232,21 @@ def choose(call: Call) -> Choice:
     return Choice(line, call.root, call.reproducible, call.sockets, call.threads if call.spread else 1)
 
 
-_LENDING: dict[str, Callable[[int, int, bool], Program | None]] = {
+_LENDING: dict[str, Callable[[int, int, bool], Program]] = {
     "all_reduce": lambda p, _, inplace: direct.all_reduce(p, inplace=inplace),
     "all_gather": lambda p, _, inplace: direct.all_gather(p, inplace=inplace),
     "reduce_scatter": lambda p, _, inplace: direct.reduce_scatter(p, inplace=inplace),
-    "all_to_all": lambda p, _, inplace: None if inplace else direct.all_to_all(p),
+    "all_to_all": lambda p, *_: direct.all_to_all(p),
     "broadcast": lambda p, root, inplace: direct.broadcast(p, root, inplace=inplace),
     "reduce": lambda p, root, inplace: direct.reduce(p, root, inplace=inplace),
     "gather": lambda p, root, inplace: direct.gather(p, root, inplace=inplace),
     "scatter": lambda p, root, inplace: direct.scatter(p, root, inplace=inplace),
 }
-"""Where ranks reach each other's arrays, by whether they are in place: what moves least is direct."""
+"""Where ranks reach each other's arrays, by whether they are in place: what moves least is direct. A prefix sum is not
+here: it takes slots."""
 
 
-_FETCHING: dict[str, Callable[[int, int, bool], Program | None]] = _LENDING | {
+_FETCHING: dict[str, Callable[[int, int, bool], Program]] = _LENDING | {
     "all_reduce": lambda p, _, inplace: all_pairs.one_shot_all_reduce(p, inplace=inplace),
     "all_gather": lambda p, _, inplace: direct.all_gather(p, inplace=inplace, pulled=True),
     "reduce": lambda p, root, inplace: direct.reduce(p, root, inplace=inplace, whole=True),
@@ -258,13 +273,18 @@ of the time (``benchmarks/reaching.py``). With this table widened, AllGather and
 and on 8 took up to twice as long; Gather and Scatter were not measured."""
 
 
+def can_lend(name: str, reproducible: Contract | None = None, *, inplace: bool) -> bool:
+    """Whether there is a program for arrays that all ranks can access."""
+    return name in _LENDING and reproducible != "across-sizes" and not (name == "all_to_all" and inplace)
+
+
 def lends(call: Call, one_round: bool, reached: bool) -> bool:
     """Whether a call takes a lending program where it can.
 
     ``one_round``: it would else take one round. That is faster for short messages, and where ranks share cores: they
     wait for each other once, not twice. ``reached``: arrays are private, so that every access is a call of the system.
     """
-    if call.size is None or call.ranks == 1 or call.uneven:
+    if call.size is None or call.ranks == 1 or call.uneven or call.name not in _LENDING:
         return False
     if not one_round and not reached:
         return True
@@ -329,6 +349,6 @@ def lending_program(
 
     An AllReduce adds up in the order of ranks. ``fetching``: see ``fetches``.
     """
-    if reproducible == "across-sizes":
+    if not can_lend(name, reproducible, inplace=inplace):
         return None
     return (_FETCHING if fetching else _LENDING)[name](ranks, root, inplace)

@@ -13,9 +13,10 @@ import time
 from collections.abc import Collection, Iterator
 from dataclasses import fields
 
+from hocket import Program
 from hocket.algorithms.catalogue import CATALOGUE
-from hocket.algorithms.entry import Algorithm, Cost, Parameters
-from tests.algorithms.cost import counted
+from hocket.algorithms.entry import Algorithm, Parameters
+from hocket.cost import Cost, count
 
 
 def cases(algorithm: Algorithm, ranks: int, roots: Collection[int] | None = None) -> Iterator[Parameters]:
@@ -27,6 +28,11 @@ def cases(algorithm: Algorithm, ranks: int, roots: Collection[int] | None = None
             yield parameters | {"root": root}
         if not rooted:
             yield parameters
+
+
+def counted(program: Program) -> Cost:
+    """What a program costs in the paper's instructions, whose scratch is that of the program."""
+    return count(program.compile(opcodes=True), program.chunk_dag)
 
 
 def differences(algorithm: Algorithm, ranks: int, parameters: Parameters, found: Cost) -> list[str]:

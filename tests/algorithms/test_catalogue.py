@@ -12,14 +12,14 @@ from fractions import Fraction
 import pytest
 
 import hocket.algorithms
-from hocket import AllGather, AllReduce, Broadcast, Program, chunk
-from hocket.algorithms import catalogue, dpml, knomial, movement_avoiding, ring
+from hocket import AllGather, AllReduce, Broadcast, Program, chunk, cost
+from hocket.algorithms import catalogue, direct, dpml, knomial, movement_avoiding, ring
 from hocket.algorithms.catalogue import CATALOGUE, EVEN, POWERS_OF_TWO
-from hocket.algorithms.entry import Algorithm, Cost
+from hocket.algorithms.entry import Algorithm
+from hocket.cost import Cost, count
 from hocket.verify import CONTRACTS, kept
 from tests.algorithms import table
-from tests.algorithms.cost import counted
-from tests.algorithms.prove import differences, main
+from tests.algorithms.prove import counted, differences, main
 
 EVERY = pytest.mark.parametrize("algorithm", CATALOGUE, ids=lambda algorithm: algorithm.name)
 RANKS = (*range(1, 10), 16, 17)
@@ -175,3 +175,22 @@ def test_a_wrong_formula_is_found(capsys: pytest.CaptureFixture[str], monkeypatc
     monkeypatch.setattr("tests.algorithms.prove.CATALOGUE", (replace(honest, rounds="≤ p"),))
     main(3)
     assert "6 programs: all proven, 0 other than said" in capsys.readouterr().out
+
+
+def test_rounds_are_not_counted_where_that_would_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = direct.all_to_all(8)
+    schedule = program.compile()
+    assert count(schedule, program.chunk_dag).rounds == 7
+    assert count(schedule).rounds is None
+    monkeypatch.setattr(cost, "_MOST_LOOKS", 100)
+    assert count(schedule, program.chunk_dag).rounds is None
+    assert count(schedule, program.chunk_dag).volume == 7
+
+
+def test_a_long_chain_of_local_operations_is_counted() -> None:
+    with Program(Broadcast(1)) as p:
+        c = chunk(0, "in", 0)
+        for index in range(2000):
+            c = c.copy(0, "sc", index)
+        c.copy(0, "out", 0)
+    assert count(p.compile(), p.chunk_dag).rounds == 0

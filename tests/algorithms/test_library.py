@@ -34,8 +34,7 @@ from hocket.algorithms.catalogue import CATALOGUE
 from hocket.algorithms.entry import Algorithm
 from hocket.ir.schedule import Schedule, Send
 from hocket.semantics import Array, reference
-from tests.algorithms.cost import counted
-from tests.algorithms.prove import cases
+from tests.algorithms.prove import cases, counted
 from tests.reference import check, expected, inputs
 
 EVERY = pytest.mark.parametrize("algorithm", CATALOGUE, ids=lambda algorithm: algorithm.name)

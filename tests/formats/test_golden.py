@@ -21,7 +21,7 @@ FILES: dict[str, tuple[Callable[[], Program], Wishes]] = {
     "all_pairs_3_chained_reductions": (lambda: all_pairs.all_reduce(3), Wishes("msccl", instances=2)),
     "hierarchical_2x2": (lambda: hierarchical.all_reduce(2, 2, 2), Wishes("msccl")),
     "two_step_2x2": (lambda: two_step.all_to_all(2, 2), Wishes("rccl", "LL128")),
-    "reduce_to_2": (lambda: tree.reduce(4, 2), Wishes("rccl")),
+    "reduce_4": (lambda: tree.reduce(4), Wishes("rccl")),
     "custom": (lambda: all_to_next.all_to_next(2, 2), Wishes("msccl")),
 }
 

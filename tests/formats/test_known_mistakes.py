@@ -16,8 +16,9 @@ from hocket.algorithms import all_pairs, hierarchical, ring
 from hocket.cli.export import Wishes, export_program
 from hocket.errors import TargetLimit
 from hocket.formats.msccl_document import parse_document
+from hocket.formats.msccl_loading import refusals
 from hocket.formats.msccl_targets import MSCCL, RCCL, TARGETS
-from hocket.formats.msccl_xml import read, refusals, write
+from hocket.formats.msccl_xml import read, write
 from tests import paper
 from tests.reference import check
 from tests.test_known_mistakes import four_operations, long_ring
@@ -59,7 +60,10 @@ def test_collectives_in_place(target: str, inplace: bool) -> None:
     with Program(AllToAll(3)) as swap:
         for a, b in itertools.product(range(3), range(3)):
             chunk(a, "in", b).copy(b, "out", a)
-    for program in (gather, scatter, swap):
+    programs = [gather, scatter, swap]
+    if (target, inplace) == ("msccl", True):
+        programs.remove(swap)  # it has no such calls
+    for program in programs:
         schedule = read(exported(program, target, inplace=inplace))
         assert schedule.collective.inplace == inplace
         check(schedule, 16, seeds=range(5))
@@ -124,7 +128,8 @@ programs = [ring.all_reduce(5, 2), all_pairs.all_reduce(4), hierarchical.all_red
 for program in programs:
     for target in ("msccl", "rccl"):
         for inplace in (False, True):
-            print(export_program(program, Wishes(target, instances=2, inplace=inplace)))
+            if (target, inplace, program.collective.name) != ("msccl", True, "alltoall"):
+                print(export_program(program, Wishes(target, instances=2, inplace=inplace)))
 """
 
 
@@ -134,7 +139,7 @@ def test_same_bytes_whatever_the_hash_seed_and_how_often() -> None:
         env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT / "src")}
         outputs.add(subprocess.run([sys.executable, "-c", DUMP], env=env, capture_output=True, check=True).stdout)
     (only,) = outputs
-    assert only.count(b"<algo ") == 16
+    assert only.count(b"<algo ") == 15
     program = hierarchical.all_reduce(2, 2)
     assert exported(program) == exported(program)
 

@@ -100,6 +100,7 @@ class ThreadMemory final : public Memory {
     }
     int push(u32, char* theirs, const char* mine, u64 bytes) override { return pull(0, mine, theirs, bytes); }
     bool reachable(const char*, u64) const override { return true; }
+    bool open() const override { return true; }
 
     std::vector<u64> kept;
     int error = 0;  // of copies from and to others
@@ -974,10 +975,13 @@ void lent_in_vain(bool two_rounds) {
     std::puts("lent: kept where a call failed");
 }
 
-// Memory that cannot be reached after all is a fault of whose it is, and what a rank has told the others of is exposed.
+// Memory that cannot be reached after all is a fault of whose it is, or of who may not reach it, and what a rank has told
+// the others of is exposed.
 void reached_in_vain() {
+    constexpr auto kRefused = "may not access the memory of rank 0 any more: Operation not permitted (HOCKET_REACH=never does without)";
     for (const bool pushed : {false, true})
-        for (const auto& [error, text] : {std::pair(ESRCH, "has ended"), {EFAULT, "has an array that cannot be reached: Bad address"}}) {
+        for (const auto& [error, whose, text] :
+             {std::tuple(ESRCH, 0u, "has ended"), {EFAULT, 0u, "has an array that cannot be reached: Bad address"}, {EPERM, 1u, kRefused}}) {
             World world(2);
             on_threads(2, [&](u32 rank) {
                 ThreadMemory memory(world, rank);
@@ -999,7 +1003,7 @@ void reached_in_vain() {
                 const Offer offer{{nullptr, &plan}, at, nullptr};
                 const Outcome outcome = communicator.run(
                     plan, {at, nullptr, nullptr, nullptr, 0, 32, 0, type_named("int64"), 0, true, nullptr, &offer});
-                CHECK(outcome.fault == Fault::kPeer && outcome.rank == 0 && outcome.text == text && outcome.exposed);
+                CHECK(outcome.fault == Fault::kPeer && outcome.rank == whose && outcome.text == text && outcome.exposed);
                 CHECK(memory.kept.empty());
                 for (const long long value : data) CHECK(value == rank);
             });

@@ -84,6 +84,7 @@ def run(command: list[str | Path], log: Path) -> tuple[Traffic, Traffic]:
 PROGRAMS = (ring.all_reduce(2), movement_avoiding.all_reduce(3, sockets=2), direct.all_gather(3))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_valgrind_sees_what_is_counted(program: Program, binary: Path, tmp_path: Path) -> None:
     schedule: Schedule = program.compile()

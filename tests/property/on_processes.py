@@ -115,7 +115,7 @@ def library_runs(sizes: tuple[int, ...], every: int = 1) -> list[Run]:
         schedule = program().compile(instances=instances)
         dtype, op = TYPES[len(runs) % len(TYPES)]
         collective = schedule.collective
-        if not collective.reduces():
+        if not collective.reduces() or (op == "avg" and not collective.averages()):
             op = "sum"
         blocks = [max(collective.input_blocks(r), collective.output_blocks(r)) for r in range(collective.size)]
         units = max(1, size // max(blocks))

@@ -1,5 +1,5 @@
 """Faults by the hundred: ``python -m tests.runtime.campaign kills 200``, ``... disagree 10000``, ``--seed N``; also
-``stops`` and ``limits``, of hardships.py.
+``stops`` and ``limits``, of hardships.py, and ``exits``, of exits.py.
 
 Kills: a rank is ended by SIGKILL while the ranks meet, when it is idle, in a call, in a split, or when it closes. Every
 other rank must know within 5 seconds and name it, with the step where it stood in one, and nothing may be left behind.
@@ -28,7 +28,7 @@ import hocket
 from hocket import Communicator, HocketError
 from hocket.algorithms import all_pairs, direct, ring
 from hocket.errors import CallMismatch, InvalidArgument, PeerFailed, PeerRefused, WrongType
-from tests.runtime import counted, hardships
+from tests.runtime import counted, exits, hardships
 from tests.runtime.counted import COUNTED, ROOTED, Case
 from tests.runtime.processes import BOUND, Word, judge_step, leftovers, run
 
@@ -286,12 +286,18 @@ def disagree(count: int, seed: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["kills", "disagree", "stops", "limits"])
+    parser.add_argument("what", choices=["kills", "disagree", "stops", "limits", "exits"])
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
-    campaigns = {"kills": kills, "disagree": disagree, "stops": hardships.stops, "limits": hardships.limits}
+    campaigns = {
+        "kills": kills,
+        "disagree": disagree,
+        "stops": hardships.stops,
+        "limits": hardships.limits,
+        "exits": exits.exits,
+    }
     campaigns[given.what](given.count, given.seed)
 
 

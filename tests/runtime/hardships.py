@@ -29,6 +29,7 @@ import numpy as np
 
 import hocket
 from hocket.algorithms import ring
+from tests.limits import scaled
 from tests.runtime.processes import BOUND, Word, judge_step, leftovers, run
 
 
@@ -113,7 +114,7 @@ def stop_trial(stop: Stop) -> str:
         if stop.timeout is None:
             time.sleep(stop.pause)
         else:
-            deadline = time.monotonic() + stop.timeout + BOUND
+            deadline = time.monotonic() + stop.timeout + scaled(BOUND)
             for rank in pids.keys() - {stop.victim}:
                 with suppress(ProcessLookupError):  # it has ended
                     line = os.pidfd_open(pids[rank])
@@ -241,7 +242,7 @@ def limit_trial(limit: Limit) -> str:
         return what + "enough"
     assert all(word["type"] is not None for word in words.values()), (limit, words)
     times = [word["at"] for word in words.values()]
-    assert max(times) - min(times) < BOUND, (limit, words)
+    assert max(times) - min(times) < scaled(BOUND), (limit, words)
     for rank, word in words.items():
         own = limit.rank in (None, rank)
         allowed = ("BootstrapFailed", "PeerFailed", "PeerRefused", *(("MemoryError",) if own else ()))

@@ -41,6 +41,7 @@ LARGE = 64 << 20
 HUGE = (4 << 30) + (3 << 20)
 OPAQUE = ("S3", "i1,f8,S3")
 COMBINING = ("all_reduce", "reduce_scatter", "reduce")
+PREFIX = ("scan", "exscan")  # which combine too, but have no avg
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 PERIOD = 64 * 1009  # bytes
 PERIOD_OF_OPAQUE = 64 * 251  # elements
@@ -65,7 +66,12 @@ class Case:
 def triples() -> list[tuple[str, str, str]]:
     """Every collective with every type and every operator it takes."""
     moved = [(dtype, "sum") for dtype in (*_native.TYPES, *OPAQUE)]
-    return [(name, *pair) for name in NAMED for pair in (PAIRS if name in COMBINING else moved)]
+    no_average = [(dtype, op) for dtype, op in PAIRS if op != "avg"]
+    return [
+        (name, *pair)
+        for name in NAMED
+        for pair in (PAIRS if name in COMBINING else no_average if name in PREFIX else moved)
+    ]
 
 
 def everything() -> Iterator[Case]:
@@ -221,7 +227,7 @@ def call(comm: Communicator, case: Case, buffers: Buffers, judge: bool) -> int:
     out.view(np.uint8)[:] = 0x5A  # what no step writes is wrong
     stretch.fill(x, inputs[rank])
 
-    keywords: dict[str, object] = {"op": case.op} if case.name in COMBINING else {}
+    keywords: dict[str, object] = {"op": case.op} if case.name in (*COMBINING, *PREFIX) else {}
     if case.name in ROOTED:
         keywords["root"] = comm.size // 2
     found = getattr(comm, case.name)(x if reads else None, out if writes else None, **keywords)

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import hocket
+from hocket import Communicator
+from hocket.errors import BootstrapFailed
 from hocket.runtime.caches import capacity
 
 KB, MB = 1 << 10, 1 << 20
@@ -58,3 +61,23 @@ def test_nothing_there(size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOCKET_CACHE_BYTES", "0")
     assert capacity(2) == 0
+
+
+def of_rank_1(comm: Communicator, text: str) -> str:
+    os.environ["HOCKET_CACHE_BYTES"] = text if comm.rank == 1 else ""
+    with pytest.raises(BootstrapFailed) as error:
+        hocket.init()
+    comm.barrier()  # both have been told
+    return error.value.reason
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "9" * 19, "-1", "32M", "\u0663"])
+def test_given_in_vain(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_CACHE_BYTES", text)
+    with pytest.raises(BootstrapFailed, match="HOCKET_CACHE_BYTES must be a number of bytes of up to 18 digits, not "):
+        hocket.init()
+
+
+def test_given_in_vain_by_one_rank() -> None:
+    said = "rank 1: HOCKET_CACHE_BYTES must be a number of bytes of up to 18 digits, not '32M'"
+    assert hocket.spawn(of_rank_1, 2, ("32M",)) == [said] * 2

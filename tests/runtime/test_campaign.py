@@ -10,7 +10,9 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "words", [("kills", "12"), ("disagree", "300"), ("stops", "6"), ("limits", "16")], ids=lambda words: words[0]
+    "words",
+    [("kills", "12"), ("disagree", "300"), ("stops", "6"), ("limits", "16"), ("exits", "24")],
+    ids=lambda words: words[0],
 )
 def test_a_sample(words: tuple[str, str]) -> None:
     seed = str(random.randrange(1 << 32))

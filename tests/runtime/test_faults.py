@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
+import resource
 import secrets
 import signal
 import socket
@@ -12,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +24,20 @@ import pytest
 import hocket
 from hocket import Communicator
 from hocket.algorithms import ring
-from hocket.errors import BootstrapFailed, CallTimeout, CommunicatorDead, HocketError, PeerFailed, RankFailed
-from hocket.runtime import bootstrap
+from hocket.errors import (
+    BootstrapFailed,
+    CallTimeout,
+    CommunicatorDead,
+    HocketError,
+    InvalidArgument,
+    PeerFailed,
+    PeerRefused,
+    RankFailed,
+    WrongType,
+)
+from hocket.runtime import arena, bootstrap
+from tests.limits import scaled
+from tests.runtime.test_stores import Files
 
 BOUND = 5.0  # seconds in which a fault must be known everywhere
 
@@ -80,7 +96,7 @@ def test_a_killed_rank_is_named_by_every_other(tmp_path: Path, calls: int) -> No
     for word in found.values():
         assert word["type"] == "PeerFailed"
         assert word["rank"] == 1
-        assert float(str(word["at"])) - killed < BOUND
+        assert float(str(word["at"])) - killed < scaled(BOUND)
 
 
 def killed_inside(comm: Communicator, directory: Path) -> None:
@@ -100,7 +116,8 @@ def killed_inside(comm: Communicator, directory: Path) -> None:
         real = lower(schedule, comm.rank)
         plan = member.plan(idle.words, real.digest, real.name)
         kind, op = _native.TYPES.index("float32"), _native.OPERATORS.index("sum")
-        assert member.run(plan, np.zeros(8, np.float32), None, 8, kind, op, 0) is None
+        request = _native.Request(plan, np.zeros(8, np.float32), None, 8, kind, op, 0)
+        assert member.run(request) is None
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         comm.run(schedule, np.zeros(8, np.float32))
@@ -122,19 +139,24 @@ def test_an_error_inside_a_call_names_step_and_line(tmp_path: Path) -> None:
         assert isinstance(step, list)
         assert step[0] == rank
         assert "<" in step[1] or ">" in step[1]
-        assert step[4].startswith("ring.py:")
+        assert "algorithms/ring.py:" in step[4]
         assert "waiting for rank" in str(word["text"])
         assert "thread block 0 step" in str(word["text"])
-        assert "--> ring.py:" in str(word["text"])
+        assert re.search(r"--> \S*algorithms/ring\.py:\d+:\d+\n", str(word["text"]))
 
 
 class OwnError(Exception):
     pass
 
 
-def raising(comm: Communicator, directory: Path) -> None:
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+def raising(comm: Communicator, directory: Path, error: Exception) -> None:
     if comm.rank == 1:
-        raise OwnError("out of luck")
+        raise error
     try:
         comm.all_reduce(np.zeros(10))
     except HocketError as error:
@@ -144,12 +166,53 @@ def raising(comm: Communicator, directory: Path) -> None:
 
 def test_an_exception_comes_back_and_ends_the_others(tmp_path: Path) -> None:
     with pytest.raises(OwnError, match="out of luck") as error:
-        hocket.spawn(raising, 3, (tmp_path,))
+        hocket.spawn(raising, 3, (tmp_path, OwnError("out of luck")))
     assert error.value.__notes__ == ["raised on rank 1"]
-    assert 'raise OwnError("out of luck")' in str(error.value.__cause__)
+    assert "OwnError: out of luck" in str(error.value.__cause__)
     for word in words(tmp_path).values():
         assert "rank 1 raised OwnError: out of luck" in str(word["text"])
     assert sorted(words(tmp_path)) == [0, 2]
+
+
+# For every place in a character, a text that is longer than what ranks keep of it.
+UNCLEAN = [
+    (OwnError("\ud800 and \udcff"), "OwnError: \\ud800 and \\udcff"),
+    *[
+        (OwnError("." * begin + "\U0001f600" * 500), "OwnError: " + "." * begin + "\U0001f600" * 150)
+        for begin in range(4)
+    ],
+    (Speechless(), "Speechless: its text raised ValueError"),
+]
+
+
+@pytest.mark.parametrize(("raised", "text"), UNCLEAN[::2])
+def test_an_exception_whose_text_is_not_clean(tmp_path: Path, raised: Exception, text: str) -> None:
+    with pytest.raises(type(raised)):
+        hocket.spawn(raising, 2, (tmp_path, raised))
+    assert f"error[peer-failed]: rank 1 raised {text}" in str(words(tmp_path)[0]["text"])
+
+
+def refusing(comm: Communicator, async_: bool) -> None:
+    """As wrong arguments do: nobody is hurt."""
+    for error, text in UNCLEAN:
+        if comm.rank == 1:
+            with pytest.raises(type(error)):
+                comm._endpoint.refuse(error, async_)
+        else:
+            with pytest.raises(PeerRefused) as refused:
+                comm.barrier()
+            assert refused.value.reason.startswith(text)
+    comm.barrier()
+
+
+@pytest.mark.parametrize("async_", [False, True])
+def test_a_refusal_whose_text_is_not_clean(async_: bool) -> None:
+    hocket.spawn(refusing, 2, (async_,))
+
+
+def test_a_reason_that_is_no_text() -> None:
+    with hocket.init() as comm, pytest.raises(WrongType, match="the reason must be a text, not int"):
+        comm.abort(5)  # type: ignore[arg-type]
 
 
 def unpicklable(comm: Communicator) -> None:
@@ -403,7 +466,10 @@ def test_a_rank_that_ends_while_the_others_meet() -> None:
         while line.connect_ex(f"\0hocket/{variables['HOCKET_RENDEZVOUS']}/0"):
             assert ranks[0].poll() is None
             time.sleep(0.01)
-        socket.send_fds(line, [json.dumps(hello).encode()], [0, 0])
+        lifeline, other = socket.socketpair()
+        with lifeline, other:
+            descriptors = [lifeline.fileno(), arena.own().descriptor]
+            socket.send_fds(line, [json.dumps(hello).encode()], descriptors)
     assert ranks[0].communicate(timeout=20)[0] == "2 ended while the ranks were meeting\n"
     if ranks[1].poll() is None:  # had it come by then? one that comes later cannot know that nobody is left
         ranks[1].kill()
@@ -440,7 +506,7 @@ except hocket.HocketError as error:
         assert all(process.poll() is None for process in ranks)
         time.sleep(0.01)
     ranks[who].send_signal(signal.SIGINT)
-    found = [process.communicate(timeout=BOUND)[0] for process in ranks]
+    found = [process.communicate(timeout=scaled(BOUND))[0] for process in ranks]
     assert found[who] == "interrupted\n"
     assert found[1 - who] == f"{who} was interrupted while the ranks were meeting\n"
 
@@ -471,7 +537,98 @@ except hocket.errors.BootstrapFailed as error:
     host = start(0, "1")
     missing = "not all of the 2 ranks were here after 1 s: 1 not seen"
     assert host.communicate()[0] == f"{missing}; a process of another user (65534) was, and is no rank\n"
-    assert other.communicate()[0] == "rank 0 is a process of another user (0) than rank 1 (65534)\n"
+    assert other.communicate()[0] == "what listens as rank 0 is a process of another user (0) than rank 1 (65534)\n"
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_another_user_has_the_name_of_the_meeting(listens: bool) -> None:
+    if os.geteuid():
+        pytest.skip("only root can be another user")
+    token = secrets.token_hex(8)
+    ready, done = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setuid(65534)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+            line.bind(f"\0hocket/{token}/0")
+            if listens:
+                line.listen()
+            os.write(ready[1], b".")
+            os.read(done[0], 1)
+        os._exit(0)
+    os.read(ready[0], 1)
+    code = "import hocket\ntry: hocket.init()\nexcept hocket.HocketError as e: print(e.reason)"
+    variables = {"HOCKET_SIZE": "2", "HOCKET_RENDEZVOUS": token, "HOCKET_RANK": "0"}
+    words = [sys.executable, "-c", code]
+    found = subprocess.run(words, env=os.environ | variables, capture_output=True, text=True, check=True, timeout=60)
+    os.write(done[1], b".")
+    os.waitpid(child, 0)
+    for descriptor in (*ready, *done):
+        os.close(descriptor)
+    who = "a process of another user (65534)" if listens else "another process"
+    assert found.stdout == f"{who} has taken the name by which the ranks of this job would find rank 0\n"
+
+
+def test_guests_that_speak_no_protocol_are_turned_away() -> None:
+    """This test is those guests. The meeting goes on, and nothing of what they sent is kept."""
+    code = """
+import os, sys, hocket
+before = len(os.listdir("/proc/self/fd"))
+with hocket.init() as comm:
+    print(comm.split(0).size)
+    print(len(os.listdir("/proc/self/fd")) - before < 20)
+"""
+    variables = os.environ | {"HOCKET_SIZE": "2", "HOCKET_RENDEZVOUS": secrets.token_hex(8)}
+
+    def start(rank: int) -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", code]
+        return subprocess.Popen(words, env=variables | {"HOCKET_RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+
+    hello = {"protocol": bootstrap._PROTOCOL, "rank": 1, "size": 2, "cores": [0], "witness": 0}
+    guests: list[tuple[bytes, str]] = [(data, "good") for data in (b"{}", b"[]", b"5", b"\xff", b"[" * 60_000)]
+    odd: list[dict[str, object]] = [{"rank": 99}, {"rank": -1}, {"rank": "1"}, {"size": None}, {"protocol": 4}]
+    odd += [{"cores": 5}, {"witness": -1}, {"witness": 1 << 70}, {"failed": 5}, {"failed": [None, 1, 2]}]
+    guests += [(json.dumps(hello | change).encode(), "good") for change in odd]
+    guests += [(json.dumps(hello).encode(), what) for what in ("none", "one", "files", "swapped")]
+    host = start(0)
+    lifeline, other = socket.socketpair()
+    with lifeline, other:
+        good = [lifeline.fileno(), arena.own().descriptor]
+        descriptors = {"good": good, "none": [], "one": good[:1], "files": [good[1]] * 2, "swapped": good[::-1]}
+        for data, what in guests * 3:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+                while line.connect_ex(f"\0hocket/{variables['HOCKET_RENDEZVOUS']}/0"):
+                    assert host.poll() is None
+                    time.sleep(0.01)
+                line.settimeout(scaled(BOUND))
+                socket.send_fds(line, [data], descriptors[what])
+                with suppress(ConnectionResetError):
+                    assert line.recv(100) == b"", (data, what)  # the connection is closed without a word
+    found = [process.communicate(timeout=60)[0] for process in (start(1), host)]
+    assert found == ["2\nTrue\n"] * 2
+
+
+def patient(comm: Communicator, directory: Path) -> None:
+    for number, timeout in enumerate((math.inf, 3e6, 1e300, 10**400)):
+        (directory / str(number)).mkdir(exist_ok=True)
+        store = Files(directory / str(number))
+        for other in (hocket.init(timeout), hocket.init(timeout, rank=comm.rank, size=2, store=store)):
+            with other, other.dup() as again:
+                assert again.all_reduce(np.array([1]))[0] == 2
+
+
+def test_a_timeout_may_be_as_long_as_one_likes(tmp_path: Path) -> None:
+    hocket.spawn(patient, 2, (tmp_path,))
+
+
+def test_more_ranks_than_can_share_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidArgument, match="ranks must be a number from 1 to 4096, not 1000000000"):
+        hocket.spawn(mistaken, 10**9)
+    variables = {"HOCKET_RANK": "1", "HOCKET_SIZE": str(10**9), "HOCKET_RENDEZVOUS": secrets.token_hex(8)}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(BootstrapFailed, match="no more than 4096"):
+        hocket.init()
 
 
 @pytest.mark.parametrize(("most", "seen"), [(180, "None"), (60, "BootstrapFailed PeerFailed")])
@@ -497,6 +654,60 @@ print(*sorted({str(word["type"]) for word in words.values()}))
     first, *rest = found.stdout.split()
     assert first == seen.split()[0]
     assert set(rest) <= set(seen.split())
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_that_can_open_no_more_files_while_the_ranks_meet(who: int) -> None:
+    """However few it can open, the other hears of it, and does not need its end for that."""
+    code = """
+import os, resource, sys, hocket.communicator
+from tests.runtime.processes import run
+who, free = int(sys.argv[1]), 1
+while True:
+    heard, hears = os.pipe()
+    def live(rank):
+        if rank == who:
+            lowest = os.dup(0)
+            os.close(lowest)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + free,) * 2)
+        try:
+            hocket.init(timeout=20)
+        finally:
+            os.read(heard, 1) if rank == who else os.write(hears, b".")
+    words, codes = run(2, live)
+    assert set(codes.values()) == {0}, codes
+    if words[0]["type"] is words[1]["type"] is None:
+        break
+    for rank in range(2):
+        assert words[rank]["type"] in ("BootstrapFailed", "PeerFailed"), words
+        assert f"rank {who}" in words[rank]["text"], words
+    free += 1
+print(free)
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code, str(who)], stdout=subprocess.PIPE, text=True, check=True, timeout=scaled(60)
+    )
+    assert int(found.stdout) > 5
+
+
+def threadless(comm: Communicator) -> str:
+    """Rank 1 has no room for the stack of a thread."""
+    if comm.rank == 0:
+        with pytest.raises(PeerFailed) as failed:
+            comm.barrier()
+        return failed.value.reason
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 20), resource.RLIM_INFINITY))
+    with pytest.raises(CommunicatorDead) as dead:
+        comm.barrier(async_=True)
+    with pytest.raises(CommunicatorDead):
+        comm.barrier()
+    return dead.value.reason
+
+
+def test_a_thread_for_the_background_that_cannot_be_made() -> None:
+    why = "could not start a thread: Resource temporarily unavailable"
+    assert hocket.spawn(threadless, 2) == [why, f"rank 1 {why}"]
 
 
 def mistaken(comm: Communicator) -> str:

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import numpy as np
@@ -20,7 +20,15 @@ from numpy.typing import NDArray
 
 import hocket
 from hocket import Communicator, HocketError
-from hocket.errors import CallTimeout, CommunicatorDead, InvalidArgument, PeerFailed, PeerRefused, WrongType
+from hocket.errors import (
+    CallMismatch,
+    CallTimeout,
+    CommunicatorDead,
+    InvalidArgument,
+    PeerFailed,
+    PeerRefused,
+    WrongType,
+)
 from hocket.runtime.execution import Endpoint
 from hocket.tuning import NAMED
 
@@ -132,7 +140,7 @@ def more_than_the_table_holds(comm: Communicator) -> None:
             x = np.full(n, turn + n)
             assert comm.all_reduce(x) is x
             assert (x == comm.size * (turn + n)).all()
-    type_of_one_call = np.dtype([(f"field{comm.rank}", "i4"), ("other", "i4")])
+    type_of_one_call = np.dtype([("one", "i4"), ("other", "i4")])
     before = sys.getrefcount(type_of_one_call)
     for _ in range(2):
         comm.broadcast(np.zeros(3, type_of_one_call))
@@ -144,6 +152,63 @@ def more_than_the_table_holds(comm: Communicator) -> None:
 
 def test_the_table_is_bounded() -> None:
     hocket.spawn(more_than_the_table_holds, 2)
+
+
+def roots(comm: Communicator) -> None:
+    """An option that can change is no word of a call that is known: it may have another value next time."""
+    x, root, often = np.zeros(3), np.array(0), np.int64(1)
+    for turn in range(6):
+        root[...] = turn % comm.size
+        x[:] = 10 * comm.rank + turn
+        assert comm.broadcast(x, root=cast("int", root))[0] == 10 * (turn % comm.size) + turn
+        with long_way() as run:
+            comm.broadcast(x, root=cast("int", often))
+        assert run.call_count == (turn == 0), "that of NumPy cannot change"
+
+
+def test_a_root_that_changes() -> None:
+    hocket.spawn(roots, 2)
+
+
+UNLIKE = [
+    ("datetime64[ns]", "timedelta64[ns]"),
+    ("datetime64[ns]", "datetime64[s]"),
+    ("S8", "U2"),
+    ("V8", "S8"),
+    (">f8", ">i8"),
+    ([("a", "i4"), ("b", "i4")], [("a", "i4"), ("c", "i4")]),
+    ([("a", "i4"), ("b", "i4")], "V8"),
+]
+
+
+def opaque(comm: Communicator) -> list[str]:
+    """Types that kernels do not know, of which each fits into the other's place."""
+    texts = []
+    for one, other in UNLIKE:
+        mine = np.dtype(one if comm.rank == 0 else other)
+        alike, x = np.zeros(3, one), np.zeros(3, mine)
+        alike.view("u1")[:] = 65 + comm.rank
+        for _ in range(3):  # it may be known by then
+            comm.broadcast(alike)
+            with pytest.raises(CallMismatch) as caught:
+                comm.broadcast(x)
+            assert caught.value.differs == ("type",)
+            assert not x.view("u1").any()
+        texts.append(str(caught.value))
+        with pytest.raises(WrongType, match=r"x is of .*, out of"):
+            comm.all_gather(np.zeros(3, one), np.zeros(6, other))
+        with pytest.raises(CallMismatch):
+            comm.all_gather(x, counts=[3, 3])
+        assert (comm.all_gather(alike, counts=[3, 3]).view("u1") == 65).all()
+    return texts
+
+
+def test_types_of_one_size_are_not_taken_for_each_other() -> None:
+    first, second = hocket.spawn(opaque, 2)
+    assert first == second
+    for text, (one, other) in zip(first, UNLIKE, strict=True):
+        assert f"({3} x {np.dtype(one)} a unit" in text
+        assert f"({3} x {np.dtype(other)} a unit" in text
 
 
 def leaves(comm: Communicator) -> str:

@@ -53,6 +53,11 @@ def test_pieces_cut_each_chunk_of_the_reference_exactly_once(
     assert (touched == 1).all()
 
 
+@pytest.mark.parametrize(("n", "tile", "found"), [(0, 1 << 28, 64), (1000, 1 << 28, 4096), (1000, 2048, 2048)])
+def test_a_given_tile_is_no_longer_than_a_chunk_needs(n: int, tile: int, found: int) -> None:
+    assert _native.cut(n, 4, 1, 1, 0, tile)[1] == found
+
+
 @given(n=st.integers(0, 1 << 33), itemsize=ITEMSIZES, chunks=CHUNKS, widest=st.integers(1, 5000))
 def test_a_chosen_tile_is_a_power_of_two_and_keeps_slots_small(n: int, itemsize: int, chunks: int, widest: int) -> None:
     chunk, tile, tiles = _native.cut(n, itemsize, chunks, widest, 65536, 0)
@@ -136,9 +141,9 @@ def test_sizes_that_would_cut_a_value_are_refused_with_the_line() -> None:
     line = Location(__file__, 1, 0, 3)
     schedule = Schedule("narrow", AllReduce(1, chunks=3), "simple", 1, (Rank(0, ()),), (Narrowing(0, 2, line),))
     for n in (0, 48, 96):
-        check_size(schedule, n, 4)
+        check_size(schedule.name, 3, schedule.narrowings, n, 4)
     with pytest.raises(UnevenSize) as error:
-        check_size(schedule, 40, 4)
+        check_size(schedule.name, 3, schedule.narrowings, 40, 4)
     assert error.value.n == 40
     assert "test_plan.py:1:1" in str(error.value)
 

@@ -6,9 +6,12 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import pytest
+
 from tests.runtime.soak import Use, growth
 
 
+@pytest.mark.campaign
 def test_a_sample() -> None:
     options = "--small 3000 --large 12 --communicators 10 --laps 8"
     command = [sys.executable, "-m", "tests.runtime.soak", *options.split()]

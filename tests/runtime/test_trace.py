@@ -16,7 +16,7 @@ import pytest
 import hocket
 from hocket import AllReduce, Communicator, Program, chunk
 from hocket.algorithms import ring
-from hocket.errors import InvalidArgument, PeerFailed
+from hocket.errors import InvalidArgument, Location, PeerFailed
 from hocket.ir.schedule import Schedule, Step
 from hocket.runtime import trace
 from hocket.tuning import default_program, lending_program
@@ -128,9 +128,10 @@ def test_every_step_of_every_rank_and_tile(file: Path) -> None:
     assert_nested(events)
     assert_messages_arrive(events)
     assert {e["args"]["bytes"] for e in of(events, "step") if e["args"]["call"] == 1} == {1 << 10}
-    here, source = Path(__file__).name, Path(__file__).read_text().splitlines()
+    here, source = Location(__file__, 1).path, Path(__file__).read_text().splitlines()
     lines = {f"{here}:{n}" for n, line in enumerate(source, 1) if line.endswith(("# to", "# and fro"))}
-    assert {line for e in of(events, "step") for line in e["args"]["line"].split(", ")} == lines
+    places = {place for e in of(events, "step") for place in e["args"]["line"].split(", ")}
+    assert {place.rpartition(":")[0] for place in places} == lines
     assert {e["name"] for e in of(events, "call")} == {"to_and_fro (16384 B)", "all ranks enter", "barrier"}
 
 

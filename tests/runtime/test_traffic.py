@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 import hocket
@@ -102,6 +103,7 @@ def total(all_ranks: Sequence[Traffic]) -> int:
     return sum(one.moved for one in all_ranks)
 
 
+@pytest.mark.campaign
 def test_kernels_count_what_schedules_and_formulas_say() -> None:
     given = {p: entries(p) for p in range(2, MOST + 1)}
     schedules = {p: [entry.program.compile() for entry in found] for p, found in given.items()}

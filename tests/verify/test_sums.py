@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hocket import AllReduce, Custom, Program, chunk
+from hocket import AllReduce, Custom, Program, Proof, chunk, prove
 from hocket.algorithms import all_pairs, hierarchical, ring
-from hocket.errors import SumsDiffer
-from hocket.verify import kept
+from hocket.errors import PostconditionFailed, SumsDiffer
+from hocket.verify import Contract, kept
 from tests.conftest import Golden
 
 HERE = Path(__file__).parent
@@ -28,9 +28,9 @@ def doubling(ranks: int, *, uneven: bool = False, reproducible: str | None = Non
     return p
 
 
-def everyone_for_itself(ranks: int) -> Program:
+def everyone_for_itself(ranks: int, reproducible: Contract | None = None) -> Program:
     """Each rank adds what the others send to its own, in the order of ranks: each rank another tree."""
-    with Program(AllReduce(ranks, inplace=True)) as p:
+    with Program(AllReduce(ranks, inplace=True), reproducible=reproducible) as p:
         for r in range(ranks):
             for other in range(ranks):
                 if other != r:
@@ -52,6 +52,7 @@ def everyone_for_itself(ranks: int) -> Program:
         (hierarchical.all_reduce(2, 3), "across-ranks"),
         (doubling(8), "across-sizes"),
         (doubling(8, uneven=True), "across-ranks"),
+        (everyone_for_itself(3, "may-differ"), "may-differ"),
         (ring.all_gather(4), None),
     ],
 )
@@ -59,10 +60,33 @@ def test_what_is_kept(program: Program, contract: str | None, instances: int) ->
     assert kept(program.compile(instances=instances)) == contract
 
 
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors name files from the working folder."""
+    monkeypatch.chdir(HERE)
+
+
 def test_ranks_that_sum_differently(golden: Golden) -> None:
     with pytest.raises(SumsDiffer) as caught:
         everyone_for_itself(3).compile()
     golden(HERE / "sums_across_ranks.err", str(caught.value))
+
+
+def test_ranks_that_may_sum_differently() -> None:
+    schedule = everyone_for_itself(3).compile(reproducible="may-differ")
+    assert prove(schedule, "may-differ") == Proof.of(schedule)
+    with pytest.raises(SumsDiffer):
+        prove(schedule)
+    with pytest.raises(SumsDiffer):
+        everyone_for_itself(3, "may-differ").compile(reproducible="across-ranks")
+
+
+def test_what_may_differ_is_a_sum_all_the_same() -> None:
+    with Program(AllReduce(2, inplace=True), reproducible="may-differ") as p:
+        chunk(0, "in", 0).copy(1, "sc", 0)
+        chunk(1, "in", 0).reduce(chunk(1, "sc", 0))
+    with pytest.raises(PostconditionFailed):
+        p.compile()
 
 
 def test_places_that_are_summed_differently(golden: Golden) -> None:

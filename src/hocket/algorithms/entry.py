@@ -13,6 +13,7 @@ from math import ceil
 from typing import Literal
 
 from hocket import Collective, Program
+from hocket.cost import Cost
 
 Parameters = dict[str, int | tuple[int, ...]]
 """What a factory is called with, but for the root and the instances."""
@@ -24,26 +25,6 @@ class Takes:
 
     words: str
     shapes: Callable[[int], list[Parameters]]
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What a schedule costs, on the rank that has most of it: the terms of the alpha-beta-gamma model.
-
-    ``hops``: transfers that an input makes at most, one after the other, on its way to an output: the latency where a
-    rank can talk to all others at once. ``rounds``: the same where it sends to one and receives from one at a time; all
-    that a rank sends another in a round is one message. ``volume``: units sent, or received if these are more.
-    ``reductions``: units added to others. ``scratch``: units of memory.
-
-    A *unit* is the whole buffer for AllReduce, Broadcast, Reduce and AllToNext, a chunk for Custom, and one rank's
-    block otherwise; it divides evenly into chunks.
-    """
-
-    hops: Fraction
-    rounds: Fraction
-    volume: Fraction
-    reductions: Fraction
-    scratch: Fraction
 
 
 @dataclass(frozen=True, slots=True)

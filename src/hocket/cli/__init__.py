@@ -1,4 +1,4 @@
-"""The command line: check, show, run, export, bench, explain, launch, demo."""
+"""The command line."""
 
 from __future__ import annotations
 
@@ -6,50 +6,55 @@ import json
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.text import Text
 from typer.core import TyperGroup
 
 import hocket
-from hocket.cli.compiled import Options, Pass, counts
-from hocket.cli.files import Finding, judge, parsed, print_findings
+from hocket.cli.check import CheckCommand, judge
+from hocket.cli.compiled import Options, Pass, counts, under_contract
+from hocket.cli.console import print_diagnostic, print_error, say
+from hocket.cli.files import are_files, gather, meaning
 from hocket.cli.passes import diff_of, named, parse_dump, pass_doc, pass_name, print_diff, print_times, text_after
 from hocket.cli.progress import working
-from hocket.cli.target import UsageError, cases, is_xml, one_case, parse_size
-from hocket.cli.verdicts import judge_case, print_counterexample, print_error, print_verdict, print_verdicts
-from hocket.errors import HocketError
+from hocket.cli.reports import MACHINES, Format
+from hocket.cli.result import Report, Verdict
+from hocket.cli.tables import print_report
+from hocket.cli.target import Case, UsageError, is_xml, one_case, parse_size
+from hocket.errors import HocketError, MissingPackage
+from hocket.formats.drawing import FORMATS
 from hocket.formats.msccl_targets import TARGETS
+from hocket.formats.picture import draw
 from hocket.ir.instr_dag import InstrDag
 from hocket.ir.schedule import Schedule
 from hocket.ir.text import Stage, print_stage
+from hocket.language import MAX_INSTANCES
 from hocket.program import Program
+from hocket.verify import Contract
 
 
 class _Commands(TyperGroup):
-    """Shows our errors as they render themselves: 1 for what a program does wrong, 2 for what the command line does."""
+    """Shows our errors as they render themselves; the exit code is that of the verdict, for every command."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except UsageError as error:
-            print_error(error, Console(stderr=True))
-            raise typer.Exit(2) from None
         except HocketError as error:
             print_error(error, Console(stderr=True))
-            raise typer.Exit(1) from None
+            raise typer.Exit(Verdict.of(error).exit_code) from None
 
 
 app = typer.Typer(
     cls=_Commands,
     help="Write, prove, look at and run collective communication.",
     no_args_is_help=True,
-    add_completion=False,
+    rich_markup_mode=None,  # it takes what stands in brackets for markup, and leaves it out
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -58,19 +63,22 @@ Target = Annotated[
     str,
     typer.Argument(
         metavar="FILE:FUNC",
-        help="A function that returns a Program, in a file or a module such as hocket.algorithms.ring:all_reduce; "
+        help="A function that returns a Program: in a file, a module, or the library (ring:all_reduce; see list); "
         "or a file that holds the text of a schedule, or MSCCL's XML.",
         show_default=False,
     ),
 ]
 Parameters = Annotated[
-    list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="Parameters of FUNC.", show_default=False)
+    list[str] | None, typer.Argument(metavar="NAME=VALUE", help="Parameters of FUNC.", show_default=False)
 ]
 Protocol = Annotated[
     str | None, typer.Option(help="How arrival is signalled, instead of the program's.", show_default=False)
 ]
 Instances = Annotated[
-    int | None, typer.Option(min=1, help="Parallel instances of the program, instead of its own.", show_default=False)
+    int | None,
+    typer.Option(
+        min=1, max=MAX_INSTANCES, help="Parallel instances of the program, instead of its own.", show_default=False
+    ),
 ]
 Slots = Annotated[
     int | None, typer.Option(min=1, help="Slots of a connection: the most that may be needed.", show_default="2")
@@ -81,6 +89,12 @@ Storage = Annotated[
 ]
 DType = Annotated[
     str, typer.Option(help="bool, int8 to uint64, float16 to float64, bfloat16, complex64 or complex128.")
+]
+AllowDifferingSums = Annotated[
+    bool,
+    typer.Option(
+        "--allow-differing-sums", help="Accept an AllReduce whose ranks add up in different orders, to different bits."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -117,71 +131,48 @@ def _console() -> Console:
 # check
 
 
-@app.command()
+@app.command(cls=CheckCommand)
 def check(
-    target: Target,
-    parameters: Parameters = None,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE:FUNC [NAME=VALUE]... | FILE...",
+            help="A program and its parameters, as for the other commands; or files: MSCCL's XML, texts of schedules, "
+            "folders of them, and - for standard input.",
+            show_default=False,
+        ),
+    ],
+    targets: Annotated[
+        list[str] | None,
+        typer.Option("--target", help="A runtime that must load the files, msccl or rccl; may be repeated."),
+    ] = None,
     protocol: Protocol = None,
     instances: Instances = None,
     slots: Slots = None,
     storage: Storage = None,
-    as_json: Json = False,
+    allow_differing_sums: AllowDifferingSums = False,
+    form: Annotated[Format, typer.Option("--format", help="For people, or for machines (docs/ci.md).")] = Format.text,
+    as_json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
 ) -> None:
-    """Prove that a program implements its collective, without race or deadlock.
+    """Prove that programs or files do what their collectives promise.
 
-    Ranges such as ranks=2..33 (both ends included) prove every case and print a table. So do files of MSCCL's XML, any
-    number of them, for the slots of their protocols. Exits with 0 if all is proven, with 1 and a counterexample if not,
-    with 2 if the command line is wrong.
+    All of it, in any order in which the ranks may run, without race or deadlock.
+    Ranges such as ranks=2..33 (both ends included) prove every case. Files of MSCCL's XML are proven for the slots of
+    their protocols; that ranks end with different bits is only a warning there. Exits with 0 if all is proven, with 1
+    if there is a counterexample or a --target does not load a file, with 2 if something could not be judged.
     """
-    if is_xml(target):
-        if (protocol, instances, slots, storage) != (None, None, None, None):
-            raise UsageError(
-                "a file is compiled already: --protocol, --instances, --slots and --storage are for programs"
-            )
-        _check_files([target, *(parameters or [])], as_json)
-        return
-    options = Options(protocol, instances, slots, storage)
-    chosen = cases(target, parameters or [])
-    verdicts = []
-    with working(f"proving {target}") as update:
-        for number, case in enumerate(chosen):
-            update(f"proving {target} {case} ({number + 1} of {len(chosen)})")
-            verdicts.append(judge_case(case, options))
-    refuted = [verdict for verdict in verdicts if verdict.error is not None]
-    console = _console()
-    if as_json:
-        print(json.dumps({"target": target, "proven": not refuted, "cases": [v.as_json() for v in verdicts]}, indent=2))
-    elif len(verdicts) == 1:
-        print_verdict(console, target, verdicts[0])
+    wanted = Format.json if as_json else form
+    try:
+        options = Options(protocol, instances, slots, storage, _contract(allow_differing_sums))
+        report = judge(words, options, targets or [])
+    except HocketError as error:
+        report = Report(error=error)
+    if wanted in MACHINES:
+        print(MACHINES[wanted](report))
     else:
-        print_verdicts(console, verdicts)
-        if refuted:
-            print_counterexample(console, refuted[0])
-    if refuted:
-        raise typer.Exit(1)
-
-
-def _check_files(files: Sequence[str], as_json: bool) -> None:
-    findings: list[Finding] = []
-    for file in files:
-        if not is_xml(file):
-            raise UsageError(f"{file} is no file of XML", "files of XML are checked together, programs one by one")
-    with working("proving") as update:
-        for number, file in enumerate(files):
-            update(f"proving {file} ({number + 1} of {len(files)})")
-            findings.append(judge(file))
-    refuted = [finding for finding in findings if finding.error is not None]
-    if as_json:
-        print(json.dumps({"proven": not refuted, "files": [f.as_json() for f in findings]}, indent=2))
-    else:
-        console = _console()
-        print_findings(console, findings)
-        for finding in refuted:
-            assert finding.error is not None
-            console.print()
-            print_error(finding.error, console)
-    if refuted:
-        raise typer.Exit(1)
+        print_report(report, _console())
+    if report.verdict.exit_code:
+        raise typer.Exit(report.verdict.exit_code)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -189,7 +180,7 @@ def _check_files(files: Sequence[str], as_json: bool) -> None:
 
 
 class StageName(StrEnum):
-    """The three stages of a program (design section 3)."""
+    """The three stages of a program (ARCHITECTURE.md)."""
 
     chunk = "chunk"
     instr = "instr"
@@ -223,14 +214,18 @@ def show(
     storage: Storage = None,
     as_json: Json = False,
 ) -> None:
-    """Print a stage of a program, draw it, or show what the passes of the compiler made of it."""
+    """Print or draw a program, at any stage of the compiler.
+
+    The stages are what the program says (Chunk DAG), instructions of single ranks (Instruction DAG), and what runs
+    (Schedule).
+    """
     dumps = [parse_dump(word, rank or []) for word in dump_ir or []]
     diffs = [pass_name(word) for word in diff or []]
     if output is not None:
         _check_picture(output)
     passes: list[Pass] = []
     with working(f"compiling {target}") as update:
-        made = parsed(target) if is_xml(target) and not parameters else one_case(target, parameters or []).load()
+        made = meaning(target) if is_xml(target) and not parameters else one_case(target, parameters or []).load()
         wanted = stage or StageName.schedule
         if isinstance(made, Schedule) and (dumps or diffs or time or wanted is not StageName.schedule):
             raise UsageError(f"{target} is a schedule already: it has no other stage and no passes")
@@ -245,7 +240,7 @@ def show(
         _check_ranks([*(rank or []), *(r for _, ranks in dumps for r in ranks)], found.collective.size)
         if output is not None:
             update(f"drawing {output}")
-            _draw(found, output)
+            _draw(found, output, rank)
     text = print_stage(found, ranks=rank)
     if as_json:
         listed = [
@@ -269,7 +264,7 @@ def show(
     for name in diffs:
         print_diff(console, named(passes, name), rank)
     if output is not None:
-        Console(stderr=True, highlight=False).print(f"drew {output}", soft_wrap=True)
+        say(Console(stderr=True), f"drew {output}")
     elif stage is not None or not (dumps or diffs or time):
         print(text, end="")
 
@@ -288,18 +283,19 @@ def _check_ranks(ranks: Iterable[int], size: int) -> None:
             raise UsageError(f"there is no rank {rank}: the program has ranks 0 to {size - 1}")
 
 
-def _check_picture(path: Path) -> None:
-    if path.suffix[1:].lower() not in ("svg", "png", "pdf"):
-        raise UsageError(f"a picture ends in .svg, .png or .pdf, not {path.name!r}")
+def _check_picture(path: Path, *, plot: bool = False) -> None:
+    """Whether a picture, or a plot, can be written there: asked before any work is done."""
+    if path.suffix.lower() not in FORMATS:
+        raise UsageError(f"the name of a picture ends in {', '.join(FORMATS)}, not {path.name!r}")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"there is no directory {path.parent}")
+    if (plot or path.suffix.lower() != ".svg") and find_spec("matplotlib") is None:
+        raise MissingPackage("a plot" if plot else f"a {path.suffix}, unlike an .svg,", "matplotlib", "plots")
 
 
-def _draw(stage: Stage, path: Path) -> None:
-    from hocket.formats.picture import draw  # matplotlib takes longer to load than all of the rest
-
+def _draw(stage: Stage, path: Path, ranks: Sequence[int] | None) -> None:
     try:
-        draw(stage, path)
+        draw(stage, path, ranks)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
 
@@ -323,30 +319,47 @@ def run(
     protocol: Protocol = None,
     instances: Instances = None,
     slots: Slots = None,
+    allow_differing_sums: AllowDifferingSums = False,
     as_json: Json = False,
 ) -> None:
-    """Run a program on processes of this machine, check what it computed, and time it.
+    """Run a program on processes, check its results and time it.
 
     Each iteration's time is that of its slowest rank. algbw and busbw are those of nccl-tests, in 1e9 bytes a second.
     Exits with 1 if anything was wrong.
     """
-    from hocket.cli.measure import check_names, measure
+    from hocket.cli.measure import check_names, check_operator, measure
 
     check_names(dtype, op)
     amount = parse_size(size)
     with working(f"compiling {target}") as update:
-        schedule = Options(protocol, instances, slots).compile(one_case(target, parameters or []).load())
+        options = Options(protocol, instances, slots, reproducible=_contract(allow_differing_sums))
+        schedule = _schedule(one_case(target, parameters or []), options)
         size_of = schedule.collective.size
         if ranks is not None and ranks != size_of:
             raise UsageError(f"the program is for {size_of} ranks, -n asks for {ranks}", "give both the same number")
+        check_operator(schedule.collective, dtype, op)
         update(f"running on {size_of} processes")
         found = measure(schedule, amount, dtype, op, iters, warmup)
     if as_json:
         print(json.dumps(asdict(found), indent=2))
     else:
-        _console().print(Text(f"{schedule.name}: {found}", "red" if found.wrong else ""), soft_wrap=True)
+        say(_console(), f"{schedule.name}: {found}", "red" if found.wrong else "")
     if found.wrong:
         raise typer.Exit(1)
+
+
+def _schedule(case: Case, options: Options) -> Schedule:
+    """What is run: a program compiled, or the schedule of a file."""
+    made = case.load()
+
+    def compile_for(reproducible: Contract | None) -> Schedule:
+        return replace(options, reproducible=reproducible).compile(made)
+
+    return under_contract(compile_for, options.reproducible, foreign=case.foreign)
+
+
+def _contract(allow_differing_sums: bool) -> Contract | None:
+    return "may-differ" if allow_differing_sums else None
 
 
 @app.command()
@@ -366,34 +379,61 @@ def export(
         str | None, typer.Option(help="The smallest call it serves; K = 1024.", show_default="0")
     ] = None,
     max_bytes: Annotated[
-        str | None, typer.Option(help="The largest call it serves; it counts.", show_default="no limit")
+        str | None,
+        typer.Option(
+            help="The largest call it serves; it counts.", show_default="no limit; 128 MB for msccl with scratch"
+        ),
     ] = None,
+    allow_differing_sums: AllowDifferingSums = False,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The file to write.", show_default="standard output")
+        Path | None,
+        typer.Option(
+            "-o", "--output", help="The file to write; of files, also a folder.", show_default="standard output"
+        ),
     ] = None,
 ) -> None:
-    """Write a program, or a schedule, as XML that MSCCL or RCCL loads, proven for the slots that it has there.
+    """Write a program as XML that MSCCL or RCCL loads.
 
-    A file of XML can be exported again: for the other runtime, or for other sizes.
+    It is proven for the slots that it has there. A schedule can be written too.
+
+    A file of XML can be exported again: for the other runtime, or for other sizes. Several files, or a folder, are
+    written to a folder, and one file to a folder that exists; what cannot be written is reported and left out, and the
+    command fails in the end.
     """
-    from hocket.cli.export import Wishes
+    from hocket.cli.export import Wishes, notes, outputs, write_text
     from hocket.cli.export import export as exported
 
     low, high = (None if size is None else parse_size(size) for size in (min_bytes, max_bytes))
-    wishes = Wishes(to, protocol, instances, inplace, low, high)
+    wishes = Wishes(to, protocol, instances, inplace, low, high, _contract(allow_differing_sums))
+    words = [target, *(parameters or [])]
+    files = gather(words) if are_files(words) else {}
+    errors = Console(stderr=True)
+    if len(files) > 1 or Path(target).is_dir() or (files and output is not None and output.is_dir()):
+        if output is None:
+            raise UsageError("several files are written to a folder", "name it with -o")
+        verdicts = [Verdict.PROVEN]
+        for file, place in outputs(files, output).items():
+            try:
+                with working(f"exporting {file}"):
+                    text = exported(file, [], wishes)
+                write_text(place, text)
+            except HocketError as error:
+                print_diagnostic(error.diagnostic(), errors, file=file)
+                verdicts.append(Verdict.of(error))
+            else:
+                for note in notes(text, TARGETS[to]):
+                    say(errors, f"note: {file}: {note}")
+                say(errors, f"wrote {place}")
+        raise typer.Exit(max(verdict.exit_code for verdict in verdicts))
     with working(f"exporting {target}"):
         text = exported(target, parameters or [], wishes)
-    note = TARGETS[to].note
-    if note is not None:
-        Console(stderr=True, highlight=False).print(f"note: {note}", soft_wrap=True)
+    for note in notes(text, TARGETS[to]):
+        say(errors, f"note: {note}")
     if output is None:
         print(text, end="")
-        return
-    try:
-        output.write_text(text)
-    except OSError as error:
-        raise UsageError(f"cannot write {output}: {error.strerror}") from None
-    Console(stderr=True, highlight=False).print(f"wrote {output}", soft_wrap=True)
+    else:
+        write_text(output, text)
+        say(errors, f"wrote {output}")
 
 
 @app.command()
@@ -408,7 +448,7 @@ def bench(
     target: Annotated[
         str | None,
         typer.Argument(
-            metavar="[FILE:FUNC]", help="A program of this collective, instead of the default.", show_default=False
+            metavar="FILE:FUNC", help="A program of this collective, instead of the default.", show_default=False
         ),
     ] = None,
     parameters: Parameters = None,
@@ -430,18 +470,20 @@ def bench(
         Path | None, typer.Option(help="Draw time and busbw over size: .svg, .png or .pdf.", show_default=False)
     ] = None,
 ) -> None:
-    """Time a collective over a range of sizes, apart and in place, and check it, in the manner of nccl-tests.
+    """Time a collective over a range of sizes, as nccl-tests does.
+
+    Each size is measured and checked out of place and in place.
 
     Sizes are bytes of a rank's larger buffer, rounded down to whole elements but at least one. Times are of the slowest
     rank. Exits with 1 if anything was wrong.
     """
     if plot is not None:
-        _check_picture(plot)
+        _check_picture(plot, plot=True)
     from hocket.cli.bench import Sweep, draw_rows, print_rows, sizes
 
     amounts = sizes(begin, end, factor)
     with working(f"compiling {target or collective}") as update:
-        made = None if target is None else Options(None, None, None).compile(one_case(target, parameters or []).load())
+        made = None if target is None else _schedule(one_case(target, parameters or []), Options(None, None, None))
         sweep = Sweep.of(collective, made, ranks, amounts, dtype, op, iters, warmup)
         update(f"timing {len(sweep.jobs)} sizes on {sweep.collective.size} processes")
         rows = sweep.measure()
@@ -466,27 +508,57 @@ def explain(
     root: Annotated[int, typer.Option(min=0, help="The root of a rooted one.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Say which program a call by name runs, why, what it moves and how long it might take on this machine."""
+    """Say which program a call by name runs, and why.
+
+    Also what it moves, and how long it might take on this machine.
+    """
     from hocket.cli.explain import explained
 
     found = explained(collective, ranks, parse_size(size), root)
     print(json.dumps(asdict(found), indent=2) if as_json else found)
 
 
+@app.command(name="list")
+def list_(
+    collective: Annotated[
+        str | None, typer.Argument(help="Only those of one, such as all_reduce.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the algorithms of the library.
+
+    Each with its name for the other commands, its parameters, the numbers of ranks it takes, what it costs and where it
+    comes from.
+    """
+    from hocket.cli import catalogue  # loads all of the library
+
+    found = catalogue.listed(collective)
+    if as_json:
+        print(json.dumps([catalogue.as_json(algorithm) for algorithm in found], indent=2))
+    else:
+        catalogue.print_algorithms(_console(), found)
+
+
 @app.command(context_settings={"allow_interspersed_args": False})
 def launch(
     command: Annotated[
-        list[str], typer.Argument(metavar="SCRIPT.py [ARGS]...", help="A Python file, or any command after --.")
+        list[str],
+        typer.Argument(metavar="COMMAND", help="SCRIPT.py and its arguments, or any command after --."),
     ],
     ranks: Annotated[int, typer.Option("-n", "--ranks", min=1, help="Processes to start.")] = 4,
 ) -> None:
-    """Run a script as several ranks that find each other with hocket.init().
+    """Run a script as several ranks.
+
+    They find each other with hocket.init().
 
     Every line they print begins with [rank]. When one fails the rest are ended, its traceback is shown last, and its
     exit code is returned.
     """
+    from hocket.runtime.bootstrap import MOST_RANKS
     from hocket.runtime.launch import launch as start
 
+    if ranks > MOST_RANKS:
+        raise UsageError(f"-n must be a number from 1 to {MOST_RANKS}, not {ranks}")
     if command[0].endswith(".py"):
         if not Path(command[0]).is_file():
             raise UsageError(f"there is no file {command[0]}")
@@ -498,23 +570,26 @@ def launch(
 
 @app.command(context_settings={"allow_interspersed_args": False})
 def msccl(
-    command: Annotated[
-        list[str], typer.Argument(metavar="SCRIPT.py [ARGS]...", help="A program for msccl-tools, and its arguments.")
-    ],
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT.py", help="It runs unchanged.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGUMENT", help="The script's own.")] = None,
     target: Annotated[str, typer.Option(help="The runtime that XML() writes for: msccl or rccl.")] = "msccl",
     min_bytes: Annotated[str, typer.Option(help="The smallest call that the XML serves.")] = "0",
     max_bytes: Annotated[
-        str | None, typer.Option(help="The largest call that the XML serves.", show_default="no limit")
+        str | None,
+        typer.Option(
+            help="The largest call that the XML serves.", show_default="no limit; 128 MB for msccl with scratch"
+        ),
     ] = None,
+    allow_differing_sums: AllowDifferingSums = False,
 ) -> None:
-    """Run a script that was written for msccl-tools, unchanged, and prove every program in it.
+    """Run a script written for msccl-tools and prove its programs.
 
     Its output goes where it always went, so XML() can be redirected to a file; what was proven is said on standard
     error. Exits with 1 if a program is wrong, else as the script does.
     """
     from hocket.cli.msccl import play
 
-    if not play(Path(command[0]), command[1:], target, min_bytes, max_bytes):
+    if not play(script, arguments or [], target, min_bytes, max_bytes, _contract(allow_differing_sums)):
         raise typer.Exit(1)
 
 
@@ -525,7 +600,10 @@ def demo(
         str, typer.Option(help="Bytes of each rank's buffer; 25 MB is DDP's bucket of gradients.")
     ] = "25MB",
 ) -> None:
-    """Follow the paper's hierarchical AllReduce from twenty lines of Python to gradients summed on real processes."""
+    """Follow one AllReduce from Python to gradients summed.
+
+    It is the paper's hierarchical one: twenty lines of Python, traced, compiled, proven, run on real processes, drawn.
+    """
     _check_picture(output)
     from hocket.cli.demo import play
 

@@ -14,10 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 import hocket
-from hocket import _native
-from hocket.cli.measure import Job, Speed, buffers, check_names, count_wrong, dtype_named, timed, unit
+from hocket.cli.console import say
+from hocket.cli.measure import Job, Speed, buffers, check_names, check_operator, count_wrong, dtype_named, timed, unit
 from hocket.cli.target import UsageError, parse_size
 from hocket.collectives import Collective
+from hocket.errors import printable
 from hocket.ir.schedule import Schedule
 from hocket.tuning import NAMED, default_program, is_small
 
@@ -103,8 +104,7 @@ class Sweep:
             )
         if not collective.reduces() and op is not None:
             raise UsageError(f"{name} only moves data: it takes no --op")
-        if collective.reduces() and (op or "sum") not in _native.OPERATORS_OF[dtype]:
-            raise UsageError(f"{op or 'sum'} is not for {dtype}: --op {', '.join(_native.OPERATORS_OF[dtype])} are")
+        check_operator(collective, dtype, op or "sum")
         units = dict.fromkeys(unit(collective, amount, dtype) for amount in amounts)
         small = made or default_program(name, collective.size, small=True).compile()
         jobs = []
@@ -200,7 +200,7 @@ def print_rows(sweep: Sweep, rows: Sequence[Row], console: Console) -> None:
             cells += [_show_us(speed.median), _show_us(speed.p95), f"{speed.algbw:.3f}", f"{speed.busbw:.3f}"]
             cells.append(f"[red]{wrong}[/]" if wrong else "0")
         table.add_row(*cells)
-    console.print(f"{sweep.programs} on {sweep.collective.size} processes, {sweep.jobs[0].iterations} calls each\n")
+    say(console, f"{sweep.programs} on {sweep.collective.size} processes, {sweep.jobs[0].iterations} calls each\n")
     console.print(table)
     wrong = sum(row.wrong for row in rows)
     console.print(
@@ -217,7 +217,8 @@ def draw_rows(sweep: Sweep, rows: Sequence[Row], path: Path) -> None:
     from matplotlib.figure import Figure  # takes longer to load than all of the rest
 
     figure = Figure(figsize=(10, 4), layout="constrained")
-    figure.suptitle(f"{sweep.programs}, {sweep.collective.size} ranks, {sweep.jobs[0].dtype}, {sweep.redop}")
+    title = f"{sweep.programs}, {sweep.collective.size} ranks, {sweep.jobs[0].dtype}, {sweep.redop}"
+    figure.suptitle(printable(title)).set_parse_math(False)
     times, rates = figure.subplots(1, 2)
     at = [row.bytes for row in rows]
     for number, (place, colour, marker) in enumerate(zip(_PLACES, ("#0072B2", "#D55E00"), "os", strict=True)):
@@ -227,8 +228,8 @@ def draw_rows(sweep: Sweep, rows: Sequence[Row], path: Path) -> None:
         times.plot(at, medians, **style)
         times.fill_between(at, medians, [speed.p95 * 1e6 for speed in speeds], color=colour, alpha=0.15, linewidth=0)
         rates.plot(at, [speed.busbw or 0.0 for speed in speeds], **style)
-    for axes, title in ((times, "time of the slowest rank, median to p95 (us)"), (rates, "busbw (GB/s)")):
-        axes.set_title(title, fontsize=10)
+    for axes, heading in ((times, "time of the slowest rank, median to p95 (us)"), (rates, "busbw (GB/s)")):
+        axes.set_title(heading, fontsize=10)
         axes.set_xscale("log", base=2)
         axes.set_xlabel("bytes of a rank's larger buffer")
         axes.grid(alpha=0.3)

@@ -73,7 +73,7 @@ def play(output: Path, size: str) -> int:
         draw(schedule, output)
 
     console.print(
-        "\nNext: [bold]hocket check hocket.algorithms.ring:all_reduce ranks=2..16[/], then a program of your own",
+        "\nNext: [bold]hocket check ring:all_reduce ranks=2..16[/], then a program of your own",
         soft_wrap=True,
     )
     return found.wrong

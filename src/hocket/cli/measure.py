@@ -53,6 +53,17 @@ def check_names(dtype: str, op: str) -> None:
             raise UsageError(f"--{what} must be one of {', '.join(known)}, not {word!r}")
 
 
+def check_operator(collective: Collective, dtype: str, op: str) -> None:
+    """Raises UsageError for an operator that a collective which combines does not have for a type."""
+    if not collective.reduces():
+        return
+    known = _native.OPERATORS_OF[dtype]
+    if op not in known:
+        raise UsageError(f"{op} is not for {dtype}: --op {', '.join(known)} are")
+    if op == "avg" and not collective.averages():
+        raise UsageError(f"{collective.name} does not sum over all ranks: there is no avg")
+
+
 @dataclass(frozen=True)
 class Measurement:
     """One program at one size. Times are in seconds, of the slowest rank; ``bytes`` are those of the larger buffer.
@@ -204,7 +215,7 @@ def _bytes(values: Array) -> NDArray[np.uint8]:
 
 
 def bus_factor(collective: Collective) -> float | None:
-    """busbw / algbw as nccl-tests defines it (its PERFORMANCE.md); None for a collective that it does not know."""
+    """busbw / algbw as nccl-tests defines it (its PERFORMANCE.md), a prefix sum as a Reduce; None for Custom."""
     p = collective.size
     match collective:
         case collectives.AllReduce():
@@ -214,6 +225,8 @@ def bus_factor(collective: Collective) -> float | None:
         case collectives.Gather() | collectives.Scatter():
             return (p - 1) / p
         case collectives.Broadcast() | collectives.Reduce() | collectives.AllToNext():
+            return 1.0
+        case collectives.Scan() | collectives.Exscan():
             return 1.0
     return None
 

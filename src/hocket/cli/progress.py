@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from threading import Timer
 
 from rich.console import Console
+from rich.text import Text
+
+from hocket.errors import printable
 
 
 @contextmanager
@@ -16,13 +19,13 @@ def working(doing: str) -> Iterator[Callable[[str], None]]:
     Gives a function that changes what is shown.
     """
     console = Console(stderr=True)
-    status = console.status(doing)
+    status = console.status(Text(printable(doing)))
     timer = Timer(1.0, status.start)
     timer.daemon = True
     if console.is_terminal:
         timer.start()
     try:
-        yield status.update
+        yield lambda doing: status.update(Text(printable(doing)))
     finally:
         timer.cancel()
         if console.is_terminal:

@@ -9,11 +9,13 @@ import importlib.util
 import inspect
 import itertools
 import math
+import os
 import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +25,8 @@ from hocket.ir.schedule import Schedule
 from hocket.ir.text import parse_schedule
 from hocket.program import Program
 
-_EXAMPLE = "hocket.algorithms.ring:all_reduce ranks=4"
+_EXAMPLE = "ring:all_reduce ranks=4"
+_LIBRARY = "hocket.algorithms."
 
 
 @dataclass(eq=False)
@@ -50,12 +53,20 @@ class UserCodeFailed(UsageError):
         return Diagnostic(self.code, self.message, labels, help=self.help)
 
 
+class Unreadable(UsageError):
+    """A file that cannot be read."""
+
+    code = "unreadable"
+
+
 @dataclass(frozen=True)
 class Case:
-    """A target with a value for each parameter. ``load`` traces the program, or reads the schedule."""
+    """A target with a value for each parameter. ``load`` traces the program, or reads the schedule, which ``foreign``
+    files may hold: those of XML, by whomever. What they promise of the bits of sums is not asked here."""
 
     parameters: Mapping[str, object]
     load: Callable[[], Program | Schedule]
+    foreign: bool = False
 
     def __str__(self) -> str:
         return " ".join(f"{name}={show_value(value)}" for name, value in self.parameters.items())
@@ -69,14 +80,12 @@ def cases(target: str, words: Sequence[str]) -> list[Case]:
         if is_xml(target):
             if words:
                 raise UsageError(f"{target} is a schedule; it has no parameter {words[0]!r}")
-            return [Case({}, lambda: msccl_xml.read(path))]
-        if path.is_file():
-            text = _read(path)
-            meant = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
-            if next(meant, "").startswith("schedule "):
-                if words:
-                    raise UsageError(f"{target} is a schedule; it has no parameter {words[0]!r}")
-                return [Case({}, lambda: parse_schedule(text, path.name))]
+            return [Case({}, lambda: msccl_xml.read(path, reproducible="may-differ"), foreign=True)]
+        if path.is_file() and is_schedule(beginning(path)):
+            if words:
+                raise UsageError(f"{target} is a schedule; it has no parameter {words[0]!r}")
+            text = read_text(target)
+            return [Case({}, lambda: parse_schedule(text, target))]
         raise _no_function(target)
     found = _function(name, function)
     if isinstance(found, Program):
@@ -91,11 +100,41 @@ def is_xml(target: str) -> bool:
     path = Path(target)
     if not path.is_file():
         return False
+    return beginning(path).removeprefix("\ufeff").lstrip().startswith("<")
+
+
+def beginning(path: Path) -> str:
+    """As much of a file as has to show what it is."""
     try:
         with path.open("rb") as file:
-            return file.read(4096).lstrip().startswith(b"<")
+            return file.read(1 << 16).decode(errors="replace")
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+        raise Unreadable(f"cannot read {path}: {error.strerror}") from None
+
+
+def is_schedule(text: str) -> bool:
+    """Whether a text begins as that of a schedule does, after comments."""
+    lines = (line.strip() for line in text.splitlines())
+    return next((line for line in lines if line and not line.startswith("#")), "").startswith("schedule ")
+
+
+_LARGEST = 1 << 28
+"""Bytes of a text that is read as a whole: Python, or a schedule."""
+
+
+def read_text(name: str) -> str:
+    """The text of a file, or of standard input for ``-``."""
+    if name == "-" and sys.stdin is None:
+        raise Unreadable("standard input is closed")
+    try:
+        with nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
+            large = name != "-" and os.fstat(file.fileno()).st_size > _LARGEST
+            data = b"" if large else file.read(_LARGEST + 1)
+    except OSError as error:
+        raise Unreadable(f"cannot read {name}: {error.strerror}") from None
+    if large or len(data) > _LARGEST:
+        raise Unreadable(f"{name} is too large for a program or a schedule: it has more than {_LARGEST >> 20} MB")
+    return data.decode("utf-8", errors="replace")
 
 
 def one_case(target: str, words: Sequence[str]) -> Case:
@@ -113,7 +152,7 @@ def one_case(target: str, words: Sequence[str]) -> Case:
 
 
 def _function(name: str, function: str) -> Callable[..., object] | Program:
-    module = _file(Path(name)) if name.endswith(".py") or "/" in name else _module(name, function)
+    module = _file(Path(name)) if name.endswith(".py") or "/" in name else _module(_full(name, function), function)
     found = getattr(module, function, None)
     if isinstance(found, Program) or callable(found):
         return found
@@ -145,11 +184,25 @@ def _file(path: Path) -> types.ModuleType:
     return module
 
 
+def _full(name: str, function: str) -> str:
+    """The module that a name without dots means: the library's, if that has the function or there is no other."""
+    spec = None if "." in name else _find(_LIBRARY + name)
+    if spec is None or spec.origin is None:
+        return name
+    ours = function in _functions(Path(spec.origin)) or not (_find(name) or Path(f"{name}.py").is_file())
+    return _LIBRARY + name if ours else name
+
+
 def _module(name: str, function: str) -> types.ModuleType:
     spec = _find(name)
     if spec is None or spec.origin is None:
+        from hocket.algorithms.catalogue import CATALOGUE  # all of the library, needed only here
+
+        listed = [algorithm.name for algorithm in CATALOGUE]
         if Path(f"{name}.py").is_file():
             hint = f"did you mean {name}.py:{function}?"
+        elif close := difflib.get_close_matches(f"{name.removeprefix(_LIBRARY)}:{function}", listed, 1):
+            hint = f"did you mean {close[0]}?"
         else:
             hint = f"a program is named FILE.py:FUNC, or as in {_EXAMPLE}"
         raise UsageError(f"there is no module {name!r}", hint)
@@ -168,7 +221,7 @@ def _no_function(target: str) -> UsageError:
     if target.endswith(".py") or "/" in target or path.exists():
         if not path.is_file():
             return _missing(path)
-    elif (spec := _find(target)) is not None and spec.origin is not None:
+    elif (spec := _find(target) or _find(_LIBRARY + target)) is not None and spec.origin is not None:
         path = Path(spec.origin)
     else:
         return UsageError(
@@ -191,7 +244,7 @@ def _find(name: str) -> importlib.machinery.ModuleSpec | None:
 def _functions(path: Path) -> dict[str, list[str]]:
     """The public functions of a file and the parameters that each must be given, without running it."""
     try:
-        tree = ast.parse(_read(path))
+        tree = ast.parse(read_text(str(path)))
     except (SyntaxError, ValueError):
         return {}
     found: dict[str, list[str]] = {}
@@ -202,13 +255,6 @@ def _functions(path: Path) -> dict[str, list[str]]:
             required += [a for a, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is None]
             found[node.name] = [a.arg for a in required]
     return found
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -233,7 +279,7 @@ class user_code:  # noqa: N801 (reads as the statement it is used as)
         where: Where | None = None
         if isinstance(error, SyntaxError) and error.filename is not None:
             column = (error.offset or 1) - 1
-            where = Location(error.filename, error.lineno or 1, column, column + 1)
+            where = Location(error.filename, error.lineno or 1, column, column + 1, error.text)
         while trace is not None:
             code = trace.tb_frame.f_code
             if Path(code.co_filename).resolve() == self._path:
@@ -279,6 +325,8 @@ def _arguments(target: str, function: Callable[..., object], words: Sequence[str
             )
         annotation = parameters[name].annotation if name in parameters else inspect.Parameter.empty
         chosen[name] = _values(name, value, annotation)
+        if math.prod(map(len, chosen.values())) > _MOST_CASES:
+            raise _too_many(word)
     required = [
         p.name
         for p in parameters.values()
@@ -291,7 +339,8 @@ def _arguments(target: str, function: Callable[..., object], words: Sequence[str
         yield dict(zip(chosen, values, strict=True))
 
 
-_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)\Z")
+_MOST_CASES = 1 << 16
+_RANGE = re.compile(r"(-?\d{1,1000})\.\.(-?\d{1,1000})\Z")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
@@ -303,6 +352,8 @@ def _values(name: str, text: str, annotation: object) -> list[object]:
         low, high = int(match[1]), int(match[2])
         if high < low:
             raise UsageError(f"the range {name}={text} is empty", "a range is written LOW..HIGH, both included")
+        if high - low >= _MOST_CASES:
+            raise _too_many(f"{name}={text}")
         return list(range(low, high + 1))
     for kind in wanted:
         value = _convert(text, kind)
@@ -310,6 +361,10 @@ def _values(name: str, text: str, annotation: object) -> list[object]:
             return [value]
     kinds = " or ".join(getattr(kind, "__name__", str(kind)) for kind in wanted)
     raise UsageError(f"{name}={text} is no {kinds}", "a tuple is written 2,3" if tuple in wanted else None)
+
+
+def _too_many(word: str) -> UsageError:
+    return UsageError(f"with {word} there are more than {_MOST_CASES} cases", "give a shorter range")
 
 
 _NO = object()
@@ -356,6 +411,16 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * 1024 ** ("KMGT".index(match[2].upper()) + 1 if match[2] else 0))
 
 
+def one_of(option: str, given: str, known: Collection[str]) -> str:
+    """What an option names, as ``known`` spells it; upper and lower case are one. Raises UsageError."""
+    for name in known:
+        if name.lower() == given.lower():
+            return name
+    raise UsageError(f"{option} must be one of {', '.join(known)}, not {given!r}")
+
+
 def show_value(value: object) -> str:
     """A value as it is written on the command line."""
-    return ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+    if isinstance(value, (tuple, list)):
+        return ",".join(map(str, value)) + "," * (len(value) == 1)
+    return str(value)

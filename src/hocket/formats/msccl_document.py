@@ -7,16 +7,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NoReturn
 from xml.parsers import expat
 
-from hocket.errors import Location, ParseError, Where
-from hocket.formats.msccl_targets import ATTRIBUTES, CHANNELS, CHILDREN, COUNT, NODES, OFFSET, OPCODES, SLOTS, TARGETS
+from hocket.errors import ParseError, TextSite, Where
+from hocket.formats.msccl_targets import (
+    ATTRIBUTES,
+    CHANNELS,
+    CHILDREN,
+    COUNT,
+    DEFAULT_BYTES,
+    NODES,
+    OFFSET,
+    OPCODES,
+    SLOTS,
+    TARGETS,
+)
 from hocket.formats.msccl_targets import BYTES as MOST_BYTES
 from hocket.formats.msccl_targets import TEXT as MOST_TEXT
+from hocket.formats.msccl_tokens import Tokens
 
 Place = tuple[str, int]
 """A buffer, ``i``, ``o`` or ``s``, and an offset in chunks."""
@@ -69,7 +82,10 @@ class XmlGpu:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A file. What it may leave out is None; ``promise`` is the collective as hocket says it, in a comment."""
+    """A file. What it may leave out is None; ``promise`` is the collective as hocket says it, in a comment.
+
+    ``misread``: the first token that runtimes do not read as XML means it, and what happens to it.
+    """
 
     name: str
     proto: str
@@ -81,8 +97,19 @@ class Document:
     min_bytes: int | None
     max_bytes: int | None
     gpus: tuple[XmlGpu, ...]
+    threads: int | None = None
     promise: str | None = None
+    misread: tuple[Where, str] | None = field(default=None, compare=False)
     where: Where | None = field(default=None, compare=False)
+
+
+def sizes(document: Document) -> tuple[int, int | None]:
+    """The smallest and the largest call, in bytes, that a file serves; None is no limit."""
+    low = document.min_bytes or 0
+    if document.outofplace is None:
+        high = DEFAULT_BYTES if document.max_bytes is None else document.max_bytes
+        return low, None if high == MOST_BYTES else max(low, high - 1)
+    return low, document.max_bytes or None
 
 
 PROMISE = "hocket: "
@@ -107,6 +134,7 @@ def print_document(document: Document) -> str:
         "outofplace": None if d.outofplace is None else int(d.outofplace),
         "minBytes": d.min_bytes,
         "maxBytes": d.max_bytes,
+        "nthreads": d.threads,
     }
     words |= {key: value for key, value in optional.items() if value is not None}
     out.append(f"<algo{_attributes(words)}>")
@@ -167,24 +195,39 @@ def _pieces(source: str | Path) -> Iterator[bytes]:
             yield piece
 
 
+def _line(source: str | Path, number: int) -> str:
+    """The beginning of a line. What can be read only once, such as a pipe, has none."""
+    if isinstance(source, str):
+        return next(islice(source.split("\n", number), number - 1, None), "")[:_PIECE]
+    if not source.is_file():
+        return ""
+    with source.open(errors="replace") as file:
+        found = 1
+        while found < number and (part := file.readline(_PIECE)):
+            found += part.endswith("\n")
+        return file.readline(_PIECE).rstrip("\n")
+
+
 @dataclass(slots=True)
 class _Open:
     """An element that has begun: its attributes, where it begins, and its children, by their numbers."""
 
     attributes: dict[str, str]
-    where: Location
+    where: TextSite
     children: dict[int, object] = field(default_factory=dict)
 
 
 class _Parser:
     def __init__(self, source: str | Path, name: str) -> None:
         self._source = source
+        self._read = partial(_line, source)
         self._name = name
         self._open: list[tuple[str, _Open]] = []
         self._promise: str | None = None
         self._document: Document | None = None
         self._nodes = 0
         self._steps = 0
+        self._tokens = Tokens()
         self._expat = expat.ParserCreate("utf-8")
         self._expat.buffer_text = False
         self._expat.StartElementHandler = self._start
@@ -201,6 +244,7 @@ class _Parser:
         try:
             for piece in _pieces(self._source):
                 fed += len(piece)
+                self._tokens.feed(piece)
                 self._expat.Parse(piece, False)
                 if fed - max(0, self._expat.CurrentByteIndex) > TOKEN + 2 * _PIECE:
                     self._fail(f"an element or a comment of more than {TOKEN} bytes")
@@ -208,23 +252,15 @@ class _Parser:
         except expat.ExpatError as error:
             self._fail(expat.ErrorString(error.code), error.lineno)
         assert self._document is not None, "expat demands a root, and only <algo> is one"
-        return self._document
+        if self._tokens.misread is None:
+            return self._document
+        line, reason = self._tokens.misread
+        at = TextSite(self._name, line, 0, len(self._read(line).encode()), self._read)
+        return replace(self._document, misread=(at, reason))
 
     def _fail(self, reason: str, line: int | None = None) -> NoReturn:
         at = self._expat.CurrentLineNumber if line is None else line
-        raise ParseError(self._name, at, self._line(at).strip(), reason)
-
-    def _line(self, number: int) -> str:
-        """The beginning of a line."""
-        lines: Iterable[str] = ()
-        if isinstance(self._source, str):
-            lines = self._source.split("\n", number)
-            return next(islice(lines, number - 1, None), "")[:_PIECE]
-        with self._source.open(errors="replace") as file:
-            found = 1
-            while found < number and (part := file.readline(_PIECE)):
-                found += part.endswith("\n")
-            return file.readline(_PIECE)
+        raise ParseError(self._name, at, self._read(at), reason)
 
     # Elements ---------------------------------------------------------------------------------------------------
 
@@ -237,15 +273,16 @@ class _Parser:
         if len(attributes) > ATTRIBUTES:
             self._fail(f"more than {ATTRIBUTES} attributes")
         for key, value in attributes.items():
-            if len(key) > MOST_TEXT or len(value) > MOST_TEXT:
-                self._fail(f"{key[:40]} has more than {MOST_TEXT} characters")
+            if len(key.encode()) > MOST_TEXT or len(value.encode()) > MOST_TEXT:
+                self._fail(f"{key[:40]} has more than {MOST_TEXT} bytes")
         if name == "gpu":
             self._nodes = 0
         self._nodes += 1
         if self._nodes > NODES:
             self._fail(f"more than {NODES} elements of one gpu")
         column = self._expat.CurrentColumnNumber
-        at = Location(self._name, self._expat.CurrentLineNumber, column, column + len(f"<{name}"))
+        end = column + len(f"<{name}")
+        at = TextSite(self._name, self._expat.CurrentLineNumber, column, end, self._read)
         self._open.append((name, _Open(attributes, at)))
 
     def _end(self, name: str) -> None:
@@ -357,6 +394,7 @@ class _Parser:
             outofplace=self._number(element, "outofplace", 0, 1) == 1 if "outofplace" in given else None,
             min_bytes=self._number(element, "minBytes", 0, MOST_BYTES) if "minBytes" in given else None,
             max_bytes=self._number(element, "maxBytes", 0, MOST_BYTES) if "maxBytes" in given else None,
+            threads=self._number(element, "nthreads", 0, 2**31 - 1) if "nthreads" in given else None,
             gpus=tuple(self._in_order(element, "gpu")),  # type: ignore[arg-type]
             promise=self._promise,
             where=element.where,

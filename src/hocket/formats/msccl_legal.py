@@ -13,7 +13,7 @@ from msgspec import structs
 
 from hocket.errors import InvalidSchedule, TargetLimit, Where
 from hocket.formats.msccl_document import XmlStep
-from hocket.formats.msccl_targets import CHANNELS, COUNT, PER_CHANNEL, Target
+from hocket.formats.msccl_targets import AWAITED, CHANNELS, COUNT, PER_CHANNEL, Target
 from hocket.ir.chunk_dag import Span
 from hocket.ir.instr_dag import Shape
 from hocket.ir.schedule import Destination, Rank, Receive, Schedule, Send, Source, Step, ThreadBlock, Wait
@@ -46,10 +46,10 @@ FUSED = frozenset({"rcs", "rrs", "rrcs"})
 """Opcodes that receive and send: a slot stays full until another is free."""
 
 
-def legalise(schedule: Schedule, target: Target, cut: Callable[[Step], bool] = lambda step: False) -> Schedule:
+def legalise(schedule: Schedule, target: Target, unfused: Callable[[Step], bool] = lambda step: False) -> Schedule:
     """The same for ``target``: un-fused, split and renumbered. Raises TargetLimit where no such rewriting helps.
 
-    Fused steps for which ``cut`` is true are un-fused though the target could do them.
+    Fused steps for which ``unfused`` is true are un-fused though the target could do them.
     """
     for r, rank in enumerate(schedule.ranks):
         for b, block in enumerate(rank.thread_blocks):
@@ -64,9 +64,9 @@ def legalise(schedule: Schedule, target: Target, cut: Callable[[Step], bool] = l
 
     def native(step: Step) -> bool:
         type_ = xml_type(step)
-        return type_ in target.opcodes and not (type_ in FUSED and cut(step))
+        return type_ in target.opcodes and not (type_ in FUSED and unfused(step))
 
-    return _renumber(_split(_unfuse(schedule, native, "rrc" in target.opcodes)), target)
+    return _awaited_first(_renumber(_split(_unfuse(schedule, native, "rrc" in target.opcodes)), target))
 
 
 def places(steps: Iterable[Step | XmlStep]) -> tuple[Where, ...]:
@@ -75,16 +75,22 @@ def places(steps: Iterable[Step | XmlStep]) -> tuple[Where, ...]:
     return (known[0], known[-1]) if known else ()
 
 
-def single_chunks(schedule: Schedule) -> Schedule:
-    """Every step cut into steps of one chunk: as many FIFO operations as a runtime may make of it at most.
+def cut(schedule: Schedule, grain: int) -> Schedule:
+    """Every step cut into steps of at most ``grain`` chunks: the operations that a runtime makes of it.
 
     Raises InvalidSchedule if a step receives another number of chunks than is sent.
     """
     for _ in _transfers(schedule):
         pass
-    if all((step.count or 1) == 1 for _, _, _, step in schedule.steps()):
+    if all((step.count or 1) <= grain for _, _, _, step in schedule.steps()):
         return schedule
-    return _rewrite(schedule, lambda at, step: _pieces(step, [1] * (step.count or 1)))
+    return _rewrite(schedule, lambda at, step: _pieces(step, _shares(step.count or 1, grain)))
+
+
+def _shares(count: int, most: int) -> list[int]:
+    """A number as few numbers of at most ``most``, all but the last as large as that."""
+    whole, rest = divmod(count, most)
+    return [most] * whole + [rest] * (rest > 0)
 
 
 def _rewrite(schedule: Schedule, change: Callable[[At, Step], Sequence[Step]]) -> Schedule:
@@ -235,8 +241,7 @@ def _split(schedule: Schedule) -> Schedule:
         count = step.count or 1
         if find(number[at]) in scattered:
             return _pieces(step, [1] * count)
-        whole, rest = divmod(count, COUNT)
-        return _pieces(step, [COUNT] * whole + [rest] * (rest > 0))
+        return _pieces(step, _shares(count, COUNT))
 
     return _rewrite(schedule, change)
 
@@ -360,3 +365,28 @@ def _recolour(schedule: Schedule, target: Target) -> dict[Connection, int]:
             taken.add((src, dst, channel))
         crowd.update({(r, channel, sends): n for (r, sends), n in loads.items()})
     return chosen
+
+
+# Thread blocks --------------------------------------------------------------------------------------------------
+
+
+def _awaited_first(schedule: Schedule) -> Schedule:
+    """Thread blocks that others wait for before the rest, on ranks where one would have too high a number."""
+    return replace(schedule, ranks=tuple([_rank_awaited_first(rank) for rank in schedule.ranks]))
+
+
+def _rank_awaited_first(rank: Rank) -> Rank:
+    awaited = {wait.thread_block for block in rank.thread_blocks for step in block.steps for wait in step.waits}
+    if max(awaited, default=0) < AWAITED:
+        return rank
+    order = sorted(range(len(rank.thread_blocks)), key=lambda b: b not in awaited)
+    number = {b: new for new, b in enumerate(order)}
+    blocks = []
+    for b in order:
+        block = rank.thread_blocks[b]
+        steps = [
+            structs.replace(step, waits=tuple([Wait(number[w.thread_block], w.step) for w in step.waits]))
+            for step in block.steps
+        ]
+        blocks.append(ThreadBlock(block.receives, block.sends, tuple(steps)))
+    return replace(rank, thread_blocks=tuple(blocks))

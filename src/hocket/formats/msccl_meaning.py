@@ -20,17 +20,12 @@ from hocket.collectives import (
 )
 from hocket.errors import InvalidSchedule, ParseError, StepName, Where
 from hocket.formats.msccl_document import Document, Place, XmlBlock, XmlStep, joins
-from hocket.formats.msccl_targets import SLOTS, TARGETS, loop_chunks
+from hocket.formats.msccl_targets import READS, RECEIVES, SENDS, SLOTS, TARGETS, WRITES, loop_chunks
 from hocket.ir import schedule as msccl_ir
 from hocket.ir.chunk_dag import Span
 from hocket.ir.schedule import Destination, Rank, Receive, Schedule, Send, Source, Step, ThreadBlock, Wait
 
 _NAMES: dict[str, BufferName] = {"i": "in", "o": "out", "s": "sc"}
-_READS = {"s", "cpy", "re", "rrc", "rrs", "rrcs"}
-"""Types whose source means something."""
-_WRITES = {"r", "cpy", "re", "rrc", "rcs", "rrcs"}
-_RECEIVES = {"r", "rrc", "rcs", "rrs", "rrcs"}
-_SENDS = {"s", "rcs", "rrs", "rrcs"}
 
 
 def schedules(document: Document) -> list[FileSchedule]:
@@ -56,9 +51,9 @@ _PLAIN: dict[str, type[Collective]] = {
     "reduce_scatter": ReduceScatter,
     "alltoall": AllToAll,
 }
-_ROOTED: dict[str, tuple[type[Broadcast | Reduce], set[str]]] = {
-    "broadcast": (Broadcast, _RECEIVES),
-    "reduce": (Reduce, _SENDS),
+_ROOTED: dict[str, tuple[type[Broadcast | Reduce], frozenset[str]]] = {
+    "broadcast": (Broadcast, RECEIVES),
+    "reduce": (Reduce, SENDS),
 }
 """With what the root never does."""
 _CHUNKS = 1 << 22
@@ -69,7 +64,9 @@ _OPERATIONS = 1 << 21
 
 def _fail(at: Where | None, reason: str) -> ParseError:
     location = at.resolve() if at is not None else None
-    return ParseError(location.file if location else "text", location.line if location else 1, "", reason)
+    if location is None:
+        return ParseError("text", 1, "", reason)
+    return ParseError(location.file, location.line, location.source or "", reason)
 
 
 def _inplace(document: Document) -> list[bool]:
@@ -264,19 +261,19 @@ class _Gpu:
         step = block.steps[s]
         srcs: list[Source] = []
         dsts: list[Destination] = []
-        if step.type in _RECEIVES:
+        if step.type in RECEIVES:
             if block.recv is None:
                 raise self._wrong(b, s, "it receives in a thread block with recv=-1")
             srcs.append(Receive(block.recv, block.channel))
         if step.type == "re":
             srcs.append(self._span(b, s, step.dst))
-        if step.type in _READS:
+        if step.type in READS:
             srcs.append(self._span(b, s, step.src))
-        if step.type in _SENDS:
+        if step.type in SENDS:
             if block.send is None:
                 raise self._wrong(b, s, "it sends in a thread block with send=-1")
             dsts.append(Send(block.send, block.channel))
-        if step.type in _WRITES:
+        if step.type in WRITES:
             dsts.append(self._span(b, s, step.dst))
         return tuple(srcs), tuple(dsts)
 

@@ -1,22 +1,20 @@
 """MSCCL's XML, which MSCCL and RCCL load: schedules out and in, proven both ways.
 
 A file counts on what its runtime does: slots by protocol, a step of several chunks as several FIFO operations, waits on
-one step of one other thread block at a time. So the proof is of the schedule cut into single chunks, with the slots of
-the protocol; every coarser cut, which depends on the message's size, follows from it: what one operation of a coarse
-step waits for, one of the operations that it consists of waits for in the fine one.
+one step of one other thread block at a time. So the proof is for the slots of the protocol, and for every number of
+operations that a step can be in the calls that the file serves (``msccl_operations``).
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from hocket.collectives import BufferName
-from hocket.errors import Deadlock, InvalidArgument, Race, TargetLimit, Where, caller
+from hocket.errors import Deadlock, InvalidArgument, Race, TargetLimit, caller
 from hocket.formats.msccl_document import (
     NOWHERE,
     TOKEN,
@@ -28,17 +26,16 @@ from hocket.formats.msccl_document import (
     joins,
     parse_document,
     print_document,
+    sizes,
 )
-from hocket.formats.msccl_legal import legalise, places, single_chunks, xml_type
+from hocket.formats.msccl_legal import legalise, xml_type
+from hocket.formats.msccl_loading import only_root, refusals
 from hocket.formats.msccl_meaning import schedules
+from hocket.formats.msccl_operations import check_operations, grains
 from hocket.formats.msccl_targets import (
     BYTES,
-    CHANNELS,
-    CHILDREN,
+    DEFAULT_BYTES,
     FUSED_REDUCES,
-    NODES,
-    OFFSET,
-    PER_CHANNEL,
     SLOTS,
     TARGETS,
     TEXT,
@@ -49,13 +46,10 @@ from hocket.ir import schedule as msccl_ir
 from hocket.ir.chunk_dag import Span
 from hocket.ir.collector import collector_paused
 from hocket.ir.schedule import Receive, Schedule, Send, Step, ThreadBlock
-from hocket.verify import proven
+from hocket.verify import Contract, proven
 
 PROTOCOLS: Mapping[str, str] = MappingProxyType({"auto": "Simple", "simple": "Simple"})
 """A schedule's protocol as MSCCL calls it; one that leaves it open is for Simple."""
-
-_DEFAULT_BYTES = 1 << 27
-"""Where calls are too large for a file of MSCCL that does not say."""
 
 _BUFFERS: dict[BufferName, str] = {"in": "i", "out": "o", "sc": "s"}
 
@@ -67,13 +61,16 @@ def write(
     protocol: str | None = None,
     min_bytes: int = 0,
     max_bytes: int | None = None,
+    reproducible: Contract | None = None,
 ) -> str:
     """The XML of a schedule for ``target``, "msccl", "rccl" or a table of one's own: un-fused, split and renumbered for
-    it, and proven again.
+    it, and proven again, as ``prove_for`` does.
 
     ``protocol`` is Simple, LL or LL128; by default the schedule's, where "auto" is Simple. The file serves calls of
-    ``min_bytes`` to ``max_bytes`` bytes, both included; None is no limit. The same schedule gives the same bytes.
-    Raises TargetLimit, with the lines, for what the target cannot take, and what ``hocket.prove`` raises.
+    ``min_bytes`` to ``max_bytes`` bytes, both included; None is no limit, or, where scratch is reserved for the largest
+    call, as many as the runtime itself takes to be the limit (128 MB). The same schedule gives the same bytes.
+    Raises TargetLimit, with the lines, for what the target cannot take, and what ``hocket.prove`` raises, which demands
+    the contract ``reproducible`` of the bits of sums.
     """
     known = target if isinstance(target, Target) else TARGETS.get(target)
     if known is None:
@@ -88,25 +85,31 @@ def write(
         raise TargetLimit(known.name, f"it has no collective {schedule.collective.name}")
     if schedule.in_place():
         raise TargetLimit(known.name, "its messages go through slots, those of a program compiled for storage 'fifo'")
+    root = only_root(schedule.collective, known.words[schedule.collective.name])
+    if root:
+        raise TargetLimit(
+            known.name,
+            f"it uses a file for calls of any root, so only files for root 0 are written; this one is for {root}",
+        )
     if len(str(schedule.collective)) > TOKEN:
         raise TargetLimit(known.name, f"what the collective promises takes more than {TOKEN} characters of a file")
     with collector_paused():
-        for cut in _CUTS:
-            legal = legalise(schedule, known, cut)
+        for unfused in _UNFUSED:
+            legal = legalise(schedule, known, unfused)
             document = _lay_out(legal, known, protocol, min_bytes, max_bytes)
             for problem in refusals(document, known):
                 raise problem
             try:
-                proven(replace(single_chunks(legal), slots=SLOTS[protocol]))
+                prove_for(legal, document, reproducible)
             except (Deadlock, Race):
-                if cut is _CUTS[-1]:
+                if unfused is _UNFUSED[-1]:
                     raise
             else:
                 break
     return print_document(document)
 
 
-_CUTS: tuple[Callable[[Step], bool], ...] = (
+_UNFUSED: tuple[Callable[[Step], bool], ...] = (
     lambda step: False,
     lambda step: (step.count or 1) > 1,
     lambda step: True,
@@ -115,35 +118,31 @@ _CUTS: tuple[Callable[[Step], bool], ...] = (
 the first chunk on before the last has come."""
 
 
-def prove_for(schedule: Schedule, protocol: str) -> Schedule:
-    """The schedule with what its proof found, proven for the slots of a protocol and for any cut of its steps."""
+def prove_for(schedule: Schedule, document: Document, reproducible: Contract | None = None) -> Schedule:
+    """What a file means with what its proof found: for the slots of its protocol, and for all operations that the
+    runtimes which load it, or if none does, all runtimes, make of its steps in the calls that it serves.
+
+    Raises what ``hocket.prove`` raises, SumsDiffer when all else holds.
+    """
     msccl_ir.verify(schedule)
-    fine = single_chunks(schedule)
-    if fine is not schedule:
-        proven(replace(fine, slots=SLOTS[protocol]))
-    found, _ = proven(replace(schedule, slots=SLOTS[protocol]))
+    slots = SLOTS[document.proto]
+    loads = [name for name, target in TARGETS.items() if next(refusals(document, target), None) is None]
+    served = grains(document.proto, document.loop_chunks, *sizes(document), loads or TARGETS)
+    check_operations(schedule, slots, served)
+    found, _ = proven(replace(schedule, slots=slots), reproducible)
     return found
 
 
-def read(text: str | Path, source: str | None = None) -> Schedule:
-    """The schedule that a text, or a file, means, proven for the slots of its protocol.
+def read(text: str | Path, source: str | None = None, *, reproducible: Contract | None = None) -> Schedule:
+    """The schedule that a text, or a file, means, proven as ``prove_for`` does.
 
     A file that serves calls in place and out of place is proven for both, and given out of place. Raises ParseError
     with the line, or what ``hocket.prove`` raises, with steps numbered as in the file.
     """
     with collector_paused():
         document = parse_document(text, source)
-        first, *_ = [prove_for(schedule, document.proto) for schedule in schedules(document)]
+        first, *_ = [prove_for(schedule, document, reproducible) for schedule in schedules(document)]
     return Schedule(**{f.name: getattr(first, f.name) for f in fields(Schedule)})
-
-
-def sizes(document: Document) -> tuple[int, int | None]:
-    """The smallest and the largest call, in bytes, that a file serves; None is no limit."""
-    low = document.min_bytes or 0
-    if document.outofplace is None:
-        high = _DEFAULT_BYTES if document.max_bytes is None else document.max_bytes
-        return low, None if high == BYTES else max(low, high - 1)
-    return low, document.max_bytes or None
 
 
 # Out ------------------------------------------------------------------------------------------------------------
@@ -153,19 +152,26 @@ def _lay_out(schedule: Schedule, target: Target, protocol: str, low: int, high: 
     """The file of a legal schedule."""
     collective = schedule.collective
     word = target.words[collective.name]
-    unlimited = BYTES if target.exclusive else 0
+    loop = loop_chunks(collective, word)
+    scratch = any(rank.scratch for rank in schedule.ranks)
+    if high is None and target.reserves and scratch and low >= DEFAULT_BYTES:
+        raise TargetLimit(
+            target.name, "it reserves scratch for the largest call: max_bytes has to say how large that is"
+        )
+    unlimited = DEFAULT_BYTES if target.reserves and scratch else BYTES if target.exclusive else 0
+    whole = {} if target.shares is None else {key: loop for key in "io" if key != target.shares.get(word)}
     channels = {end.channel for rank in schedule.ranks for block in rank.thread_blocks for end in _ends(block)}
     return Document(
         name=re.sub(r"[^\w .:/()+=,-]", "_", schedule.name, flags=re.ASCII)[:TEXT],
         proto=protocol,
         channels=max(channels, default=0) + 1,
-        loop_chunks=loop_chunks(collective, word),
+        loop_chunks=loop,
         coll=word,
         inplace=collective.inplace,
         outofplace=not collective.inplace if target.both_places else None,
         min_bytes=low,
         max_bytes=unlimited if high is None else high + target.exclusive,
-        gpus=tuple(_gpu(schedule, r) for r in range(collective.size)),
+        gpus=tuple(_gpu(schedule, r, whole) for r in range(collective.size)),
         promise=str(collective),
     )
 
@@ -174,9 +180,11 @@ def _ends(block: ThreadBlock) -> list[Receive | Send]:
     return [*block.receives, *block.sends]
 
 
-def _gpu(schedule: Schedule, r: int) -> XmlGpu:
+def _gpu(schedule: Schedule, r: int, whole: Mapping[str, int]) -> XmlGpu:
+    """``whole``: what a buffer has to say of its chunks, however many are used, unless it has none."""
     rank = schedule.ranks[r]
     chunks = {"i": schedule.collective.inputs(r), "o": schedule.collective.outputs(r), "s": rank.scratch}
+    chunks |= {key: n for key, n in whole.items() if chunks[key]}
     # All but one of a step's waits are nops before it.
     waits = [[list(dict.fromkeys(step.waits)) for step in block.steps] for block in rank.thread_blocks]
     numbers: list[list[int]] = []
@@ -236,52 +244,3 @@ def _separated(steps: list[XmlStep]) -> tuple[XmlStep, ...]:
             steps[i - 1] = replace(steps[i - 1], signals=True)
             run = 1
     return tuple(steps)
-
-
-def refusals(document: Document, target: Target) -> Iterator[TargetLimit]:
-    """All that a runtime's parser would refuse in a file that is otherwise well formed."""
-    d = document
-
-    def no(reason: str, *where: Where | None) -> TargetLimit:
-        return TargetLimit(target.name, reason, tuple(w for w in where if w is not None))
-
-    if d.coll not in target.words.values():
-        yield no(f"it has no collective {d.coll}", d.where)
-    if target.both_places and None in (d.outofplace, d.min_bytes, d.max_bytes):
-        needed = {"outofplace": d.outofplace, "minBytes": d.min_bytes, "maxBytes": d.max_bytes}
-        yield no(f"it wants {' and '.join(key for key, value in needed.items() if value is None)}", d.where)
-    if target.exclusive and d.max_bytes is not None and d.max_bytes <= (d.min_bytes or 0):
-        yield no(f"no call has fewer than maxBytes={d.max_bytes} bytes and at least {d.min_bytes or 0}", d.where)
-    if d.channels > CHANNELS:
-        yield no(f"at most {CHANNELS} channels; there are {d.channels}", d.where)
-    if len(d.gpus) > CHILDREN:
-        yield no(f"at most {CHILDREN} ranks; there are {len(d.gpus)}", d.where)
-    for r, gpu in enumerate(d.gpus):
-        if len(gpu.blocks) > target.thread_blocks:
-            lines = places([step for block in gpu.blocks for step in block.steps])
-            yield no(f"at most {target.thread_blocks} thread blocks; rank {r} has {len(gpu.blocks)}", *lines)
-        if target.checks_chunks and max(gpu.chunks["i"], gpu.chunks["o"]) > d.loop_chunks:
-            yield no(f"rank {r} has buffers of more chunks than nchunksperloop={d.loop_chunks}", d.where)
-        nodes = 1 + len(d.gpus) + sum(1 + len(block.steps) for block in gpu.blocks)
-        if nodes > NODES:
-            lines = places([step for block in gpu.blocks for step in block.steps])
-            yield no(f"at most {NODES} elements for a rank; rank {r} has {nodes}", *lines)
-        crowd: Counter[tuple[str, int]] = Counter()
-        for b, block in enumerate(gpu.blocks):
-            crowd.update(
-                (way, block.channel) for way, peer in (("send", block.send), ("recv", block.recv)) if peer is not None
-            )
-            if len(block.steps) > target.steps:
-                found = f"rank {r}, thread block {b} has {len(block.steps)}"
-                yield no(f"at most {target.steps} steps in a thread block; {found}", *places(block.steps))
-            for step in block.steps:
-                if step.type not in (*target.opcodes, "nop"):
-                    yield no(f"its default build does not do {step.type}", *step.where[:1])
-                    break
-                far = max(step.src[1], step.dst[1])
-                if far > OFFSET:
-                    yield no(f"at most {OFFSET + 1} chunks in a buffer; here is chunk {far}", *step.where[:1])
-                    break
-        for (way, channel), n in crowd.items():
-            if n > PER_CHANNEL:
-                yield no(f"at most {PER_CHANNEL} thread blocks that {way} on a channel; rank {r} has {n} on {channel}")

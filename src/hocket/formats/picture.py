@@ -1,28 +1,23 @@
 """Pictures: the timeline of a schedule, and the two DAGs as the paper draws them in Figure 4.
 
-Drawn with matplotlib, so whoever needs no picture should not import this module. The same stage gives the same bytes.
-What does not fit is left out, and the picture says so.
+The same stage gives the same bytes. Ranks that do the same are drawn once where all would not be legible. What does not
+fit is left out, and the picture says so.
 """
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch, Rectangle
-
+from hocket.errors import InvalidArgument, OutOfRange, caller
+from hocket.formats.drawing import CHARACTER, FORMATS, LINE, Box, Drawing, Line, Point, Shape, Text
 from hocket.ir.chunk_dag import ChunkDag, ChunkNode, Kind, Span
 from hocket.ir.instr_dag import OPCODES, InstrDag, opcode
-from hocket.ir.schedule import Receive, Schedule, Send, Step
+from hocket.ir.schedule import Destination, Receive, Schedule, Send, Source, Step
 from hocket.ir.text import Stage
-
-FORMATS = ("svg", "png", "pdf")
 
 # Okabe and Ito's palette: told apart by colour-blind readers, and in grey by the labels.
 _COLOURS = {
@@ -35,78 +30,120 @@ _COLOURS = {
     "rrs": "#E69F00",
     "rrcs": "#D55E00",
 }
+_MEANINGS = {
+    "send": "send",
+    "recv": "receive, store",
+    "copy": "copy on the rank",
+    "reduce": "reduce on the rank",
+    "rrc": "receive, reduce, store",
+    "rcs": "receive, store, send on",
+    "rrs": "receive, reduce, send on",
+    "rrcs": "receive, reduce, store, send on",
+}
 _GENERAL = "#666666"
 _LIGHT = frozenset({"#56B4E9", "#BBBBBB", "#F0E442", "#E69F00", "#CC79A7"})
-_INK, _FAINT = "#222222", "#777777"
+_INK, _FAINT, _BAND = "#222222", "#777777", "#F4F4F4"
 
 _MAX_LANES = 120
-_MAX_TICKS = 160
+_MAX_TICKS = 256
 _MAX_ARROWS = 800
 _MAX_NODES = 100
-_MAX_PIXELS = 6000
 
-_BOX = (0.8, 0.82)
-"""A step's part of its unit of time and of its lane; what is left of the time is for arrows."""
+_FONT, _LEGIBLE = 11.0, 7.5
+"""Sizes of a label: what is aimed at, and the least that anyone could read."""
 
-_GAP = 0.5
-"""Between the lanes of two ranks, in lanes."""
-
-_LEGIBLE = 4.5
-_LINE = 1.2
-"""Height of a line of text over its font size; a character is about half as wide as that."""
+_MARGIN, _TOP = 14.0, 58.0
+"""Around the picture, and above what is drawn, for the title and a line of facts."""
 
 
-def draw(stage: Stage, path: Path) -> None:
-    """Write a picture of a stage; the name's ending, one of FORMATS, says in which format."""
-    kind = path.suffix[1:].lower()
+def draw(stage: Stage, path: Path, ranks: Sequence[int] | None = None) -> None:
+    """Write a picture of a stage, of all ranks or of some; the name's ending, one of FORMATS, says in which format.
+
+    Raises InvalidArgument, OutOfRange, MissingPackage for a format that needs a package which is not there, OSError.
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise InvalidArgument(f"the name of a picture ends in {', '.join(FORMATS)}, not {path.name!r}", caller())
+    _drawing(stage, ranks).save(path)
+
+
+def svg(stage: Stage, ranks: Sequence[int] | None = None) -> str:
+    """The same as the text of an SVG."""
+    return _drawing(stage, ranks).svg()
+
+
+def _drawing(stage: Stage, ranks: Sequence[int] | None) -> Drawing:
+    size = stage.collective.size
+    for rank in ranks or ():
+        if not 0 <= rank < size:
+            raise OutOfRange("rank", rank, 0, size, caller())
     if isinstance(stage, Schedule):
-        figure = _draw_schedule(stage)
-    else:
-        figure = _draw_graph(_of_chunks(stage) if isinstance(stage, ChunkDag) else _of_instructions(stage))
-    # Text stays text in an SVG; no date and no random identifiers, so that equal stages give equal files.
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "hocket", "font.family": "sans-serif"}):
-        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {})
-        figure.savefig(path, format=kind, dpi=min(150, _MAX_PIXELS / max(figure.get_size_inches())), metadata=undated)
+        return _draw_schedule(stage, ranks)
+    return _draw_graph(_of_chunks(stage, ranks) if isinstance(stage, ChunkDag) else _of_instructions(stage, ranks))
 
 
 def _many(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
-def _canvas(
-    size: tuple[float, float], margins: tuple[float, float, float, float], title: str, facts: str
-) -> tuple[Figure, Axes]:
-    """Axes inside of margins (left, right, top, bottom), all in inches, under a title and a line of facts."""
-    left, right, top, bottom = margins
-    width, height = size[0] + left + right, size[1] + top + bottom
-    figure = Figure(figsize=(width, height), facecolor="white")
-    axes = figure.add_axes((left / width, bottom / height, size[0] / width, size[1] / height))
-    figure.text(0.15 / width, 1 - 0.18 / height, title, size=13, weight="bold", color=_INK, va="top")
-    figure.text(0.15 / width, 1 - 0.47 / height, facts, size=9, color=_FAINT, va="top")
-    axes.set_yticks([])
-    for side in axes.spines.values():
-        side.set_visible(False)
-    return figure, axes
+def _ranges(numbers: Sequence[int]) -> str:
+    """``1 to 4, 7``."""
+    parts: list[list[int]] = []
+    for n in numbers:
+        if parts and parts[-1][-1] == n - 1:
+            parts[-1].append(n)
+        else:
+            parts.append([n])
+    return ", ".join(f"{p[0]} to {p[-1]}" if len(p) > 2 else ", ".join(map(str, p)) for p in parts)
 
 
-def _close(figure: Figure, handles: Sequence[Patch | Line2D], notes: Iterable[str]) -> None:
-    """The legend, in rows that fit, and below it what was left out."""
-    width, height = figure.get_size_inches()
-    columns = max(1, min(len(handles), int((width - 0.3) / 1.05)))
-    figure.legend(
-        handles=handles,
-        loc="lower left",
-        bbox_to_anchor=(0.1 / width, 0.26 / height),
-        ncols=columns,
-        frameon=False,
-        fontsize=8.5,
-        handlelength=1.5,
-        columnspacing=1.4,
-        borderaxespad=0,
-    )
-    text = "; ".join(notes)
-    if text:
-        figure.text(0.15 / width, 0.1 / height, f"Left out: {text}.", size=8, style="italic", color=_FAINT)
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """An entry of the legend: a colour, or a line that looks like ``sample``."""
+
+    text: str
+    colour: str | None = None
+    sample: Line | None = None
+
+
+def _key_of(name: str, colour: str) -> _Key:
+    """What an opcode, or the shape of an instruction that has none, stands for."""
+    if name in _MEANINGS:
+        return _Key(name if _MEANINGS[name] == name else f"{name}: {_MEANINGS[name]}", colour)
+    parts = zip(("receive", "read", "send", "store"), re.findall(r"\d+", name), strict=True)
+    return _Key(f"{name}: {', '.join(f'{verb} {n}' for verb, n in parts if n != '0')}", colour)
+
+
+@dataclass
+class _Sheet:
+    """A picture as it grows: a title and a line of facts, room for what is drawn, the legend, what was left out."""
+
+    title: str
+    facts: str
+    wide: float
+    shapes: list[Shape] = field(default_factory=list)
+
+    def close(self, bottom: float, keys: Sequence[_Key], notes: Sequence[str]) -> Drawing:
+        """The legend from ``bottom`` on, in rows that fit, and the notes below it."""
+        head: list[Shape] = [
+            Text(_MARGIN, 20, self.title, 17, _INK, bold=True),
+            Text(_MARGIN, 42, self.facts, 12, _FAINT),
+        ]
+        x, y = _MARGIN, bottom + 8
+        for key in keys:
+            across = 30 + CHARACTER * 12 * len(key.text)
+            if x > _MARGIN and x + across > self.wide:
+                x, y = _MARGIN, y + 19
+            if key.colour is not None:
+                head.append(Box(x, y - 6, 16, 12, key.colour, edge=_FAINT))
+            elif key.sample is not None:
+                head.append(replace(key.sample, start=(x, y), end=(x + 16, y)))
+            head.append(Text(x + 22, y, key.text, 12, _INK))
+            x += across
+        for note in notes:
+            for line in textwrap.wrap(note, max(40, int((self.wide - 2 * _MARGIN) / (CHARACTER * 11)))):
+                y += 19
+                head.append(Text(_MARGIN, y, line, 11, _FAINT, italic=True))
+        return Drawing(self.title, self.wide, y + 16, [*self.shapes, *head])
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -116,11 +153,9 @@ def _close(figure: Figure, handles: Sequence[Patch | Line2D], notes: Iterable[st
 Lane = tuple[int, int]
 """A thread block: (rank, number)."""
 
-Point = tuple[float, float]
-
 
 @dataclass(frozen=True, slots=True)
-class _Box:
+class _Placed:
     """A step where it is drawn. ``start`` is its logical time; None if it is never ready."""
 
     lane: Lane
@@ -152,7 +187,7 @@ class _Timeline:
             pair for end, sends in sent.items() for pair in zip(sends, received.get(end, ()), strict=False)
         ]
         start = _longest_paths(len(steps), [*chains, *self.waits, *self.transfers])
-        self.boxes = [_Box((r, b), step, start[i]) for i, (r, b, _, step) in enumerate(steps)]
+        self.steps = [_Placed((r, b), step, start[i]) for i, (r, b, _, step) in enumerate(steps)]
         self.lanes = [(r, b) for r, rank in enumerate(schedule.ranks) for b in range(len(rank.thread_blocks))]
         self.ticks = 1 + max((tick for tick in start if tick is not None), default=0)
 
@@ -177,42 +212,112 @@ def _longest_paths(count: int, edges: Sequence[tuple[int, int]]) -> list[int | N
     return found
 
 
+class _Renumbered:
+    """Operands of one rank, its peers and the chunks of each buffer numbered as they first occur."""
+
+    def __init__(self, rank: int) -> None:
+        self._known: dict[object, int] = {rank: 0}
+
+    def _number(self, thing: object) -> int:
+        return self._known.setdefault(thing, len(self._known))
+
+    def form(self, operand: Source | Destination) -> tuple[object, ...]:
+        if isinstance(operand, Span):
+            chunks = [self._number((operand.rank, operand.buffer, i)) for i in operand.indices()]
+            return operand.buffer, *chunks
+        at = None if operand.at is None else self.form(operand.at)
+        return type(operand), self._number(operand.peer), operand.channel, at
+
+
+def _alike(timeline: _Timeline) -> list[list[int]]:
+    """Ranks by what they do: together if they take the same steps at the same times, but for the numbers of peers and
+    chunks."""
+    said: dict[int, list[object]] = {rank: [] for rank, _ in timeline.lanes}
+    numbers = {rank: _Renumbered(rank) for rank in said}
+    for placed in timeline.steps:
+        (rank, block), step = placed.lane, placed.step
+        form = numbers[rank].form
+        said[rank].append((block, placed.start, *map(form, step.srcs), "to", *map(form, step.dsts), *step.waits))
+    found: dict[tuple[object, ...], list[int]] = {}
+    for rank, steps in said.items():
+        found.setdefault(tuple(steps), []).append(rank)
+    return list(found.values())
+
+
+_PART = (0.8, 0.82)
+"""A step's part of its unit of time and of its lane; what is left of the time is for arrows."""
+
+_GAP = 0.5
+"""Between the lanes of two ranks, in lanes."""
+
+_WIDE, _TALL = 3200.0, 1800.0
+"""Pixels that time and lanes may take together."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Which lanes and times are drawn, and where. ``wide`` is a unit of time and ``tall`` a lane, in inches."""
+    """Which lanes and times are drawn, and where. ``wide`` is a unit of time and ``tall`` a lane."""
 
     middle: dict[Lane, float]
+    names: dict[int, str]
     labels: dict[Lane, str]
     ticks: int
     wide: float
     tall: float
     left: float
     across: float
+    legible: bool
+    """Whether there is room for every label in full, side by side."""
 
     @classmethod
-    def of(cls, schedule: Schedule, timeline: _Timeline, facts: str, with_channel: bool) -> _Layout:
-        lanes = timeline.lanes
+    def of(cls, schedule: Schedule, timeline: _Timeline, ranks: dict[int, str], facts: str) -> _Layout:
+        """Of the given ranks, under the names given."""
+        all_lanes = [lane for lane in timeline.lanes if lane[0] in ranks]
+        lanes = all_lanes
         if len(lanes) > _MAX_LANES:  # whole ranks, or a part of the first
             head = lanes[: _MAX_LANES + 1]
             lanes = [lane for lane in head if lane[0] < head[-1][0]] or head[:_MAX_LANES]
+        drawn = frozenset(lanes)
+        words = [_label(placed.step) for placed in timeline.steps if placed.lane in drawn]
+        longest = max((max(map(len, pair)) for pair in words), default=1)
         ticks = min(timeline.ticks, _MAX_TICKS)
-        wide = min(1.0, max(0.14, 15.0 / ticks))
-        labels = {lane: _lane_label(schedule, lane, with_channel) for lane in lanes}
-        name = len(f"rank {len(schedule.ranks) - 1}")
-        left = 0.3 + 0.09 * name + 0.068 * max(map(len, labels.values()), default=0)
-        across = max(ticks * wide, 0.075 * len(facts) - left)
+        wide = min(CHARACTER * _FONT * longest / _PART[0], _WIDE / ticks)
+        tall = min(40.0, _TALL / max(1, len(lanes)))
+        level = wide * _PART[0] >= CHARACTER * _LEGIBLE * longest
+        if not level:  # labels that run upwards need as much height, and no more width than a line of text
+            upright = (CHARACTER * _FONT * max((len(" ".join(pair)) for pair in words), default=1)) / _PART[1]
+            tall = max(tall, min(upright, _TALL / max(1, len(lanes))))
+        labels = {lane: _lane_label(schedule, lane) for lane in lanes}
+        names = {rank: name for rank, name in ranks.items() if any(lane[0] == rank for lane in lanes)}
+        left = _MARGIN + 20
+        left += CHARACTER * (
+            12 * max(map(len, names.values()), default=0) + 10 * max(map(len, labels.values()), default=0)
+        )
+        across = max(ticks * wide, CHARACTER * 12 * len(facts) - left)
+        wide = min(max(wide, 110.0), across / ticks)
+        order = {rank: i for i, rank in enumerate(names)}
         return cls(
-            middle={lane: -(i + 0.5 + _GAP * lane[0]) for i, lane in enumerate(lanes)},
+            middle={lane: _TOP + (i + 0.5 + _GAP * order[lane[0]]) * tall for i, lane in enumerate(lanes)},
+            names=names,
             labels=labels,
             ticks=ticks,
-            wide=min(1.6, across / ticks),
-            tall=min(0.42, max(0.17, 14.0 / max(1, len(lanes)))),
+            wide=wide,
+            tall=tall,
             left=left,
             across=across,
+            legible=level and tall * _PART[1] >= 2 * LINE * _LEGIBLE and len(lanes) == len(all_lanes),
         )
 
+    def corner(self, lane: Lane, start: int) -> Point:
+        """The upper left of a step's box."""
+        return self.left + start * self.wide, self.middle[lane] - self.tall * _PART[1] / 2
 
-def _draw_schedule(schedule: Schedule) -> Figure:
+    @property
+    def box(self) -> tuple[float, float]:
+        return self.wide * _PART[0], self.tall * _PART[1]
+
+
+def _draw_schedule(schedule: Schedule, ranks: Sequence[int] | None) -> Drawing:
     timeline = _Timeline(schedule)
     channels = {end.channel for rank in schedule.ranks for block in rank.thread_blocks for end in block.sends}
     facts = " · ".join(
@@ -222,141 +327,142 @@ def _draw_schedule(schedule: Schedule) -> Figure:
             f"{schedule.slots} or more slots" if schedule.slots > 1 else "any number of slots",
             f"{_many(len(timeline.lanes), 'thread block')} on {_many(len(schedule.ranks), 'rank')}",
             _many(len(channels), "channel"),
-            _many(len(timeline.boxes), "step"),
+            _many(len(timeline.steps), "step"),
         ]
     )
-    layout = _Layout.of(schedule, timeline, facts, with_channel=len(channels) > 1)
-    down = 0.5 - min(layout.middle.values(), default=-0.5)
-    size = layout.across, down * layout.tall
-    figure, axes = _canvas(size, (layout.left, 0.2, 0.8, 0.95), schedule.name, facts)
-    axes.set_xlim(0, layout.across / layout.wide)
-    axes.set_ylim(-down, 0)
-    axes.set_xlabel("logical time", size=8, color=_FAINT)
-    axes.tick_params(axis="x", labelsize=8, colors=_FAINT, length=2)
-    every = next(n for n in (1, 2, 5, 10) if n * layout.wide >= 0.3)
-    marked = range(0, layout.ticks, every)
-    axes.set_xticks([t + _BOX[0] / 2 for t in marked], [str(t) for t in marked])
-    _draw_lanes(axes, layout)
+    wanted = list(range(len(schedule.ranks))) if ranks is None else sorted(set(ranks))
+    layout = _Layout.of(schedule, timeline, {rank: f"rank {rank}" for rank in wanted}, facts)
+    notes = [] if ranks is None else [f"Only rank{'s' * (len(wanted) != 1)} {_ranges(wanted)}."]
+    if ranks is None and not layout.legible:
+        groups = _alike(timeline)
+        if len(groups) < len(schedule.ranks):
+            folded = {g[0]: f"rank {g[0]}" + (f" \u00d7{len(g)}" if len(g) > 1 else "") for g in groups}
+            layout = _Layout.of(schedule, timeline, folded, facts)
+            wanted = list(folded)
+            notes += _folded(groups)
+    sheet = _Sheet(schedule.name, facts, layout.left + layout.across + _MARGIN)
+    _draw_lanes(sheet, layout)
     shown = {
-        i: (float(box.start), layout.middle[box.lane])
-        for i, box in enumerate(timeline.boxes)
-        if box.start is not None and box.start < layout.ticks and box.lane in layout.middle
+        i: layout.corner(placed.lane, placed.start)
+        for i, placed in enumerate(timeline.steps)
+        if placed.start is not None and placed.start < layout.ticks and placed.lane in layout.middle
     }
-    labelled = _draw_boxes(axes, layout, {i: timeline.boxes[i].step for i in shown}, shown)
-    transfers = _arrows(shown, timeline.transfers)
-    waits = _arrows(shown, timeline.waits)
-    _draw_arrows(axes, transfers, waits)
-    names = {timeline.boxes[i].step.opcode for i in shown}
+    waits, transfers = (_arrows(layout, shown, pairs) for pairs in (timeline.waits, timeline.transfers))
+    arrows = len(waits) + len(transfers) <= _MAX_ARROWS
+    faint = 0.85 if len(waits) + len(transfers) < 150 else 0.5 if arrows else 0.3
+    sheet.shapes += [Line(*pair, _FAINT, 0.8, (2, 2), faint, arrows) for pair in waits]
+    unlabelled = _draw_steps(sheet, layout, {i: timeline.steps[i].step for i in shown}, shown)
+    sheet.shapes += [Line(*pair, _INK, 0.8, None, faint, arrows) for pair in transfers]
+    names = {timeline.steps[i].step.opcode for i in shown}
     known = [name for name in OPCODES.values() if name in names] + sorted(names - set(OPCODES.values()))
-    handles: list[Patch | Line2D] = [Patch(color=_COLOURS.get(name, _GENERAL), label=name) for name in known]
-    handles += [Line2D([], [], color=_INK, lw=0.9, label="transfer")] if transfers else []
-    handles += [Line2D([], [], color=_FAINT, lw=0.9, ls=":", label="wait")] if waits else []
-    notes = _left_out(timeline, layout, len(schedule.ranks))
-    _close(figure, handles, notes if labelled else [*notes, "what the steps work on, for lack of room"])
-    return figure
+    keys = [_key_of(name, _COLOURS.get(name, _GENERAL)) for name in known]
+    keys += [_Key("transfer", sample=Line((0, 0), (0, 0), _INK, 0.8, arrow=arrows))] if transfers else []
+    keys += [_Key("wait", sample=Line((0, 0), (0, 0), _FAINT, 0.8, (2, 2), arrow=arrows))] if waits else []
+    left_out = _left_out(timeline, layout, wanted) + unlabelled
+    notes += [f"Left out: {'; '.join(left_out)}."] if left_out else []
+    return sheet.close(_draw_times(sheet, layout), keys, notes)
 
 
-def _left_out(timeline: _Timeline, layout: _Layout, ranks: int) -> list[str]:
-    """What the picture does not show, one phrase each."""
+def _folded(groups: Sequence[Sequence[int]]) -> list[str]:
+    """A note: which ranks are not drawn because another one is."""
+    same = [f"{_ranges(group[1:])} as rank {group[0]}" for group in groups if len(group) > 1]
+    more = f"; and {len(same) - 6} more such groups" if len(same) > 6 else ""
+    head = "Drawn once: ranks that take the same steps at the same times, but for the numbers of peers and chunks"
+    return [f"{head}: {'; '.join(same[:6])}{more}."] if same else []
+
+
+def _left_out(timeline: _Timeline, layout: _Layout, ranks: Sequence[int]) -> list[str]:
+    """What a picture of these ranks does not show, one phrase each."""
     notes = []
-    if len(layout.middle) < len(timeline.lanes):
-        drawn = max(rank for rank, _ in layout.middle) + 1
-        rest = f"{len(layout.middle)} of {len(timeline.lanes)} thread blocks are drawn"
-        notes.append(rest if drawn == ranks else f"ranks {drawn} to {ranks - 1} ({rest})")
+    lanes = sum(lane[0] in ranks for lane in timeline.lanes)
+    if len(layout.middle) < lanes:
+        missing = [rank for rank in ranks if rank not in layout.names]
+        rest = f"{len(layout.middle)} of {lanes} thread blocks are drawn"
+        notes.append(f"ranks {_ranges(missing)} ({rest})" if missing else rest)
     if layout.ticks < timeline.ticks:
         notes.append(f"logical times from {layout.ticks} to {timeline.ticks - 1}")
-    stuck = sum(box.start is None for box in timeline.boxes)
+    stuck = sum(placed.start is None for placed in timeline.steps)
     return notes + ([f"{_many(stuck, 'step')} that can never run"] if stuck else [])
 
 
-def _lane_label(schedule: Schedule, lane: Lane, with_channel: bool) -> str:
-    """A thread block and the peers of its connections."""
+def _lane_label(schedule: Schedule, lane: Lane) -> str:
+    """A thread block, the peers of its connections, or how many they are, and their channels if not just the first."""
     block = schedule.ranks[lane[0]].thread_blocks[lane[1]]
-    words = [f"tb {lane[1]}", *(f"\u2190{e.peer}" for e in block.receives), *(f"\u2192{e.peer}" for e in block.sends)]
+    words = [f"tb {lane[1]}"]
+    for arrow, peers in (("\u2190", [e.peer for e in block.receives]), ("\u2192", [e.peer for e in block.sends])):
+        words += [f"{arrow}{peer}" for peer in peers] if len(peers) <= 4 else [f"{arrow}{len(peers)} ranks"]
     ends = sorted({end.channel for end in block.receives} | {end.channel for end in block.sends})
-    return "  ".join(words + [f"ch {','.join(map(str, ends))}"] * (with_channel and bool(ends)))
+    return " ".join(words + [f"ch {','.join(map(str, ends))}"] * (ends not in ([], [0])))
 
 
-def _draw_lanes(axes: Axes, layout: _Layout) -> None:
+def _draw_lanes(sheet: _Sheet, layout: _Layout) -> None:
     """A band for each rank, and the name of each thread block in the left margin."""
-    size = min(8.0, 72 * layout.tall / _LINE)
-    right = axes.get_xlim()[1]
-    start = -(layout.left - 0.15) / layout.wide
-    inch = 1 / layout.wide
-    for rank in dict.fromkeys(r for r, _ in layout.labels):
+    size = min(10.0, layout.tall / LINE)
+    for rank, name in layout.names.items():
         ys = [y for lane, y in layout.middle.items() if lane[0] == rank]
-        band = Rectangle((start, min(ys) - 0.6), right - start, max(ys) - min(ys) + 1.2, color="#F4F4F4", lw=0)
-        band.set_clip_on(False)
-        band.set_zorder(0)
-        axes.add_patch(band)
-        name = f"rank {rank}"
-        axes.text(start + 0.08 * inch, max(ys), name, size=min(9.5, size + 1.5), weight="bold", va="center", color=_INK)
+        top, bottom = min(ys) - 0.6 * layout.tall, max(ys) + 0.6 * layout.tall
+        sheet.shapes.append(Box(_MARGIN, top, layout.left + layout.across - _MARGIN, bottom - top, _BAND))
+        sheet.shapes.append(Text(_MARGIN + 6, min(ys), name, min(12.0, size + 2), _INK, bold=True))
     for lane, label in layout.labels.items():
-        axes.text(-0.08 * inch, layout.middle[lane], label, size=size, ha="right", va="center", color=_FAINT)
+        sheet.shapes.append(Text(layout.left - 8, layout.middle[lane], label, size, _FAINT, "end"))
 
 
-def _draw_boxes(axes: Axes, layout: _Layout, steps: dict[int, Step], places: dict[int, Point]) -> bool:
-    """Boxes, each labelled as far as there is room for legible text. Returns whether there was for all of it."""
-    wide, tall = _BOX
-    labels = {i: _label(step) for i, step in steps.items()}
-    full = _fitting(layout, [line for lines in labels.values() for line in lines], rows=2)
-    short = _fitting(layout, [name for name, _ in labels.values()], rows=1)
-    colours = [_COLOURS.get(steps[i].opcode, _GENERAL) for i in places]
-    corners = [
-        ((x, y - tall / 2), (x + wide, y - tall / 2), (x + wide, y + tall / 2), (x, y + tall / 2))
-        for x, y in places.values()
-    ]
-    axes.add_collection(PolyCollection(corners, facecolors=colours, edgecolors="white", lw=0.4, zorder=3))
-    size = full if full is not None else short
-    if size is not None:
-        for (i, (x, y)), colour in zip(places.items(), colours, strict=True):
-            text = "\n".join(labels[i]) if full is not None else labels[i][0]
-            ink = _INK if colour in _LIGHT else "white"
-            axes.text(x + wide / 2, y, text, size=size, color=ink, ha="center", va="center", linespacing=1, zorder=4)
-    return full is not None
+def _draw_times(sheet: _Sheet, layout: _Layout) -> float:
+    """The axis below the lanes; returns where it ends."""
+    y = max(layout.middle.values(), default=_TOP) + 0.6 * layout.tall + 10
+    every = next(n for n in (1, 2, 5, 10, 20) if n * layout.wide >= 24 or n == 20)
+    for tick in range(0, layout.ticks, every):
+        x = layout.left + (tick + _PART[0] / 2) * layout.wide
+        sheet.shapes.append(Text(x, y, str(tick), 10, _FAINT, "middle"))
+    sheet.shapes.append(Text(layout.left, y + 15, "logical time", 10, _FAINT))
+    return y + 24
 
 
-def _fitting(layout: _Layout, lines: Sequence[str], rows: int) -> float | None:
-    """The size in which every line fits into a box of so many rows; None if none could read it."""
-    longest = max(map(len, lines), default=1)
-    points = 72 * _BOX[0] * layout.wide, 72 * _BOX[1] * layout.tall
-    size = min(8.0, points[0] / (_LINE / 2 * longest), points[1] / (rows * _LINE))
+def _draw_steps(sheet: _Sheet, layout: _Layout, steps: dict[int, Step], corners: dict[int, Point]) -> list[str]:
+    """Boxes, each labelled as far as there is room for legible text. Returns what is missing, if anything."""
+    wide, tall = layout.box
+    bare = 0
+    for i, (x, y) in corners.items():
+        colour = _COLOURS.get(steps[i].opcode, _GENERAL)
+        ink = _INK if colour in _LIGHT else "white"
+        sheet.shapes.append(Box(x, y, wide, tall, colour))
+        name, place = _label(steps[i])
+        middle = x + wide / 2, y + tall / 2
+        if size := _fitting((name, place), wide, tall):
+            half = LINE * size / 2
+            sheet.shapes.append(Text(middle[0], middle[1] - half, name, size, ink, "middle"))
+            sheet.shapes.append(Text(middle[0], middle[1] + half, place, size, ink, "middle"))
+        elif size := _fitting((f"{name} {place}",), tall, wide):
+            sheet.shapes.append(Text(*middle, f"{name} {place}", size, ink, "middle", turned=True))
+        else:
+            bare += 1
+            if size := _fitting((name,), wide, tall):
+                sheet.shapes.append(Text(*middle, name, size, ink, "middle"))
+            elif size := _fitting((name,), tall, wide):
+                sheet.shapes.append(Text(*middle, name, size, ink, "middle", turned=True))
+    return [f"what {_many(bare, 'step')} work{'s' * (bare == 1)} on, for lack of room"] if bare else []
+
+
+def _fitting(lines: Sequence[str], along: float, across: float) -> float | None:
+    """The size in which lines of text fit into so much room; None if none could read it."""
+    longest = max(1, *map(len, lines))
+    size = min(_FONT, along / (CHARACTER * longest), across / (LINE * len(lines)))
     return size if size >= _LEGIBLE else None
 
 
 def _label(step: Step) -> tuple[str, str]:
     """What a step does, and the place it leaves its result in or takes it from."""
-    local = next(o for o in (*step.dsts, *step.srcs) if isinstance(o, Span))
-    return step.opcode, str(local)
+    return step.opcode, next((str(o) for o in (*step.dsts, *step.srcs) if isinstance(o, Span)), "")
 
 
-def _arrows(places: dict[int, Point], pairs: Iterable[tuple[int, int]]) -> list[tuple[Point, Point]]:
+def _arrows(layout: _Layout, corners: dict[int, Point], pairs: Iterable[tuple[int, int]]) -> list[tuple[Point, Point]]:
     """From the end of one box to the beginning of another, for pairs of which both are drawn."""
-    return [((places[i][0] + _BOX[0], places[i][1]), places[j]) for i, j in pairs if i in places and j in places]
-
-
-def _draw_arrows(axes: Axes, transfers: Sequence[tuple[Point, Point]], waits: Sequence[tuple[Point, Point]]) -> None:
-    """Arrows while they can be told apart, plain lines beyond."""
-    count = len(transfers) + len(waits)
-    for pairs, colour, style, height in ((waits, _FAINT, ":", 1), (transfers, _INK, "-", 5)):
-        if count > _MAX_ARROWS:
-            axes.add_collection(LineCollection(pairs, colors=colour, lw=0.4, alpha=0.35, zorder=2))
-            continue
-        for start, end in pairs:
-            patch = FancyArrowPatch(
-                start,
-                end,
-                arrowstyle="-|>",
-                mutation_scale=5,
-                shrinkA=0,
-                shrinkB=0,
-                color=colour,
-                lw=0.6,
-                ls=style,
-                alpha=0.85 if count < 150 else 0.5,
-                zorder=height,
-            )
-            axes.add_patch(patch)
+    wide, tall = layout.box
+    return [
+        ((corners[i][0] + wide, corners[i][1] + tall / 2), (corners[j][0], corners[j][1] + tall / 2))
+        for i, j in pairs
+        if i in corners and j in corners
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -376,18 +482,21 @@ class _Graph:
     solid: list[tuple[int, int]]
     dashed: list[tuple[int, int]]
     names: tuple[str, str]
-    notes: list[str]
+    left_out: list[str]
 
 
-def _of_chunks(dag: ChunkDag) -> _Graph:
-    numbers: Sequence[int] = range(len(dag.nodes))
-    notes = []
-    if len(numbers) > _MAX_NODES // 5:
+def _of_chunks(dag: ChunkDag, ranks: Sequence[int] | None) -> _Graph:
+    left_out = []
+    numbers: list[int] = list(range(len(dag.nodes)))
+    if ranks is not None:
+        numbers = [n for n in numbers if not _touched(dag.nodes[n]).isdisjoint(ranks)]
+        left_out += [f"what does not touch rank{'s' * (len(ranks) != 1)} {_ranges(sorted(ranks))}"]
+    elif len(numbers) > _MAX_NODES // 5:
         numbers = _trace_first_chunk(dag)
         rest = len(dag.nodes) - len(numbers)
-        notes += [f"{_many(rest, 'node')} that do not carry chunk 0 of an input"] if rest else []
+        left_out += [f"{_many(rest, 'node')} that do not carry chunk 0 of an input"] if rest else []
     if len(numbers) > _MAX_NODES:
-        notes.append(f"{len(numbers) - _MAX_NODES} later ones that do")
+        left_out.append(f"{_many(len(numbers) - _MAX_NODES, 'later one')} that do")
         numbers = numbers[:_MAX_NODES]
     place = {number: i for i, number in enumerate(numbers)}
     operations = len(dag.nodes) - dag.collective.size
@@ -402,13 +511,24 @@ def _of_chunks(dag: ChunkDag) -> _Graph:
         [(place[d], place[n]) for n in numbers for d in dag.nodes[n].true if d in place],
         [(place[d], place[n]) for n in numbers for d in dag.nodes[n].false if d in place],
         ("true dependency", "false dependency"),
-        notes,
+        left_out,
     )
 
 
-def _of_instructions(dag: InstrDag) -> _Graph:
-    instrs = dag.instrs[:_MAX_NODES]
-    rest = len(dag.instrs) - len(instrs)
+def _touched(node: ChunkNode) -> set[int]:
+    return {node.dst.rank} | ({node.src.rank} if node.src is not None else set())
+
+
+def _of_instructions(dag: InstrDag, ranks: Sequence[int] | None) -> _Graph:
+    left_out = []
+    numbers = [i for i, instr in enumerate(dag.instrs) if ranks is None or instr.rank in ranks]
+    if ranks is not None:
+        left_out += [f"what is not on rank{'s' * (len(ranks) != 1)} {_ranges(sorted(ranks))}"]
+    if len(numbers) > _MAX_NODES:
+        left_out += [_many(len(numbers) - _MAX_NODES, "later instruction")]
+        numbers = numbers[:_MAX_NODES]
+    place = {number: i for i, number in enumerate(numbers)}
+    instrs = [dag.instrs[number] for number in numbers]
     sender = {edge: i for i, instr in enumerate(instrs) for edge in instr.departures}
     names = [opcode(instr.shape) for instr in instrs]
     texts = []
@@ -424,44 +544,40 @@ def _of_instructions(dag: InstrDag) -> _Graph:
         names,
         {name: _COLOURS.get(name, _GENERAL) for name in (*_COLOURS, *names)},
         [(sender[edge], i) for i, instr in enumerate(instrs) for edge in instr.arrivals if edge in sender],
-        [(before, i) for i in range(len(instrs)) for before in dag.after[i]],
+        [(place[before], i) for number, i in place.items() for before in dag.after[number] if before in place],
         ("communication edge", "processing edge"),
-        [f"{_many(rest, 'later instruction')}"] if rest else [],
+        left_out,
     )
 
 
-def _draw_graph(graph: _Graph) -> Figure:
+_ROOM = (140.0, 76.0)
+"""From one column, and one row, to the next."""
+
+
+def _draw_graph(graph: _Graph) -> Drawing:
     depth = [d or 0 for d in _longest_paths(len(graph.texts), [*graph.solid, *graph.dashed])]
     columns, position = _arrange(graph.ranks, depth)
-    box = (1.45, 0.78)  # inches from one column and one row to the next
-    across, down = sum(columns[-1][1:]) + 0.16 if columns else 1.0, 1 + max(depth, default=0)
-    size = max(across * box[0], 0.075 * len(graph.facts), 4.4), down * box[1] + 0.3
-    figure, axes = _canvas(size, (0.25, 0.25, 0.8, 0.7), graph.title, graph.facts)
-    axes.set_xlim(-0.08, size[0] / box[0] - 0.08)
-    axes.set_ylim(0.5 - down, 0.5 + 0.3 / box[1])
-    axes.set_xticks([])
-    above = 0.3 / box[1]
+    across = (sum(columns[-1][1:]) if columns else 1.0) * _ROOM[0]
+    down = (1 + max(depth, default=0)) * _ROOM[1] + 30
+    sheet = _Sheet(graph.title, graph.facts, 2 * _MARGIN + max(across, CHARACTER * 12 * len(graph.facts), 420))
     for rank, x, wide in columns:
-        axes.add_patch(Rectangle((x - 0.08, 0.5 - down), wide + 0.16, down + above, color="#F4F4F4", lw=0))
-        name = f"rank {rank}"
-        axes.text(x + wide / 2, 0.5 + above / 2, name, weight="bold", size=9.5, ha="center", va="center", color=_INK)
-    letters = min(7.5, 130 / max((len(line) for text in graph.texts for line in text.split("\n")), default=20))
-    for kind, text, at in zip(graph.kinds, graph.texts, position, strict=True):
-        _draw_node(axes, graph.colours[kind], text, letters, at)
+        left, room = _MARGIN + x * _ROOM[0], wide * _ROOM[0]
+        sheet.shapes.append(Box(left - 8, _TOP, room + 16, down, _BAND))
+        sheet.shapes.append(Text(left + room / 2, _TOP + 15, f"rank {rank}", 13, _INK, "middle", bold=True))
+    places = [(_MARGIN + x * _ROOM[0], _TOP + 30 + (0.5 - y) * _ROOM[1]) for x, y in position]
     for pairs, dashed in ((graph.solid, False), (graph.dashed, True)):
-        for first, second in pairs:
-            _draw_dependency(axes, position[first], position[second], dashed)
-    handles: list[Patch | Line2D] = [
-        Patch(facecolor=colour, edgecolor=_FAINT, label=kind)
+        sheet.shapes += [_dependency(places[first], places[second], dashed) for first, second in pairs]
+    for kind, text, at in zip(graph.kinds, graph.texts, places, strict=True):
+        _draw_node(sheet, graph.colours[kind], text.split("\n"), at)
+    solid, dashed_name = graph.names
+    keys = [
+        _key_of(kind, colour) if graph.colours is not _NODE else _Key(kind, colour)
         for kind, colour in graph.colours.items()
         if kind in graph.kinds
     ]
-    solid, dashed_name = graph.names
-    handles.append(Line2D([], [], color=_INK, lw=1, label=solid))
-    if graph.dashed:
-        handles.append(Line2D([], [], color=_COLOURS["rrcs"], lw=1, ls="--", label=dashed_name))
-    _close(figure, handles, graph.notes)
-    return figure
+    keys += [_Key(solid, sample=_dependency((0, 0), (0, 0), False))]
+    keys += [_Key(dashed_name, sample=_dependency((0, 0), (0, 0), True))] if graph.dashed else []
+    return sheet.close(_TOP + down + 10, keys, [f"Left out: {'; '.join(graph.left_out)}."] if graph.left_out else [])
 
 
 def _arrange(
@@ -488,7 +604,7 @@ def _arrange(
 
 
 _NODE = {"input": "#FFFFFF", "copy": "#BBDDF5", "reduce": "#F8D99B"}
-_NODE_SIZE = (0.88, 0.5)
+_NODE_SIZE = (124.0, 40.0)
 
 
 def _describe(node: ChunkNode) -> str:
@@ -498,45 +614,26 @@ def _describe(node: ChunkNode) -> str:
     return f"{node.kind.value} {node.dst}\n{'with' if node.kind is Kind.REDUCE else 'from'} {here}{node.src}"
 
 
-def _draw_node(axes: Axes, colour: str, text: str, size: float, at: tuple[float, float]) -> None:
+def _draw_node(sheet: _Sheet, colour: str, lines: Sequence[str], at: Point) -> None:
     wide, tall = _NODE_SIZE
-    corner = (at[0] - wide / 2 + 0.05, at[1] - tall / 2 + 0.05)
-    outline = FancyBboxPatch(
-        corner,
-        wide - 0.1,
-        tall - 0.1,
-        boxstyle="round,pad=0.05",
-        facecolor=colour,
-        edgecolor=_FAINT,
-        lw=0.8,
-        zorder=3,
-    )
-    axes.add_patch(outline)
+    sheet.shapes.append(Box(at[0] - wide / 2, at[1] - tall / 2, wide, tall, colour, edge=_FAINT, round=6))
     ink = _INK if colour in _LIGHT or colour in _NODE.values() else "white"
-    axes.text(*at, text, size=size, ha="center", va="center", color=ink, zorder=4)
+    size = min(_FONT, (wide - 6) / (CHARACTER * max(map(len, lines))), (tall - 2) / (LINE * len(lines)))
+    for i, line in enumerate(lines):
+        y = at[1] + (i - (len(lines) - 1) / 2) * LINE * size
+        sheet.shapes.append(Text(at[0], y, line, size, ink, "middle"))
 
 
-def _draw_dependency(axes: Axes, start: tuple[float, float], end: tuple[float, float], dashed: bool) -> None:
+def _dependency(start: Point, end: Point, dashed: bool) -> Line:
     """From the foot of one node to the head of another; bowed where it passes by other rows."""
-    tall = _NODE_SIZE[1]
-    skipped = start[1] - end[1] > 1.5
-    bow = 0.18 if dashed else -0.12
-    shift = 0.12 if dashed else -0.04
-    patch = FancyArrowPatch(
-        (start[0] + shift, start[1] - tall / 2),
-        (end[0] + shift, end[1] + tall / 2 + 0.02),
-        connectionstyle=f"arc3,rad={bow if skipped else 0}",
-        arrowstyle="-|>",
-        mutation_scale=8,
-        shrinkA=0,
-        shrinkB=0,
-        color=_COLOURS["rrcs"] if dashed else _INK,
-        lw=0.8,
-        ls="--" if dashed else "-",
-        alpha=0.75 if dashed else 0.9,
-        zorder=2,
-    )
-    axes.add_patch(patch)
+    shift = 15.0 if dashed else -5.0
+    foot, head = (start[0] + shift, start[1] + _NODE_SIZE[1] / 2), (end[0] + shift, end[1] - _NODE_SIZE[1] / 2)
+    via = None
+    if head[1] - foot[1] > _ROOM[1]:
+        aside = (0.3 if dashed else -0.25) * (head[1] - foot[1])
+        via = (foot[0] + head[0]) / 2 + aside, (foot[1] + head[1]) / 2
+    colour, dash = (_COLOURS["rrcs"], (4.0, 3.0)) if dashed else (_INK, None)
+    return Line(foot, head, colour, 1, dash, 0.75 if dashed else 0.9, arrow=True, via=via)
 
 
 def _trace_first_chunk(dag: ChunkDag) -> list[int]:

@@ -254,7 +254,7 @@ def buffer_sizes(collective: Collective, scratch: Sequence[int]) -> Sizes:
     )
     total = sum(sum(buffers.values()) for buffers in sizes)
     if total > MAX_CHUNKS:
-        raise InvalidSchedule(f"its buffers have {total} chunks in all; at most {MAX_CHUNKS} are possible")
+        raise InvalidSchedule(f"its buffers have more than {MAX_CHUNKS} chunks in all")
     return sizes
 
 

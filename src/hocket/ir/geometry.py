@@ -7,13 +7,13 @@ are cut by its chunks, so that a short unit has full first chunks and short or e
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import chain
 
 from hocket.collectives import BufferName, Collective, members
 from hocket.errors import InvalidArgument, UnevenCounts, UnevenSize, caller, show_span
 from hocket.ir.chunk_dag import Span
-from hocket.ir.schedule import Receive, Schedule
+from hocket.ir.schedule import Narrowing, Receive, Schedule
 
 Unit = tuple[int, BufferName, int]
 """A unit of a user's physical buffer: (rank, buffer, number)."""
@@ -37,21 +37,18 @@ def bounds(collective: Collective, n: int, itemsize: int, index: int, units: Seq
     return slice(begin + min(position * q, length), begin + min((position + 1) * q, length))
 
 
-def check_size(schedule: Schedule, n: int, itemsize: int) -> None:
+def check_size(name: str, chunks: int, narrowings: Iterable[Narrowing], n: int, itemsize: int) -> None:
     """Raise UnevenSize if a unit of ``n`` elements cannot be cut so that every value fits where it goes.
 
-    Elements whose size does not divide 64 bytes are only ever moved, and cut as bytes.
+    ``name`` is the schedule's. Elements whose size does not divide 64 bytes are only ever moved, and cut as bytes.
     """
     if not itemsize or 64 % itemsize:
         n, itemsize = n * itemsize, 1
-    for narrowing in schedule.narrowings:
-        value, location = (
-            bounds(schedule.collective, n, itemsize, place) for place in (narrowing.value, narrowing.location)
-        )
-        if value.stop - value.start != location.stop - location.start:
-            raise UnevenSize(
-                schedule.name, n, schedule.collective.chunks, narrowing.value, narrowing.location, narrowing.where
-            )
+    q = chunk_length(chunks, n, itemsize)
+    for narrowing in narrowings:
+        value, location = narrowing.value, narrowing.location
+        if min((value + 1) * q, n) - min(value * q, n) != min((location + 1) * q, n) - min(location * q, n):
+            raise UnevenSize(name, n, chunks, value, location, narrowing.where)
 
 
 def check_units(schedule: Schedule) -> None:

@@ -44,26 +44,31 @@ def last_stores(part: Rank) -> frozenset[tuple[int, int, int]]:
     )
 
 
-def last_pushes(ranks: Sequence[Rank], rank: int) -> frozenset[tuple[int, int, int]]:
-    """The destinations of a rank in the memory of others that no other step of any rank touches: as above."""
+def last_pushes(ranks: Sequence[Rank]) -> list[frozenset[tuple[int, int, int]]]:
+    """Of each rank the destinations in the memory of others that no other step of any rank touches: as above."""
     ours = [
-        (b, s, d, target.at)
-        for b, block in enumerate(ranks[rank].thread_blocks)
-        for s, step in enumerate(block.steps)
-        for d, target in enumerate(step.dsts)
-        if isinstance(target, Send) and target.at is not None and target.pushes
+        [
+            (b, s, d, target.at)
+            for b, block in enumerate(part.thread_blocks)
+            for s, step in enumerate(block.steps)
+            for d, target in enumerate(step.dsts)
+            if isinstance(target, Send) and target.at is not None and target.pushes
+        ]
+        for part in ranks
     ]
-    if not ours:
-        return frozenset()
     touched: Counter[tuple[int, BufferName, int]] = Counter()
-    for part in ranks:
-        for block in part.thread_blocks:
-            for step in block.steps:
-                for span in (*step.reads(), *step.writes()):
-                    touched.update((span.rank, span.buffer, index) for index in span.indices())
-    return frozenset(
-        (b, s, d) for b, s, d, at in ours if all(touched[at.rank, at.buffer, index] == 1 for index in at.indices())
-    )
+    if any(ours):
+        for part in ranks:
+            for block in part.thread_blocks:
+                for step in block.steps:
+                    for span in (*step.reads(), *step.writes()):
+                        touched.update((span.rank, span.buffer, index) for index in span.indices())
+    return [
+        frozenset(
+            (b, s, d) for b, s, d, at in own if all(touched[at.rank, at.buffer, index] == 1 for index in at.indices())
+        )
+        for own in ours
+    ]
 
 
 def apart(collective: Collective, rank: int, part: Rank) -> Rank | None:

@@ -16,13 +16,16 @@ step, and a rank leaves when its steps are done and what is pulled from it has b
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
 
 from msgspec import Struct, structs
 
 from hocket.collectives import BufferName, Collective
-from hocket.errors import ChannelConflict, InvalidSchedule, StepName, UnmatchedTransfer, Where
+from hocket.errors import ChannelConflict, InvalidSchedule, Location, StepName, UnmatchedTransfer, Where
 from hocket.ir.chunk_dag import Span, buffer_sizes, misplaced, shares_chunk
 from hocket.ir.instr_dag import Shape, opcode
 
@@ -171,10 +174,10 @@ class Narrowing:
 
     value: int
     location: int
-    where: Where | None = field(default=None, compare=False)
+    where: Location | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Schedule:
     """``slots`` is the least number of slots a connection needs; more never hurt.
 
@@ -187,6 +190,32 @@ class Schedule:
     slots: int
     ranks: tuple[Rank, ...]
     narrowings: tuple[Narrowing, ...] = ()
+
+    def __repr__(self) -> str:
+        blocks = sum(len(rank.thread_blocks) for rank in self.ranks)
+        steps = sum(1 for _ in self.steps())
+        return f"<Schedule {self.name!r}: {self.collective}, {blocks} thread blocks, {steps} steps>"
+
+    def __str__(self) -> str:
+        return self.text().rstrip("\n")
+
+    def text(self) -> str:
+        """What ``hocket show`` prints: ``hocket.parse_schedule`` makes an equal schedule of it."""
+        from hocket.ir.text import print_schedule
+
+        return print_schedule(self)
+
+    def draw(self, path: str | os.PathLike[str], *, ranks: Sequence[int] | None = None) -> None:
+        """Write a picture of its steps over logical time, of all ranks or of some: .svg, .png or .pdf."""
+        from hocket.formats.picture import draw
+
+        draw(self, Path(path), ranks)
+
+    def _repr_svg_(self) -> str:
+        """The picture in a notebook."""
+        from hocket.formats.picture import svg
+
+        return svg(self)
 
     def steps(self) -> Iterator[tuple[int, int, int, Step]]:
         """All steps, as (rank, thread block, position, step)."""
@@ -312,20 +341,37 @@ def verify(schedule: Schedule) -> None:
                             schedule.step_name(r, b, s),
                         )
     for connection, messages in sent.items():
-        _check_traffic(connection, messages, received.pop(connection, []))
+        _check_traffic(schedule, connection, messages, received.pop(connection, []))
     for connection, messages in received.items():
-        _check_traffic(connection, [], messages)
+        _check_traffic(schedule, connection, [], messages)
+
+
+def _step_with(schedule: Schedule, rank: int, end: Send | Receive, number: int) -> StepName:
+    """The step that moves a message, by its number, at one end of a connection."""
+    places = (
+        (b, s)
+        for b, block in enumerate(schedule.ranks[rank].thread_blocks)
+        for s, step in enumerate(block.steps)
+        for operand in (*step.srcs, *step.dsts)
+        if type(operand) is type(end) and (operand.peer, operand.channel) == (end.peer, end.channel)
+    )
+    return schedule.step_name(rank, *next(islice(places, number, None)))
 
 
 _Messages = list[Span | None]
 """Where the messages at one end of a connection lie, in order."""
 
 
-def _check_traffic(connection: tuple[int, int, int], sent: _Messages, received: _Messages) -> None:
+def _check_traffic(schedule: Schedule, connection: tuple[int, int, int], sent: _Messages, received: _Messages) -> None:
     """Both ends agree about the messages, and all are of one kind."""
     sender, receiver, channel = connection
     if len(sent) != len(received):
-        raise UnmatchedTransfer(sender, receiver, channel, len(sent), len(received))
+        matched = min(len(sent), len(received))
+        if len(sent) > matched:
+            alone = _step_with(schedule, sender, Send(receiver, channel), matched)
+        else:
+            alone = _step_with(schedule, receiver, Receive(sender, channel), matched)
+        raise UnmatchedTransfer(sender, receiver, channel, len(sent), len(received), alone)
     if sent != received:
         number = next(i for i, (one, other) in enumerate(zip(sent, received, strict=True)) if one != other)
         raise InvalidSchedule(

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from hocket import collectives
 from hocket.collectives import BufferName, Collective
-from hocket.errors import InvalidArgument, Location, ParseError, Where
+from hocket.errors import InvalidArgument, InvalidSchedule, Location, ParseError, Where, printable
 from hocket.ir import instr_dag
 from hocket.ir import schedule as msccl_ir
 from hocket.ir.chunk_dag import STORAGES, ChunkDag, Kind, Span, Storage
@@ -39,8 +39,9 @@ def _from(where: Where | tuple[Where, ...] | None, locations: bool) -> str:
         return ""
     places = where if isinstance(where, tuple) else (where,)
     found = [place.resolve() for place in places]
+    # Without the folder and the source, so that a program gives the same text wherever it is compiled.
     return "  # " + ", ".join(
-        f"{' '.join(at.file.rpartition('/')[2].split())}:{at.line}:{at.column + 1}" for at in found
+        f"{printable(' '.join(at.file.rpartition('/')[2].split()))}:{at.line}:{at.column + 1}" for at in found
     )
 
 
@@ -129,6 +130,11 @@ _EDGE = re.compile(r"([<>])(\d+)\Z")
 _FROM = re.compile(r"(.+):([0-9]{1,9}):([0-9]{1,9})\Z")
 _DIGITS = 18
 
+_FEW_CHUNKS = 1 << 20
+"""Chunks that any text may stand for: a proof of so many takes about a second and 250 MB."""
+_CHUNKS_PER_CHARACTER = 32
+"""How many more a longer text may. Of the library AllToNext has most, among 1024 ranks as many as this."""
+
 
 class _Lines:
     """The lines of a text, one at a time, and the error that names the current one."""
@@ -162,7 +168,7 @@ class _Lines:
         return tuple(found)
 
     def fail(self, reason: str) -> NoReturn:
-        raise ParseError(self._source, self.number, self.line, reason)
+        raise ParseError(self._source, self.number, self._lines[self.number - 1] if self.line else "", reason)
 
     def take(self, keyword: str) -> str:
         """The rest of the next line, which must begin with ``keyword``."""
@@ -231,7 +237,8 @@ def parse_schedule(text: str, source: str = "schedule") -> Schedule:
     more = lines.next()
     while more and lines.line.startswith("narrow "):
         value, _, location = lines.line.removeprefix("narrow ").partition(" -> ")
-        narrowings.append(Narrowing(lines.int(value), lines.int(location), lines.where[0] if lines.where else None))
+        where = lines.where[0].resolve() if lines.where else None
+        narrowings.append(Narrowing(lines.int(value), lines.int(location), where))
         more = lines.next()
     while more:
         words = lines.line.split()
@@ -260,7 +267,21 @@ def parse_schedule(text: str, source: str = "schedule") -> Schedule:
         ranks.append(Rank(scratch, tuple(blocks)))
     schedule = Schedule(name, collective, protocol, slots, tuple(ranks), tuple(narrowings))
     msccl_ir.verify(schedule)
+    _check_work(schedule, len(text))
     return schedule
+
+
+def _check_work(schedule: Schedule, characters: int) -> None:
+    """Raise InvalidSchedule if a proof would take much more than the length of the text allows for: it keeps a value
+    for each chunk of a buffer, and works on each chunk of a step."""
+    collective = schedule.collective
+    chunks = sum(collective.inputs(r) + collective.outputs(r) + rank.scratch for r, rank in enumerate(schedule.ranks))
+    chunks += sum(step.count or 0 for _, _, _, step in schedule.steps())
+    most = _FEW_CHUNKS + _CHUNKS_PER_CHARACTER * characters
+    if chunks > most:
+        raise InvalidSchedule(
+            f"its buffers and steps have {chunks} chunks in all; a text of {characters} characters may have {most}"
+        )
 
 
 def _connection(word: str, lines: _Lines, otherwise: str = "") -> Receive | Send:

@@ -65,7 +65,8 @@ def traffic(
     once = None if pairwise else one_round(schedule)
     if once is not None:
         # The runtime's tile is the power of two that holds a chunk, if the messages of a rank have room.
-        least = max(64, 1 << (chunk * itemsize - 1).bit_length()) if tile is None else tile
+        least = max(64, 1 << (chunk * itemsize - 1).bit_length())
+        least = least if tile is None else min(least, tile)
         if least < chunk * itemsize or once.chunks * least > EAGER_BYTES:
             once = None
 

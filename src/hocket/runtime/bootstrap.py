@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import secrets
 import selectors
@@ -23,13 +24,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
 
 from hocket import _native
 from hocket.errors import BootstrapFailed, HocketError, PeerFailed
-from hocket.runtime import arena, segments, stores, trace
+from hocket.runtime import arena, caches, segments, stores, trace
 from hocket.runtime.launchers import RANK, SIZE, TOKEN, Place, place
 from hocket.runtime.sockets import filled
+
+MOST_RANKS = math.isqrt(_native.MOST_CONNECTIONS)
 
 _NEVER, _WHERE_FASTER, _ALWAYS = range(3)  # calls reach into the memory of other ranks
 _WISHES = {"": _WHERE_FASTER, "never": _NEVER, "always": _ALWAYS}
@@ -37,20 +42,54 @@ _MOST_REACHED = 16  # ranks that do: every two have a connection
 _LAUNCHER = "HOCKET_LAUNCHER"  # "descriptor:inode" of a socket on which the launcher says that a rank has ended
 _BATCH = 128  # descriptors in one message; the kernel takes 253
 _MESSAGE = 1 << 16
-_PROTOCOL = f"{_native.PROTOCOL}.4"  # what all of a meeting must have in common
+_PROTOCOL = f"{_native.PROTOCOL}.5"  # what all of a meeting must have in common
+_LONGEST = 1e6  # seconds that the system can be asked to wait for; what is longer counts as for ever
+_LINE = 4000  # characters of an error on its way to other ranks
 _PATIENCE = 1.0  # seconds beyond the timeout in which rank 0 may say who was missing
 _FILES = "a limit on open files (ulimit -n) must be raised"
 _meetings = count()  # a program may call init() several times; each rank counts its own calls, in the same order
+
+
+Word = TypeVar("Word", bound="msgspec.Struct")
+
+
+class _Hello(msgspec.Struct):
+    """What a rank says when it comes. One of another version may say less."""
+
+    protocol: str
+    rank: int
+    size: int
+    cores: list[int] = []
+    witness: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
+
+
+class _Common(msgspec.Struct):
+    """What rank 0 says to all that have come."""
+
+    cores: int
+    sockets: int
+    witnesses: list[int]
+
+
+class _Reach(msgspec.Struct):
+    """What a rank wishes as to each other's memory, and what all have agreed on."""
+
+    reach: Literal[0, 1, 2]
+
+
+class _More(msgspec.Struct):
+    """Descriptors come with it."""
 
 
 @dataclass(slots=True)
 class Meeting:
     """What a rank has once all have met. Descriptors belong to it until they are taken.
 
-    ``lifelines[r]`` is readable once rank r is gone; -1 for the own rank. ``arenas`` are the memory that ranks lend, -1
-    for the own rank. ``cores``: those of each rank, of all that they may use together; 0 where there are more ranks
-    than cores. ``sockets``: those that the ranks fill. ``processes``: the numbers of the ranks' processes, if all may
-    access each other's memory, else none; ``always``: wherever they can, they do.
+    ``lifelines[r]`` is readable once rank r is gone; the own one is the other end, -1 for a rank alone. ``arenas`` are
+    the memory that ranks lend, -1 for the own rank. ``cores``: those of each rank, of all that they may use together; 0
+    where there are more ranks than cores. ``sockets``: those that the ranks fill. ``processes``: the numbers of the
+    ranks' processes, if all may access each other's memory, else none; ``always``: wherever they can, they do.
+    ``token``: what they met under.
     """
 
     rank: int
@@ -58,8 +97,8 @@ class Meeting:
     memory: int
     lifelines: list[int]
     arenas: list[int]
-    own_lifeline: socket.socket | None
     cores: int
+    token: str
     sockets: int = 1
     processes: list[int] = field(default_factory=list)
     always: bool = False
@@ -73,8 +112,6 @@ class Meeting:
         for lifeline in self.lifelines:
             if lifeline >= 0:
                 os.close(lifeline)
-        if self.own_lifeline is not None:
-            self.own_lifeline.close()
 
 
 class Ends:
@@ -125,10 +162,12 @@ def meet(
     watched = _from_launcher()
     if store is None:
         here = place() or Place(0, 1, "")
+        _check_size(here.size)
         trace.begin(here.rank)
         return gather(replace(here, token=f"{here.token}/{next(_meetings)}"), timeout, watched)
     assert rank is not None
     assert size is not None
+    _check_size(size)
     trace.begin(rank)
     begun = time.monotonic()
     with selectors.DefaultSelector() as waiting:
@@ -140,6 +179,11 @@ def meet(
     return gather(here, timeout - (time.monotonic() - begun), watched)
 
 
+def _check_size(ranks: int) -> None:
+    if ranks > MOST_RANKS:
+        raise BootstrapFailed(f"there are too many ranks: no more than {MOST_RANKS} can share memory")
+
+
 def gather(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Meeting:
     """Wait until all ranks of one token are here and have what they need.
 
@@ -148,35 +192,29 @@ def gather(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Me
     """
     if here.size == 1:
         arena.own()
-        return Meeting(0, 1, segments.create(1, here.token), [-1], [-1], None, _cores(os.sched_getaffinity(0)))
+        return Meeting(0, 1, segments.create(1, here.token), [-1], [-1], _cores(os.sched_getaffinity(0)), here.token)
     try:
-        near, far = socket.socketpair()
-        try:
-            with far:
-                met = (_host if here.rank == 0 else _join)(here, timeout, far, watched)
-        except BaseException:
-            near.close()
-            raise
+        met = (_host if here.rank == 0 else _join)(here, timeout, watched)
     except (OSError, ValueError) as error:
         raise _impossible(here, timeout, error) from error
-    met.own_lifeline = near
-    for descriptors in (met.lifelines, met.arenas):
-        os.close(descriptors[here.rank])
-        descriptors[here.rank] = -1
+    os.close(met.arenas[here.rank])
+    met.arenas[here.rank] = -1
     return met
 
 
-def _host(here: Place, timeout: float, own: socket.socket, watched: Mapping[int, int | None]) -> Meeting:
+def _host(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Meeting:
     host = _Host(here, timeout, watched)
     memory: int | None = None
+    own: socket.socket | None = None
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.setblocking(False)
         try:
-            host.lifelines[0] = os.dup(own.fileno())
-            host.arenas[0] = os.dup(_lent(here))
-            listener.bind(_address(here))
+            _bind(listener, here)
             listener.listen(here.size)
             host.await_hellos(listener)
+            own, far = socket.socketpair()  # only now, like all else that may fail: all are here to be told
+            host.lifelines[0] = far.detach()
+            host.arenas[0] = os.dup(_lent(here))
             cores, sockets = _cores(set().union(*host.cores)) // here.size, filled(host.cores)
             try:
                 memory = segments.create(here.size, here.token)
@@ -191,13 +229,17 @@ def _host(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
             for descriptor in (*host.lifelines, *host.arenas, -1 if memory is None else memory):
                 if descriptor >= 0:
                     os.close(descriptor)
+            if own is not None:
+                own.close()
             expected = isinstance(error, OSError | ValueError)
             failed = _impossible(here, timeout, error) if expected else error
             host.dismiss({"failed": _told(here, failed)}, listener)
             if failed is error:
                 raise
             raise failed from error
-    met = Meeting(0, here.size, memory, host.lifelines, host.arenas, None, cores, sockets)
+    with own:
+        os.dup2(own.fileno(), host.lifelines[0], inheritable=False)
+    met = Meeting(0, here.size, memory, host.lifelines, host.arenas, cores, here.token, sockets)
     return met.reaching(processes, agreed)
 
 
@@ -219,14 +261,14 @@ class _Host:
 
     def await_hellos(self, listener: socket.socket) -> None:
         """Fill ``lifelines``, ``arenas``, ``cores`` and ``witnesses``."""
-        with selectors.DefaultSelector() as waiting:
+        with selectors.PollSelector() as waiting:  # takes no descriptor: there may be no more
             for descriptor in (listener.fileno(), *self._watched):
                 waiting.register(descriptor, selectors.EVENT_READ)
             while len(self._guests) < self._here.size - 1:
                 ready = self._wait(waiting, set(range(1, self._here.size)) - self._guests.keys())
                 for rank, guest in self._guests.items():
                     if guest.fileno() in ready:  # it has nothing to say but that it gives up
-                        self._hear(rank, guest)
+                        self._hear(rank, guest, _More)
                 for guest in [guest for guest in self._strangers if guest.fileno() in ready]:
                     if not self._introduce(guest):
                         waiting.unregister(guest)
@@ -257,7 +299,7 @@ class _Host:
                 for rank in [rank for rank, guest in pending.items() if guest.fileno() in ready]:
                     guest = pending.pop(rank)
                     waiting.unregister(guest)
-                    wishes.append(int(self._hear(rank, guest)["reach"]))
+                    wishes.append(self._hear(rank, guest, _Reach).reach)
         return wishes
 
     def dismiss(self, word: dict[str, Any], listener: socket.socket | None = None) -> None:
@@ -274,7 +316,8 @@ class _Host:
                             _send(guest, word, [], self._deadline + _PATIENCE)
 
     def _wait(self, waiting: selectors.BaseSelector, missing: Collection[int]) -> set[int]:
-        events = waiting.select(max(0.0, self._deadline - time.monotonic()))
+        left = self._deadline - time.monotonic()
+        events = waiting.select(min(max(0.0, left), _LONGEST))
         _raise_ended(events, self._watched)
         if not events and time.monotonic() >= self._deadline:
             users = ", ".join(map(str, sorted(self._foreign)))
@@ -282,41 +325,46 @@ class _Host:
             raise stores.absent(self._here.size, self._timeout, set(map(self._here.name, missing)), also)
         return {key.fd for key, _ in events}
 
-    def _hear(self, rank: int, guest: socket.socket) -> dict[str, Any]:
+    def _hear(self, rank: int, guest: socket.socket, kind: type[Word]) -> Word:
         data = b""
         with suppress(ConnectionError):
             data = guest.recv(_MESSAGE)
         if not data:
             raise PeerFailed(self._here.name(rank), "ended while the ranks were meeting")
-        word: dict[str, Any] = json.loads(data)
-        _raise_told(word)
-        return word
+        return _heard(data, kind)
 
     def _introduce(self, guest: socket.socket) -> bool:
-        """Make a stranger a guest; False if it left without a word. What started it will tell who it was."""
+        """Make a stranger a guest; False if it left without a word, or says what no rank would.
+
+        Of one that left, what started it will tell who it was.
+        """
         self._strangers.remove(guest)
-        data, descriptors = b"", list[int]()
+        data, descriptors, flags = b"", list[int](), 0
         with suppress(ConnectionError):
-            data, descriptors, _, _ = socket.recv_fds(guest, _MESSAGE, 2, socket.MSG_CMSG_CLOEXEC)
-        if not data:
-            return False
+            data, descriptors, flags, _ = socket.recv_fds(guest, _MESSAGE, 2, socket.MSG_CMSG_CLOEXEC)
+        hello: _Hello | None = None
         try:
-            hello = json.loads(data)
-            _raise_told(hello)
-            objection = _objection(self._here, hello, self._guests)
-            if objection is not None:
-                raise BootstrapFailed(objection)
-            if len(descriptors) < 2:
-                raise BootstrapFailed("rank 0 can open no more files", _FILES)
+            with suppress(ValueError):
+                hello = _heard(data, _Hello)
+            if hello is not None:
+                objection = _objection(self._here, hello, self._guests)
+                if objection is not None:
+                    raise BootstrapFailed(objection)
+                if flags & socket.MSG_CTRUNC:
+                    raise BootstrapFailed("rank 0 can open no more files", _FILES)
         except BaseException:
             self._strangers.add(guest)  # it is to know as well
             for descriptor in descriptors:
                 os.close(descriptor)
             raise
-        self._guests[hello["rank"]] = guest
-        self.lifelines[hello["rank"]], self.arenas[hello["rank"]] = descriptors
-        self.cores[hello["rank"]] = set(hello["cores"])
-        self.witnesses[hello["rank"]] = int(hello["witness"])
+        if hello is None or not 0 < hello.rank < self._here.size or not _are_of_rank(descriptors):
+            for descriptor in descriptors:
+                os.close(descriptor)
+            return False
+        self._guests[hello.rank] = guest
+        self.lifelines[hello.rank], self.arenas[hello.rank] = descriptors
+        self.cores[hello.rank] = set(hello.cores)
+        self.witnesses[hello.rank] = hello.witness
         return True
 
     def _accept(self, listener: socket.socket) -> list[socket.socket]:
@@ -334,15 +382,16 @@ class _Host:
         return found
 
 
-def _join(here: Place, timeout: float, own: socket.socket, watched: Mapping[int, int | None]) -> Meeting:
+def _join(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Meeting:
     deadline = time.monotonic() + timeout
     received: list[int] = []
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as host, selectors.DefaultSelector() as waiting:
+    own: socket.socket | None = None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as host, selectors.PollSelector() as waiting:
         for watch in watched:
             waiting.register(watch, selectors.EVENT_READ)
         _connect(host, here, deadline, waiting, watched)
 
-        def hear() -> dict[str, Any]:
+        def hear(kind: type[Word]) -> Word:
             host.settimeout(_left(deadline + _PATIENCE))
             data = b""
             for _ in range(2):  # an error may come before the last word of a host that left, and only once
@@ -355,11 +404,10 @@ def _join(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
             if not data:
                 _raise_ended(waiting.select(0), watched)
                 raise PeerFailed(here.name(0), "ended while the ranks were meeting")
-            word: dict[str, Any] = json.loads(data)
-            _raise_told(word)
-            return word
+            return _heard(data, kind)
 
         try:
+            own, far = socket.socketpair()
             hello = {
                 "protocol": _PROTOCOL,
                 "rank": here.rank,
@@ -367,22 +415,23 @@ def _join(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
                 "cores": sorted(os.sched_getaffinity(0)),
                 "witness": _native.WITNESS,
             }
-            with suppress(ConnectionError):  # it may have said why it left
-                _send(host, hello, [own.fileno(), _lent(here)], deadline)
-            told = hear()
-            cores, sockets = int(told["cores"]), int(told["sockets"])
+            with far, suppress(ConnectionError):  # it may have said why it left
+                _send(host, hello, [far.fileno(), _lent(here)], deadline)
+            common = hear(_Common)
             while len(received) < 2 * here.size + 1:
-                hear()
+                hear(_More)
             for descriptor in received[here.size : -1]:
                 segments.check_arena(descriptor)
             segments.check(received[-1], here.token)
-            processes = _reached(here.rank, received[: here.size], told["witnesses"])
+            processes = _reached(here.rank, received[: here.size], common.witnesses)
             with suppress(ConnectionError):
                 _send(host, {"reach": _wish(here, processes)}, [], deadline)
-            agreed = int(hear()["reach"])
+            agreed = hear(_Reach).reach
         except BaseException as error:
             for descriptor in received:
                 os.close(descriptor)
+            if own is not None:
+                own.close()
             expected = isinstance(error, OSError | ValueError)
             failed = _impossible(here, timeout, error) if expected else error
             with suppress(OSError):
@@ -391,12 +440,14 @@ def _join(here: Place, timeout: float, own: socket.socket, watched: Mapping[int,
                 raise
             raise failed from error
     lifelines, arenas = received[: here.size], received[here.size : -1]
-    met = Meeting(here.rank, here.size, received[-1], lifelines, arenas, None, cores, sockets)
+    with own:
+        os.dup2(own.fileno(), lifelines[here.rank], inheritable=False)
+    met = Meeting(here.rank, here.size, received[-1], lifelines, arenas, common.cores, here.token, common.sockets)
     return met.reaching(processes, agreed)
 
 
 def _reached(rank: int, lifelines: Sequence[int], witnesses: Sequence[int]) -> list[int]:
-    """The processes of all ranks, if this one may read the memory of all others; none else."""
+    """The processes of all ranks, if this one may read and write the memory of all others; none else."""
     if len(lifelines) > _MOST_REACHED:
         return []
     processes = [_maker(lifeline) for lifeline in lifelines]
@@ -405,10 +456,17 @@ def _reached(rank: int, lifelines: Sequence[int], witnesses: Sequence[int]) -> l
 
 
 def _wish(here: Place, processes: Sequence[int]) -> int:
-    """What this rank wishes as to reaching into those processes: what HOCKET_REACH says, if there are any."""
+    """What this rank wishes as to reaching into those processes: what HOCKET_REACH says, if there are any.
+
+    Raises BootstrapFailed for variables that make no sense, while all can still be told.
+    """
     given = os.environ.get("HOCKET_REACH", "")
-    if given not in _WISHES:
-        raise BootstrapFailed(f"rank {here.name(here.rank)}: HOCKET_REACH must be never or always, not {given!r}")
+    try:
+        if given not in _WISHES:
+            raise BootstrapFailed(f"HOCKET_REACH must be never or always, not {given[:40]!r}")
+        caches.given()
+    except BootstrapFailed as error:
+        raise BootstrapFailed(f"rank {here.name(here.rank)}: {error.reason}") from error
     return _WISHES[given] if processes else _NEVER
 
 
@@ -439,10 +497,40 @@ def _connect(
     user = _user(host)
     if user != os.geteuid():
         raise BootstrapFailed(
-            f"rank {here.name(0)} is a process of another user ({user}) than rank {here.name(here.rank)}"
-            f" ({os.geteuid()})",
+            f"what listens as rank {here.name(0)} is a process of another user ({user}) than rank"
+            f" {here.name(here.rank)} ({os.geteuid()})",
             stores.USERS,
         )
+
+
+def _bind(listener: socket.socket, here: Place) -> None:
+    try:
+        listener.bind(_address(here))
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise _taken(here) from error
+
+
+def _taken(here: Place) -> BootstrapFailed:
+    """Who has the name that rank 0 is to listen by, as far as a connection tells."""
+    user: int | None = None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other, suppress(OSError):
+        other.setblocking(False)
+        other.connect(_address(here))
+        user = _user(other)
+    if user == os.geteuid():
+        return BootstrapFailed(f"two processes are rank {here.name(0)}")
+    whose = "another process" if user is None else f"a process of another user ({user})"
+    return BootstrapFailed(
+        f"{whose} has taken the name by which the ranks of this job would find rank {here.name(0)}",
+        f"{TOKEN}, another text and the same on all ranks, gives the job another name",
+    )
+
+
+def _are_of_rank(descriptors: Sequence[int]) -> bool:
+    """Whether these are a lifeline and an arena."""
+    return len(descriptors) == 2 and stat.S_ISSOCK(os.fstat(descriptors[0]).st_mode) and segments.ours(descriptors[1])
 
 
 def _address(here: Place) -> str:
@@ -482,17 +570,23 @@ def _raise_ended(events: Sequence[tuple[selectors.SelectorKey, int]], watched: M
 def _told(here: Place, error: BaseException) -> list[object]:
     """An error as it travels: the rank it is of, if it is of one, what happened, and what helps."""
     if isinstance(error, BootstrapFailed):
-        return [None, error.reason, error.help]
+        return [None, error.reason[:_LINE], error.help]
     if isinstance(error, PeerFailed):
-        return [error.rank, error.reason, None]
+        return [error.rank, error.reason[:_LINE], None]
     how = "was interrupted" if isinstance(error, KeyboardInterrupt) else f"raised {type(error).__name__}"
     return [here.name(here.rank), f"{how} while the ranks were meeting", None]
 
 
-def _raise_told(word: Mapping[str, Any]) -> None:
-    if "failed" in word:
-        rank, reason, helps = word["failed"]
-        raise BootstrapFailed(reason, helps) if rank is None else PeerFailed(rank, reason)
+def _heard(data: bytes, kind: type[Word]) -> Word:
+    """A message. Raises the error that it tells of, and ValueError for what is no message of that kind."""
+    try:
+        word = json.loads(data)
+        if not isinstance(word, dict) or "failed" not in word:
+            return msgspec.convert(word, kind)
+        rank, reason, helps = msgspec.convert(word["failed"], tuple[int | None, str, str | None])
+    except (ValueError, RecursionError, msgspec.ValidationError):
+        raise ValueError("what came is no message of a meeting") from None
+    raise BootstrapFailed(reason, helps) if rank is None else PeerFailed(rank, reason)
 
 
 def _impossible(here: Place, timeout: float, error: BaseException) -> HocketError:
@@ -500,29 +594,30 @@ def _impossible(here: Place, timeout: float, error: BaseException) -> HocketErro
     if isinstance(error, TimeoutError):
         return stores.absent(here.size, timeout, {here.name(0)})
     number = error.errno if isinstance(error, OSError) else None
-    if number == errno.EADDRINUSE:
-        return BootstrapFailed("two processes are rank 0")
     why = os.strerror(number) if number else str(error)
     helps = _FILES if number in (errno.EMFILE, errno.ENFILE) else None
     return BootstrapFailed(f"rank {here.name(here.rank)} could not meet the others: {why}", helps)
 
 
-def _objection(here: Place, hello: Mapping[str, object], guests: Mapping[int, socket.socket]) -> str | None:
-    rank = hello["rank"]
-    if hello["protocol"] != _PROTOCOL:
+def _objection(here: Place, hello: _Hello, guests: Mapping[int, socket.socket]) -> str | None:
+    rank = hello.rank
+    if not 0 <= rank < hello.size:
+        return None  # it is no rank at all
+    if hello.protocol != _PROTOCOL:
         return f"rank {rank} runs another version of hocket"
-    if hello["size"] != here.size:
-        return f"rank {rank} was told of {hello['size']} ranks, rank 0 of {here.size}"
+    if hello.size != here.size:
+        return f"rank {rank} was told of {hello.size} ranks, rank 0 of {here.size}"
     if rank == 0 or rank in guests:
         return f"two processes are rank {rank}"
     return None
 
 
-def _left(deadline: float) -> float:
+def _left(deadline: float) -> float | None:
+    """Seconds, for a socket. Raises TimeoutError."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError
-    return left
+    return left if left < _LONGEST else None
 
 
 def _user(peer: socket.socket) -> int:

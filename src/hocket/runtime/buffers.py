@@ -13,7 +13,7 @@ from hocket import _native
 from hocket.collectives import Alias
 from hocket.errors import InvalidArgument, WrongType, caller
 from hocket.ir.geometry import check_size
-from hocket.ir.schedule import Schedule
+from hocket.ir.schedule import Narrowing, Schedule
 from hocket.runtime.counts import Counts
 
 Array = NDArray[np.generic]
@@ -26,8 +26,9 @@ class Bound(NamedTuple):
     """The buffers of one call: the physical input and output, elements of a unit, number of the type (kernels.h).
 
     ``initial`` is copied into the physical buffer, at byte ``place``, once all ranks agree. ``result`` is what the
-    caller gets; ``taken`` of the input buffer is copied there at the end. With ``units`` of lengths of their own, ``n``
-    is that of the longest. ``apart``: an in-place schedule is to run with two memories.
+    caller gets; where ``taken`` is given, it is copied there at the end, from that byte of the input buffer on. With
+    ``units`` of lengths of their own, ``n`` is that of the longest. ``apart``: an in-place schedule is to run with two
+    memories. ``element``: what elements are whose type has no number, but one that only tells their size.
     """
 
     input: Array | None
@@ -37,20 +38,25 @@ class Bound(NamedTuple):
     initial: Array | None = None
     place: int = 0
     result: Array | None = None
-    taken: slice | None = None
+    taken: int | None = None
     units: _native.Units | None = None
     apart: bool = False
+    element: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The buffers of a schedule on one rank. ``own`` is the unit of the target where an alias begins.
+    """The buffers of a schedule on one rank. ``own`` is the unit of the target where an alias begins. ``name``: what
+    errors call the schedule.
 
     ``moves``: elements are only moved, so they may be of any type. ``splits``: an in-place schedule can run with two
     memories too. ``simple``: input and output are one memory of one size or, where it splits, two, and every size will
     do.
     """
 
+    name: str
+    chunks: int
+    narrowings: tuple[Narrowing, ...]
     rank: int
     input_blocks: int
     output_blocks: int
@@ -62,7 +68,7 @@ class Layout:
     splits: bool
     simple: bool
 
-    def bind(self, schedule: Schedule, x: Array | None, out: Array | None, counts: Counts | None = None) -> Bound:
+    def bind(self, x: Array | None, out: Array | None, counts: Counts | None = None) -> Bound:
         """Decide which memory is which buffer. Raises WrongType, InvalidArgument, UnevenSize.
 
         With ``counts`` the schedule has passed ``check_units``, and arrays have the rows that they say.
@@ -74,27 +80,29 @@ class Layout:
         ]
         if not given:
             if self.input_blocks or self.output_blocks:
-                raise self._needs("x" if self.input_blocks else "out", schedule)
+                raise self._needs("x" if self.input_blocks else "out")
             return Bound(None, None, None, 0)
         dtype = given[0].dtype
         if given[-1].dtype != dtype:
             raise WrongType(f"x is of {dtype}, out of {given[-1].dtype}", caller())
         code = _code(dtype)
         kind = len(_native.TYPES) + dtype.itemsize if code is None else code
+        element = str(dtype) if code is None else None
         unit = self.rank if self.alias is None else self.own
         if counts is None:
-            n = self._unit(schedule, x, out)
+            n = self._unit(x, out)
             if n is None:
                 return Bound(None, None, None, kind)
-            check_size(schedule, n, dtype.itemsize)
-            return self._place(x, out, n, kind, unit * n)
+            check_size(self.name, self.chunks, self.narrowings, n, dtype.itemsize)
+            return self._place(x, out, n, kind, unit * n)._replace(element=element)
         if x is None and self.input_blocks:
-            raise self._needs("x", schedule)
+            raise self._needs("x")
         if counts.agreed is None and x is not None and out is not None and np.may_share_memory(x, out):
-            raise InvalidArgument(f"with counts, x and out of {schedule.name} must lie apart", caller())
+            raise InvalidArgument(f"with counts, x and out of {self.name} must lie apart", caller())
         row = math.prod(given[0].shape[1:])
         units = counts.units(row, dtype.itemsize)
-        return self._place(x, out, counts.largest() * row, kind, counts.own(unit) * row)._replace(units=units)
+        bound = self._place(x, out, counts.largest() * row, kind, counts.own(unit) * row)
+        return bound._replace(units=units, element=element)
 
     def _place(self, x: Array | None, out: Array | None, n: int, kind: int, own: int) -> Bound:
         """``own``: the element of the larger buffer where the block of this rank begins."""
@@ -105,7 +113,9 @@ class Layout:
             assert x is not None
             works_in_x = self.alias is not None and self.input_blocks == self.output_blocks
             out = x if works_in_x else np.empty(_shape(x, self), x.dtype)
-        if not out.flags.writeable:
+        # The root of a broadcast has the result from the start.
+        kept = x is out and self.alias is not None and self.alias.target == "in" and not self.writes_input
+        if not (out.flags.writeable or kept):
             raise InvalidArgument("the result would go to an array that is read-only", caller())
         if x is None or not self.input_blocks:
             return Bound(None, out, n, kind, result=out)
@@ -119,7 +129,7 @@ class Layout:
             return Bound(scratch, out, n, kind, x, result=out)
         whole, part = (x, out) if self.alias.target == "in" else (out, x)
         if x is out or _begins(part, whole, own):  # in place as NCCL means it
-            if not whole.flags.writeable:
+            if not (whole.flags.writeable or kept):
                 raise InvalidArgument("a call in place needs arrays that can be written", caller())
             return Bound(x, None, n, kind, result=out) if whole is x else Bound(None, out, n, kind, result=out)
         if np.may_share_memory(x, out):
@@ -131,8 +141,8 @@ class Layout:
         if self.input_blocks == self.output_blocks:
             return Bound(out, None, n, kind, x, result=out)
         if not self.writes_input:
-            return Bound(x, None, n, kind, result=out, taken=slice(own, own + out.size))
-        return Bound(np.empty_like(x), None, n, kind, x, result=out, taken=slice(own, own + out.size))
+            return Bound(x, None, n, kind, result=out, taken=own * x.itemsize)
+        return Bound(np.empty_like(x), None, n, kind, x, result=out, taken=own * x.itemsize)
 
     def bind_simple(self, x: Array | None, out: Array | None) -> Bound | None:
         """The same, if ``simple``, for arrays that need no second look: plain, writable, apart. None where in doubt.
@@ -146,30 +156,29 @@ class Layout:
         if kind is None or rest:
             return None
         if out is None or out is x:
-            return tuple.__new__(Bound, (x, None, n, kind, None, 0, x, None, None, False)) if x.flags.carray else None
+            found = x, None, n, kind, None, 0, x, None, None, False, None
+            return tuple.__new__(Bound, found) if x.flags.carray else None
         if type(out) is not np.ndarray or out.size != x.size or out.dtype != x.dtype or np.may_share_memory(x, out):
             return None
         flags = x.flags
         if not (out.flags.carray and flags.c_contiguous and flags.aligned):
             return None
-        return tuple.__new__(Bound, (x, out, n, kind, None, 0, out, None, None, True))
+        return tuple.__new__(Bound, (x, out, n, kind, None, 0, out, None, None, True, None))
 
-    def _needs(self, name: str, schedule: Schedule) -> WrongType:
-        return WrongType(f"rank {self.rank} needs {name} in {schedule.name}", caller())
+    def _needs(self, name: str) -> WrongType:
+        return WrongType(f"rank {self.rank} needs {name} in {self.name}", caller())
 
-    def _unit(self, schedule: Schedule, x: Array | None, out: Array | None) -> int | None:
+    def _unit(self, x: Array | None, out: Array | None) -> int | None:
         """Elements of a unit, from whichever array says it; None if this rank has no buffer at all."""
         n = None
         for name, array, blocks in (("x", x, self.input_blocks), ("out", out, self.output_blocks)):
             if array is None:
                 if blocks and (name == "x" or n is None):
-                    raise self._needs(name, schedule)
+                    raise self._needs(name)
                 continue
             if array.size and not blocks:
                 kind = "input" if name == "x" else "output"
-                raise InvalidArgument(
-                    f"rank {self.rank} has no {kind} in {schedule.name}: {name} must be None", caller()
-                )
+                raise InvalidArgument(f"rank {self.rank} has no {kind} in {self.name}: {name} must be None", caller())
             if not blocks:
                 continue
             if array.size % blocks:
@@ -182,18 +191,21 @@ class Layout:
         return n
 
 
-def layout_of(schedule: Schedule, rank: int, writes_input: bool, splits: bool) -> Layout:
-    """The buffers of ``rank``. ``writes_input``: its steps store to the input buffer; ``splits``: see Layout."""
+def layout_of(schedule: Schedule, rank: int, moves: bool, writes_input: bool, splits: bool) -> Layout:
+    """The buffers of ``rank``. ``writes_input``: its steps store to the input buffer; for the rest see Layout."""
     collective = schedule.collective
     inputs, outputs, alias = collective.input_blocks(rank), collective.output_blocks(rank), collective.alias(rank)
     return Layout(
+        schedule.name,
+        collective.chunks,
+        schedule.narrowings,
         rank,
         inputs,
         outputs,
         alias,
         alias.offset // collective.chunks if alias is not None else 0,
         collective.inplace,
-        not collective.reduces() and all(len(step.srcs) == 1 for _, _, _, step in schedule.steps()),
+        moves,
         writes_input,
         splits,
         splits and alias is not None and alias.target == "in" and inputs == outputs and not schedule.narrowings,
@@ -211,7 +223,9 @@ def _code(dtype: np.dtype[np.generic]) -> int | None:
 def _check(name: str, array: Array, moves: bool) -> bool:
     """Raise if an argument is no array that native code can work on; True otherwise."""
     if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
-        raise WrongType(f"{name} must be a NumPy array, not {name_of(array)}", caller())
+        tensor = type(array).__module__.partition(".")[0] == "torch"
+        hint = f"{name}.numpy() is an array in the memory of a tensor on the CPU" if tensor else None
+        raise WrongType(f"{name} must be a NumPy array, not {name_of(array)}", caller(), hint)
     if array.dtype.hasobject:
         raise WrongType(f"{name} is of {array.dtype}: references mean nothing in another process", caller())
     if not moves and _code(array.dtype) is None:

@@ -6,6 +6,8 @@ import functools
 import os
 from pathlib import Path
 
+from hocket.errors import BootstrapFailed
+
 _FALLBACK = {2: 1 << 20, 3: 32 << 20}
 """Bytes of a cache of the second and the third level, shared by one core and by all, where sysfs does not say."""
 
@@ -15,22 +17,32 @@ that it has all that its host has, for two processors of a hundred."""
 
 _MOST_INDICES = 8  # caches of one processor; there are three to five
 _VARIABLE = "HOCKET_CACHE_BYTES"
+_DIGITS = 18  # of what fits in a word
 _UNITS = {"K": 1 << 10, "M": 1 << 20}
 
 
-def given() -> bool:
-    """Whether the user says how much there is. Then no call looks whether its arrays are in a cache."""
-    return os.environ.get(_VARIABLE, "").isdecimal()
+def given() -> int | None:
+    """The bytes that the user says there are, if so. Then no call looks whether its arrays are in a cache.
+
+    Raises BootstrapFailed.
+    """
+    text = os.environ.get(_VARIABLE, "")
+    if not text:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > _DIGITS:
+        raise BootstrapFailed(f"{_VARIABLE} must be a number of bytes of up to {_DIGITS} digits, not {text[:40]!r}")
+    return int(text)
 
 
 def capacity(ranks: int, cpus: Path = Path("/sys/devices/system/cpu")) -> int:
     """Bytes that the caches of the second and third level of so many ranks hold together (YHCCL, section 4).
 
     The environment variable HOCKET_CACHE_BYTES, a number, overrides it. All are taken to be like those of cpu0. The
-    levels are added, which is a little too much where the third includes the second.
+    levels are added, which is a little too much where the third includes the second. Raises BootstrapFailed.
     """
-    if given():
-        return int(os.environ[_VARIABLE])
+    said = given()
+    if said is not None:
+        return said
     return sum(size * min(ranks, instances) for size, instances in _levels(cpus))
 
 

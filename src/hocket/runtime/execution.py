@@ -9,11 +9,10 @@ import operator
 import os
 import secrets
 import sys
+import time
 import weakref
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from socket import socket
 from typing import Generic, NoReturn, TypeVar, cast
 
 import numpy as np
@@ -33,16 +32,17 @@ from hocket.errors import (
     StepName,
     WrongType,
     caller,
+    describe,
 )
-from hocket.ir.geometry import check_units
 from hocket.ir.schedule import Schedule, verify
 from hocket.ir.traffic import Traffic
 from hocket.runtime import arena, caches, trace
 from hocket.runtime.bootstrap import Meeting, gather
-from hocket.runtime.buffers import Array, Bound, Layout, layout_of, name_of
+from hocket.runtime.buffers import Array, Bound, Layout, name_of
 from hocket.runtime.counts import Counts, transfers
 from hocket.runtime.launchers import Place
-from hocket.runtime.plan import Plan, lower, lower_apart
+from hocket.runtime.plan import Plan
+from hocket.runtime.plan_cache import PlanCache
 
 _OPERATORS = {name: code for code, name in enumerate(_native.OPERATORS)}
 _PAIRS = {(code, _OPERATORS[op]) for code, name in enumerate(_native.TYPES) for op in _native.OPERATORS_OF[name]}
@@ -53,21 +53,24 @@ _ORDERED = ("min", "max")  # of two zeros they give the first, or the second
 _PATIENCE = {False: (100, 200), True: (0, 20)}
 
 
-@dataclass(slots=True)
-class _Prepared:
-    """What a schedule means on this rank, found once.
+Key = tuple[object, ...]
+"""A program that is called by name: plain values that mean the same on every rank."""
 
-    ``apart`` is for calls whose arrays lie apart though the schedule is in-place. ``averages``: a sum can be made an
-    average. ``lends``: messages lie in the arrays. ``uneven``: it is known that it can run with counts.
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A rank's part of a schedule, ready to run: what was ``lowered``, and what native code made of it.
+
+    ``apart`` is for calls whose arrays lie apart though the schedule is in-place.
     """
 
-    schedule: weakref.ref[Schedule]
+    lowered: Plan
     plan: _native.Plan
     apart: _native.Plan
-    layout: Layout
-    averages: bool
-    lends: bool
-    uneven: bool = False
+
+    @property
+    def layout(self) -> Layout:
+        return self.lowered.layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +84,11 @@ class Lent:
 LENT = Lent(True, False), Lent(False, False), Lent(True, True), Lent(False, True)
 """The ways of native/cpu/communicator.h but that through slots."""
 
-Lending = Callable[[bool, Lent, bool], Schedule | None]
-"""The schedule, if any, of a call whose ranks access each other's arrays: by whether it would else take one round, how
+Lending = Callable[[bool, Lent, bool], Prepared | None]
+"""The program, if any, of a call whose ranks access each other's arrays: by whether it would else take one round, how
 they do, and whether arrays are private, so that the system has to copy."""
 
-_Schedules = tuple[Schedule | None, Schedule | None, Schedule | None, Schedule | None, Schedule | None]
+_Plans = tuple[Plan | None, Plan | None, Plan | None, Plan | None, Plan | None]
 """By the way that a call goes: through slots, or as LENT says."""
 
 
@@ -106,36 +109,22 @@ Method = TypeVar("Method", bound=Callable[..., object])
 class Handle(Generic[Result]):
     """A call that goes on in the background. Its arrays are the call's until it is done."""
 
-    def __init__(self, flight: _native.Flight, finish: Callable[[Outcome | None], Result]) -> None:
-        """``finish`` makes of the outcome what the call returns, or raises."""
-        self._flight: _native.Flight | None = flight
-        self._finish = finish
-        self._result: Result
-        self._error: Exception | None = None
+    def __init__(self, flight: _native.Flight, end: Callable[[Outcome | None], Result]) -> None:
+        """``end`` makes of the outcome what the call returns, or raises. Nothing is left to be done then."""
+        self._flight = flight
+        self._end = end
 
     def done(self) -> bool:
         """Whether the call has ended: ``wait`` does not wait any more. Does not raise."""
-        if self._flight is not None and self._flight.done():
-            self._end()
-        return self._flight is None
+        done = self._flight.done()
+        _let_go()
+        return done
 
     def wait(self) -> Result:
         """Wait for the end of the call. Returns and raises what the call would, as often as it is asked."""
-        self._end()
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-    def _end(self) -> None:
-        if self._flight is None:
-            return
         outcome = self._flight.wait()
-        try:
-            self._result = self._finish(outcome)
-        except Exception as error:
-            self._error = error
-        self._flight = None
-        del self._finish
+        _let_go()
+        return self._end(outcome)
 
 
 def brief(method: Method) -> Method:
@@ -165,7 +154,6 @@ class Endpoint:
         self.caches = caches.capacity(meeting.size)
         self.sockets = meeting.sockets
         self.reaches = bool(meeting.processes)
-        self._own_lifeline: socket | None = meeting.own_lifeline
         self._trace = trace.start(meeting.rank, meeting.size, meeting.memory, self.threads)
         try:
             self._member: _native.Member | None = _native.Member(
@@ -182,18 +170,24 @@ class Endpoint:
                 timeout,
                 self.threads,
                 self.caches,
-                not caches.given(),
+                caches.given() is None,
                 None if self._trace is None else self._trace.recorder,
             )
         except (RuntimeError, MemoryError) as error:
             meeting.leave()
             raise BootstrapFailed(f"rank {meeting.rank} has no room for the shared memory: {error}") from error
-        self._flights: deque[_native.Flight] = deque()  # in the background, oldest first
+        self._flights: dict[_native.Flight, None] = {}  # in the background, oldest first
+        _let_go()
         self._lifelines = meeting.lifelines  # the member's, and good while it lives
         self._cores = meeting.cores
+        self._token = meeting.token
         self._timeout = timeout
         self._ended = ""
-        self._prepared: dict[int, _Prepared] = {}
+        self._pairs: list[Endpoint] = []
+        self._met: dict[tuple[int, ...], Place] = {}  # pairs that are there, or that a thread is waiting to meet
+        self._prepared: dict[int, tuple[weakref.ref[Schedule], Prepared]] = {}
+        self._programs: dict[Key, Prepared] = {}
+        self._shared = PlanCache(meeting.memory, meeting.rank, meeting.lifelines, timeout)
         self._known: _native.Known | None = None
         if self._trace is not None:  # once: when this is closed, forgotten, or the process ends
             self._write_trace = weakref.finalize(self, self._trace.write)
@@ -211,7 +205,7 @@ class Endpoint:
 
     def run(
         self,
-        schedule: Schedule,
+        program: Schedule | Prepared,
         x: Array | None,
         out: Array | None,
         op: str,
@@ -220,30 +214,26 @@ class Endpoint:
         lending: Lending | None = None,
         key: tuple[object, ...] | None = None,
     ) -> Array | None:
-        """See ``Communicator.run``. With ``counts``, arrays have as many rows as they say; ``key``: see ``known``.
+        """See ``Communicator.run``. With ``counts``, arrays have as many rows as they say, and the program is one that
+        ``check_units`` accepts; ``key``: see ``known``.
 
         ``lending`` gives what to run instead where ranks can access each other's arrays.
         """
         member = self._alone()
         try:
-            prepared, bound, code = self._check(schedule, x, out, op, tile, counts)
-            schedules, offer = self._offer(schedule, prepared, bound, x, op, lending)
+            request, plans, bound = self._request(program, x, out, op, tile, counts, lending)
         except Exception as error:
             self.refuse(error)
-        source, target, n, kind, initial, place, result, taken, units, apart = bound
-        plan = prepared.apart if apart else prepared.plan
-        outcome = member.run(plan, source, target, n, kind, code, tile or 0, initial, place, units, offer)
-        if outcome is not None or taken is not None or op == "avg":
-            result = self._end(outcome, schedules, bound, op)
-        if key is not None and units is None and n is not None and self._known is not None:
-            begin = None if taken is None or source is None else taken.start * source.itemsize
-            arrays = (source, target, n, tile or 0, kind, code, initial, place, result, begin)
-            self._known.learn(key, plan, schedules, *arrays, op == "avg", offer)
-        return result
+        outcome = member.run(request)
+        if outcome is not None:
+            self._end(outcome, plans)
+        if key is not None and bound.units is None and bound.n is not None and self._known is not None:
+            self._known.learn(key, request, plans)
+        return bound.result
 
     def start(
         self,
-        schedule: Schedule,
+        program: Schedule | Prepared,
         x: Array | None,
         out: Array | None,
         op: str,
@@ -252,29 +242,32 @@ class Endpoint:
         lending: Lending | None = None,
     ) -> Handle[Array | None]:
         """The same in the background. Raises at once for wrong arguments; the other ranks learn of it in their turn."""
-        member = self._alive()
+        self._alive()
         try:
-            prepared, bound, code = self._check(schedule, x, out, op, tile, counts)
-            schedules, offer = self._offer(schedule, prepared, bound, x, op, lending)
-            source, target, n, kind, initial, place, _, _, units, apart = bound
-            plan = prepared.apart if apart else prepared.plan
-            flight = member.start(plan, source, target, n, kind, code, tile or 0, initial, place, units, offer)
+            request, plans, bound = self._request(program, x, out, op, tile, counts, lending)
         except Exception as error:
             self.refuse(error, async_=True)
-        return Handle(self._launched(flight), lambda outcome: self._end(outcome, schedules, bound, op))
+        result = bound.result
 
-    def _check(
+        def end(outcome: Outcome | None) -> Array | None:
+            self._end(outcome, plans)
+            return result
+
+        return Handle(self._launch(lambda member: member.start(request)), end)
+
+    def _request(
         self,
-        schedule: Schedule,
+        program: Schedule | Prepared,
         x: Array | None,
         out: Array | None,
         op: str,
         tile: int | None,
         counts: Counts | None,
-    ) -> tuple[_Prepared, Bound, int]:
-        """All that a call needs, and the number of its operator. Nothing is written here."""
-        prepared = self._prepared.get(id(schedule)) or self._prepare(schedule)
-        code = _OPERATORS.get(op)
+        lending: Lending | None,
+    ) -> tuple[_native.Request, _Plans, Bound]:
+        """A call, checked and bound to its arrays. Nothing is written here."""
+        prepared = program if isinstance(program, Prepared) else self._of(program)
+        code = _OPERATORS.get(op) if isinstance(op, str) else None
         if code is None:
             raise InvalidArgument(f"op must be one of {', '.join(_OPERATORS)}, not {op!r}", caller())
         if tile is not None and (type(tile) is not int or tile < 64 or tile & (tile - 1) or tile > 1 << 28):
@@ -282,42 +275,46 @@ class Endpoint:
         layout = prepared.layout
         bound = layout.bind_simple(x, out) if layout.simple and counts is None else None
         if bound is None:
-            if counts is not None and not prepared.uneven:
-                check_units(schedule)
-                prepared.uneven = True
-            bound = layout.bind(schedule, x, out, counts)
+            bound = layout.bind(x, out, counts)
         if not layout.moves and bound.n is not None and (bound.type, code) not in _PAIRS:
             name = _native.TYPES[bound.type]
             raise WrongType(f"{name} has no {op}, only {', '.join(_native.OPERATORS_OF[name])}", caller())
-        if op == "avg" and not prepared.averages:
-            raise InvalidArgument(f"{schedule.name} does not sum over all ranks, so there is no avg", caller())
-        return prepared, bound, code
+        if op == "avg" and not prepared.lowered.averages:
+            raise InvalidArgument(f"{layout.name} does not sum over all ranks, so there is no avg", caller())
+        plans, offer = self._offer(prepared, bound, x, op, lending)
+        source, target, n, kind, initial, place, result, taken, units, apart, element = bound
+        plan = prepared.apart if apart else prepared.plan
+        average, step = op == "avg", tile or 0
+        request = _native.Request(
+            plan, source, target, n, kind, code, step, initial, place, result, taken, average, element, units, offer
+        )
+        return request, plans, bound
 
     def _offer(
-        self, schedule: Schedule, prepared: _Prepared, bound: Bound, x: Array | None, op: str, lending: Lending | None
-    ) -> tuple[_Schedules, _native.Offer | None]:
+        self, prepared: Prepared, bound: Bound, x: Array | None, op: str, lending: Lending | None
+    ) -> tuple[_Plans, _native.Offer | None]:
         """What else a call can run, and on what, where ranks can access each other's arrays."""
-        if prepared.lends:
+        plan = prepared.lowered
+        if plan.lends:
             if bound.n and (bound.initial is not None or bound.taken is not None or bound.apart):
-                how = "in place" if schedule.collective.inplace else "with x and out apart"
-                raise InvalidArgument(
-                    f"the messages of {schedule.name} lie in its arrays: it works {how} only", caller()
-                )
+                how = "in place" if plan.layout.inplace else "with x and out apart"
+                raise InvalidArgument(f"the messages of {plan.name} lie in its arrays: it works {how} only", caller())
             arrays = [array for array in (bound.input, bound.output) if array is not None]
             if bound.n and not all(map(arena.own().holds, arrays)):
                 raise InvalidArgument(
-                    f"the messages of {schedule.name} lie in its arrays, which must be memory that ranks share",
+                    f"the messages of {plan.name} lie in its arrays, which must be memory that ranks share",
                     caller(),
                     "comm.empty(shape, dtype) makes such arrays",
                 )
-            return (None, schedule, None, None, None), ((prepared.plan, None, None, None), bound.input, bound.output)
+            return (None, plan, None, None, None), ((prepared.plan, None, None, None), bound.input, bound.output)
+        if lending is None or bound.n is None:
+            return (plan, None, None, None, None), None
         given = [array for array in (x, bound.result) if array is not None]
-        schedules: list[Schedule | None] = [None] * len(LENT)
+        lowered: list[Plan | None] = [None] * len(LENT)
         plans: list[_native.Plan | None] = [None] * len(LENT)
         buffers: tuple[Array | None, Array | None] | None = None
         reached = not all(map(arena.own().holds, given))
-        may = not reached or (self.reaches and op not in _ORDERED)
-        if lending is not None and bound.n is not None and given and may:
+        if given and (not reached or (self.reaches and op not in _ORDERED)):
             instead_of = self._alive().candidate(prepared.plan, bound.n, bound.type, 0)
             for way, lent in enumerate(LENT):
                 if len(given) == 2 and np.may_share_memory(given[0], given[1]) is not lent.inplace:
@@ -325,33 +322,24 @@ class Endpoint:
                 other = lending(instead_of.one_round, lent, reached)
                 if other is None:
                     continue
-                ready = self._prepared.get(id(other)) or self._prepare(other)
-                instead = ready.layout.bind(other, x, bound.result)
+                instead = other.layout.bind(x, bound.result)
                 lies = instead.input, instead.output
                 copied = instead.initial is not None or instead.taken is not None or instead.apart
                 if not copied and (buffers is None or all(map(operator.is_, buffers, lies))):
-                    schedules[way], plans[way], buffers = other, ready.plan, lies
-        in_place, apart, fetched_in_place, fetched_apart = schedules
-        found = schedule, in_place, apart, fetched_in_place, fetched_apart
+                    lowered[way], plans[way], buffers = other.lowered, other.plan, lies
+        in_place, apart, fetched_in_place, fetched_apart = lowered
+        found = plan, in_place, apart, fetched_in_place, fetched_apart
         return found, None if buffers is None else ((plans[0], plans[1], plans[2], plans[3]), *buffers)
 
-    def _end(self, outcome: Outcome | None, schedules: _Schedules, bound: Bound, op: str) -> Array | None:
-        """What a call returns, or raises."""
+    def _end(self, outcome: Outcome | None, plans: _Plans) -> None:
+        """Raise if a call has failed."""
         if outcome is not None and outcome.fault is not Fault.NONE:
-            self._raise(outcome, schedules)
-        result = bound.result
-        if bound.taken is not None and outcome is None:
-            assert bound.input is not None
-            assert result is not None
-            result.reshape(-1)[:] = bound.input.reshape(-1)[bound.taken]
-        if op == "avg" and result is not None:  # nobody else needs it any more
-            _native.divide(result, bound.type, self.size)
-        return result
+            self._raise(outcome, plans)
 
     def outlook(self, schedule: Schedule, n: int, tile: int | None = None) -> Outlook:
         """How a call on units of n float32 would run, without ``out``; no other rank takes part."""
         member = self._alive()
-        prepared = self._prepared.get(id(schedule)) or self._prepare(schedule)
+        prepared = self._of(schedule)
         layout = prepared.layout
         in_place = layout.alias is not None and layout.input_blocks == layout.output_blocks
         plan = prepared.apart if layout.alias is not None and not in_place else prepared.plan
@@ -370,7 +358,7 @@ class Endpoint:
 
     def start_barrier(self) -> Handle[None]:
         """The same in the background."""
-        return Handle(self._launched(self._alive().start_barrier()), self._end_barrier)
+        return Handle(self._launch(_native.Member.start_barrier), self._end_barrier)
 
     def _end_barrier(self, outcome: Outcome | None) -> None:
         if outcome is not None:
@@ -378,15 +366,18 @@ class Endpoint:
 
     def traffic(self) -> Traffic:
         """See ``Communicator.traffic``."""
-        return Traffic(*self._alive().traffic())
+        return sum((pair.traffic() for pair in self._pairs), Traffic(*self._alive().traffic()))
 
     def split(self, color: int | None, key: int) -> Endpoint | None:
         """See ``Communicator.split``."""
         member = self._alone()
         try:
-            word = [None if color is None else operator.index(color), operator.index(key), secrets.token_hex(16)]
+            numbers = [None if color is None else operator.index(color), operator.index(key)]
         except TypeError:
             self.refuse(WrongType(f"color and key must be integers, not {name_of(color)} and {name_of(key)}", caller()))
+        if any(number is not None and number.bit_length() > 63 for number in numbers):
+            self.refuse(InvalidArgument("color and key must be integers of 64 bits", caller()))
+        word = [*numbers, secrets.token_hex(16)]
         said = member.exchange(json.dumps(word))
         if isinstance(said, Outcome):
             self._raise(said)
@@ -396,35 +387,84 @@ class Endpoint:
         ranks = sorted((k, rank) for rank, (c, k, _) in enumerate(words) if c == word[0])
         called = tuple(rank for _, rank in ranks)
         here = Place(called.index(self.rank), len(called), words[called[0]][2], called)
+        return self._gathered(here)
+
+    def pair(self, sender: int, receiver: int) -> Endpoint:
+        """A communicator of these two ranks, the sender its rank 0, that ends with this one. Both ask for it.
+
+        This rank is one of them, or both. Raises CallTimeout and PeerFailed, with ranks of this communicator.
+        """
+        called = (sender, receiver) if sender != receiver else (sender,)
+        here = Place(called.index(self.rank), len(called), f"{self._token}/{sender}-{receiver}", called)
+        if self._met.setdefault(called, here) is not here:
+            raise CommunicatorBusy
+        pair = self._gathered(here, ends_with_this=True)
+        self._pairs.append(pair)
+        return pair
+
+    def _gathered(self, here: Place, ends_with_this: bool = False) -> Endpoint:
+        """Some ranks of this communicator as a new one."""
+        member = self._alive()  # keeps the lifelines
+        begun = time.monotonic()
         try:
-            meeting = gather(here, self._timeout, {self._lifelines[r]: r for r in called if r != self.rank})
+            # The own one tells of an end by another thread of this process.
+            meeting = gather(here, self._timeout, {self._lifelines[rank]: rank for rank in here.called})
             meeting.cores = min(meeting.cores, self._cores)
+            if ends_with_this and here.size > 1:
+                os.close(meeting.lifelines[here.rank])
+                meeting.lifelines[here.rank] = -1
+                other = 1 - here.rank
+                os.dup2(self._lifelines[here.called[other]], meeting.lifelines[other], inheritable=False)
             return Endpoint(meeting, self._timeout, self.threads)
         except PeerFailed as error:
-            outcome = member.barrier()  # the one it names may have given up only because of another
-            if outcome is not None and outcome.rank != error.rank:
-                error = PeerFailed(outcome.rank, outcome.text)
-            self._fail(error.rank, error.reason)
-            raise error from None
+            self._lose(member, error, here.called)
         except BaseException as error:  # the others wait for this rank, and see its end by this communicator's lifeline
+            late = time.monotonic() - begun >= self._timeout
+            if ends_with_this and late and isinstance(error, BootstrapFailed):
+                self.time_out(here.called[1 - here.rank], self._timeout)
             interrupted = isinstance(error, KeyboardInterrupt)
-            self.abort("was interrupted" if interrupted else f"could not split: {getattr(error, 'reason', error)}")
+            self.abort("was interrupted" if interrupted else f"could not meet: {getattr(error, 'reason', error)}")
             raise
+
+    def time_out(self, rank: int, seconds: float) -> NoReturn:
+        """End this communicator, as a pair of it has waited for a rank in vain. Raises CallTimeout."""
+        self.fail(rank, "was waited for in vain")
+        raise CallTimeout(rank, seconds) from None
+
+    def lose(self, rank: int, reason: str) -> NoReturn:
+        """End this communicator, as a pair of it has lost a rank. Raises PeerFailed: it names whose fault that is."""
+        self._lose(self._alive(), PeerFailed(rank, reason), (rank,))
+
+    def _lose(self, member: _native.Member, error: PeerFailed, ranks: Sequence[int]) -> NoReturn:
+        """``error`` is what was seen of one of these ranks: it may have given up because of another."""
+        self._alive()
+        found = next(filter(None, map(member.ended, (error.rank, *ranks))), None)
+        if found is not None:
+            error = PeerFailed(found.rank, found.text)
+        self.fail(error.rank, error.reason)
+        raise error from None
 
     def close(self) -> None:
         """Leave. A rank that still needs this one raises PeerFailed."""
         if self._member is not None:
             self._member.leave()
             self._release("it was closed")
+            for pair in self._pairs:
+                pair.close()
 
     def abort(self, reason: str) -> None:
         """End the communicator on every rank: they raise PeerFailed with this reason, a verb phrase."""
-        self._fail(self.rank, reason)
+        if not isinstance(reason, str):
+            raise WrongType(f"the reason must be a text, not {name_of(reason)}", caller())
+        self.fail(self.rank, reason)
 
-    def _fail(self, culprit: int, reason: str) -> None:
+    def fail(self, culprit: int, reason: str) -> None:
+        """End the communicator on every rank, because of what a rank did: a verb phrase."""
         if self._member is not None:
             self._member.fail(culprit, reason)
             self._release(f"rank {culprit} {reason}")
+            for pair in self._pairs:
+                pair.abort(reason)
 
     def forked(self) -> None:
         """In a child after fork: the communicator is the parent's, and so are its threads and its life."""
@@ -438,18 +478,19 @@ class Endpoint:
     def _release(self, why: str) -> None:
         if self._member is None:
             return
-        for flight in list(self._flights):  # the end of the communicator ends them
-            flight.wait()
-        self._flights = deque()  # the last one would keep the member; another thread may look at the old ones
+        self._land()  # the end of the communicator ends them
         self._member = None
         if self._known is not None:
             self._known.clear()
         self._ended = why
         self._prepared.clear()
-        if self._own_lifeline is not None:
-            self._own_lifeline.close()
+        self._programs.clear()
         if self._trace is not None:
             self._write_trace()
+
+    def require_alive(self) -> None:
+        """Raises CommunicatorDead."""
+        self._alive()
 
     def _alive(self) -> _native.Member:
         if self._member is None:
@@ -459,21 +500,58 @@ class Endpoint:
     def _alone(self) -> _native.Member:
         """Once nothing goes on in the background: calls have one order."""
         member = self._alive()
-        flights = self._flights
-        if flights:
-            flights[-1].wait()
-            flights.clear()
+        if self._flights:
+            self._land()
         return member
 
-    def _launched(self, flight: _native.Flight) -> _native.Flight:
-        """Keep a call in the background, and so its arrays, until it is done."""
-        flights = self._flights
-        while flights and flights[0].done():
-            flights.popleft()
-        flights.append(flight)
+    def _launch(self, start: Callable[[_native.Member], _native.Flight]) -> _native.Flight:
+        """Start a call in the background. It keeps its arrays, and this communicator, until it has ended."""
+        member = self._alive()
+        try:
+            flight = start(member)
+        except OSError as error:  # no thread: the others, who wait for this call, must hear of it
+            self.abort(f"could not start a thread: {error.strerror}")
+            raise CommunicatorDead(self._ended) from error
+        _let_go()
+        self._flights[flight] = None
+        _in_flight.add(self)
         return flight
 
-    def _prepare(self, schedule: Schedule) -> _Prepared:
+    def _land(self) -> None:
+        """Wait for the calls in the background."""
+        for flight in tuple(self._flights):
+            flight.wait()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Let go of the calls in the background that have ended. Any thread may do so, at any time."""
+        flights = self._flights
+        for flight in tuple(flights):
+            if not flight.done():
+                break
+            flights.pop(flight, None)
+        if not flights:
+            _in_flight.discard(self)
+            if flights:  # meanwhile another thread has started one
+                _in_flight.add(self)
+
+    def program(self, call: str, key: Key, compiled: Callable[[], Schedule]) -> Prepared:
+        """A program of calls by name, in errors ``call``: the rank that needs it first compiles it for all."""
+        found = self._programs.get(key)
+        if found is None:
+            member = self._alive()
+            if self._trace is not None:  # it tells more of the steps than a plan does
+                found = self._prepare(compiled(), call)
+            else:
+                found = self._ready(member, self._shared.get(str(key), compiled), call)
+            self._programs[key] = found
+        return found
+
+    def _of(self, schedule: Schedule) -> Prepared:
+        found = self._prepared.get(id(schedule))
+        return self._prepare(schedule) if found is None else found[1]
+
+    def _prepare(self, schedule: Schedule, call: str | None = None) -> Prepared:
         if not isinstance(schedule, Schedule):
             raise WrongType(
                 f"a communicator runs a Schedule, not {name_of(schedule)}",
@@ -491,29 +569,21 @@ class Endpoint:
         highest = max((end.channel for end in ends), default=0)
         if highest >= channels:
             raise InvalidArgument(
-                f"{schedule.name} uses channel {highest}; between {self.size} ranks there are {channels}", caller()
+                f"{call or schedule.name} uses channel {highest}; between {self.size} ranks there are {channels}",
+                caller(),
             )
-        member = self._alive()
-        plan, apart = lower(schedule, self.rank), lower_apart(schedule, self.rank)
-        native = self._made(member, schedule, plan)
-        key = id(schedule)
-        prepared = self._prepared
-        found = _Prepared(
-            weakref.ref(schedule, lambda _: prepared.pop(key, None) and None),
-            native,
-            native if apart is None else self._made(member, schedule, apart),
-            layout_of(schedule, self.rank, plan.writes_input, apart is not None),
-            collective.averages(),
-            schedule.in_place(),
-        )
-        prepared[key] = found
+        found = self._ready(self._alive(), self._shared.get(schedule.digest(), lambda: schedule), call)
+        if self._trace is not None:
+            self._trace.knows(schedule, found.plan, found.apart)
+        key, prepared = id(schedule), self._prepared
+        prepared[key] = weakref.ref(schedule, lambda _: prepared.pop(key, None) and None), found
         return found
 
-    def _made(self, member: _native.Member, schedule: Schedule, plan: Plan) -> _native.Plan:
-        made = member.plan(plan.words, plan.digest, plan.name)
-        if self._trace is not None:
-            self._trace.knows(made, schedule, plan.part)
-        return made
+    def _ready(self, member: _native.Member, plan: Plan, call: str | None) -> Prepared:
+        name = call or f"{plan.name} [{plan.digest:016x}]"
+        native = member.plan(plan.words, plan.digest, name)
+        apart = native if plan.apart is None else member.plan(plan.apart, plan.digest, name)
+        return Prepared(plan if call is None else plan.called(call), native, apart)
 
     def refuse(self, error: Exception, async_: bool = False) -> NoReturn:
         """Tell the others that this rank cannot take part in this call, and raise.
@@ -521,20 +591,21 @@ class Endpoint:
         Once they know; with ``async_`` at once: they learn of it when it is this call's turn.
         """
         if async_:
-            self._launched(self._alive().start_refusal(_why(error)))
+            why = _why(error)
+            self._launch(lambda member: member.start_refusal(why))
             raise error
         outcome = self._alone().refuse(_why(error))
         if outcome is not None and outcome.fault is not Fault.REFUSED:
             self._raise(outcome)
         raise error
 
-    def _raise(self, outcome: Outcome, schedules: _Schedules = (None,) * 5) -> NoReturn:
-        schedule = schedules[outcome.way]
+    def _raise(self, outcome: Outcome, plans: _Plans = (None,) * 5) -> NoReturn:
+        plan = plans[outcome.way]
         step: StepName | None = None
         peer: int | None = None
-        if outcome.stall is not None and schedule is not None:
+        if outcome.stall is not None and plan is not None:
             block, number, _, peer = outcome.stall
-            step = schedule.step_name(self.rank, block, number)
+            step = plan.step_name(block, number)
         if outcome.fault is Fault.MISMATCH:
             raise _mismatch(outcome)
         if outcome.fault is Fault.REFUSED:
@@ -551,52 +622,71 @@ class Endpoint:
 
 
 def _why(error: Exception) -> str:
-    return error.diagnostic().message if isinstance(error, HocketError) else f"{type(error).__name__}: {error}"
+    return error.diagnostic().message if isinstance(error, HocketError) else describe(error)
 
 
 def _mismatch(outcome: Outcome) -> CallMismatch:
     said = outcome.said
+    texts = [[*s.text.split("\n", 2), "", ""][:3] for s in said]
     sized = next((s for s in said if s.size_known), said[0])
     first, other = said[0], said[outcome.rank]
     recounted = (first.counted, first.counts) != (other.counted, other.counts) and not (
         first.pairwise and other.pairwise
     )
+    names = ["split" if s.digest == 1 else text[0] for s, text in zip(said, texts, strict=True)]
     differs = [
         what
         for what, different in (
-            ("schedule", first.digest != other.digest),
             ("counts", recounted),
             ("size", other.size_known and sized.n != other.n and not recounted and not other.pairwise),
-            ("type", other.size_known and sized.type != other.type),
+            ("type", other.size_known and (sized.type, sized.element) != (other.type, other.element)),
             ("operator", first.op != other.op),
             ("tile", first.tile != other.tile),
         )
         if different
     ]
+    if first.digest != other.digest:
+        called = _differs(names[0], names[outcome.rank])
+        if called is not None or not differs:  # else they take other programs because of what differs
+            differs.insert(0, called or "schedule")
     calls = []
-    texts = [s.text.decode(errors="replace") for s in said]
-    for s, text in zip(said, texts, strict=True):
-        name, _, counts = text.partition("\n")
+    for s, name, (_, counts, element) in zip(said, names, texts, strict=True):
         if s.digest <= 1:  # no schedule
-            calls.append("split" if s.digest else name)
+            calls.append(name)
             continue
-        opaque = s.type - len(_native.TYPES)
-        kind = _native.TYPES[s.type] if opaque < 0 else f"{opaque}-byte elements"
+        kind = _native.TYPES[s.type] if s.type < len(_native.TYPES) else element
         size = f"{s.n} x {kind} a unit, " if s.size_known else ""
         tile = f", tile {s.tile}" if s.tile else ""
         counts = f", counts {counts}" if s.counted else ""
-        calls.append(f"{name} [{s.digest:016x}] ({size}{_native.OPERATORS[s.op]}{tile}{counts})")
+        calls.append(f"{name} ({size}{_native.OPERATORS[s.op]}{tile}{counts})")
     if differs:
         return CallMismatch(outcome.rank, tuple(differs), tuple(calls))
-    return CallMismatch(None, ("counts",), tuple(calls), transfers([text.partition("\n")[2] for text in texts]))
+    return CallMismatch(None, ("counts",), tuple(calls), transfers([counts for _, counts, _ in texts]))
+
+
+def _differs(name: str, other: str) -> str | None:
+    """In what two names of calls differ: those of schedules end in their digest, those of calls by name do not."""
+    if name == other:
+        return None
+    if name.endswith("]") or other.endswith("]"):
+        return "schedule"
+    return "arguments" if name.partition("(")[0] == other.partition("(")[0] else "collective"
 
 
 _endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
+_in_flight: set[Endpoint] = set()  # those with calls in the background, which go on when nobody else holds them
+
+
+def _let_go() -> None:
+    """Forget the communicators whose calls in the background have ended."""
+    for endpoint in tuple(_in_flight):
+        endpoint._settle()
 
 
 def _forget_in_child() -> None:
     for endpoint in list(_endpoints):
         endpoint.forked()
+    _in_flight.clear()
 
 
 def _leave_at_exit() -> None:
@@ -606,7 +696,7 @@ def _leave_at_exit() -> None:
         if error is None:
             endpoint.close()
         else:
-            endpoint.abort(f"raised {type(error).__name__}: {error}")
+            endpoint.abort(f"raised {describe(error)}")
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

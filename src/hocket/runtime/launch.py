@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
+import math
 import os
 import pickle
+import re
 import selectors
 import signal
 import socket
@@ -14,21 +15,33 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import BinaryIO, NamedTuple, TextIO, TypeVar
+from functools import partial
+from types import FrameType
+from typing import BinaryIO, NamedTuple, TypeVar
 
 import cloudpickle
 
 from hocket.errors import PeerFailed, RankFailed
 from hocket.runtime.bootstrap import Ends, environment
+from hocket.runtime.processes import (
+    ENDING,
+    GRACE,
+    Family,
+    Signalled,
+    adopt_orphans,
+    bury_orphans,
+    die_with,
+    handling,
+)
 
 Result = TypeVar("Result")
 
-_GRACE = 2.0  # seconds in which the other ranks may end by themselves, once one has failed
 _LENGTH = struct.Struct("<Q")
-_PR_SET_PDEATHSIG = 1
+_LAST_LINES = 400  # of what a rank said that are kept, in case that it fails
+_LONGEST = 4096  # bytes of a line that are kept, and of a progress bar that are passed on before its end
 
 
 class RemoteTraceback(Exception):
@@ -52,36 +65,50 @@ class _Answer(NamedTuple):
 
 
 def call(fn: Callable[..., Result], ranks: int, args: tuple[object, ...]) -> list[Result]:
-    """Call ``fn(*args)`` in ``ranks`` new processes that can meet: ``hocket.spawn``. Results in rank order."""
+    """Call ``fn(*args)`` in ``ranks`` new processes that can meet: ``hocket.spawn``. Results in rank order.
+
+    A signal that ends this process ends the ranks first.
+    """
     payload = cloudpickle.dumps((fn, args))
+    try:
+        with handling(Signalled.raised, *ENDING):
+            return _call(payload, ranks)
+    except Signalled as signalled:
+        signal.raise_signal(signalled.number)
+        raise
+
+
+def _call(payload: bytes, ranks: int) -> list[Result]:
     # A fresh interpreter that finds what this one finds.
-    code = f"import sys; sys.path[:] = {sys.path!r}; from hocket.runtime.launch import _serve; _serve()"
+    code = f"import sys; sys.path[:] = {sys.path!r}; from hocket.runtime.launch import _serve; _serve({os.getpid()})"
     processes: list[subprocess.Popen[bytes]] = []
     lines: list[socket.socket] = []
     ends = Ends()
     try:
-        for variables in environment(ranks, ends):
-            near, far = socket.socketpair()
-            with far:
-                lines.append(near)
-                processes.append(
-                    subprocess.Popen(
-                        [sys.executable, "-c", code, str(far.fileno())],
-                        pass_fds=(far.fileno(), ends.far.fileno()),
-                        env=os.environ | variables,
-                        stdin=subprocess.DEVNULL,
+        for rank, variables in enumerate(environment(ranks, ends)):
+            with _starting(rank):
+                near, far = socket.socketpair()
+                with far:
+                    lines.append(near)
+                    processes.append(
+                        subprocess.Popen(
+                            [sys.executable, "-c", code, str(far.fileno())],
+                            pass_fds=(far.fileno(), ends.far.fileno()),
+                            env=os.environ | variables,
+                            stdin=subprocess.DEVNULL,
+                        )
                     )
-                )
         for line in lines:
             with suppress(OSError):  # it ended already: reading will tell
                 line.sendall(_LENGTH.pack(len(payload)) + payload)
         results: list[Result] = _gather(processes, lines, ends)
         for process in processes:
             with suppress(subprocess.TimeoutExpired):  # what a rank does at its end is not cut short
-                process.wait(_GRACE)
+                process.wait(GRACE)
         return results
     finally:
-        _end(processes)
+        Family(*(process.pid for process in processes if process.poll() is None)).end()
+        _wait(processes)
         ends.close()
         for line in lines:
             line.close()
@@ -113,7 +140,7 @@ def _gather(processes: Sequence[subprocess.Popen[bytes]], lines: Sequence[socket
                     else:
                         ends.tell(rank, f"raised {type(answer.error).__name__ if answer.error else 'an exception'}")
             if failures and deadline is None:
-                deadline = time.monotonic() + _GRACE
+                deadline = time.monotonic() + GRACE
             if deadline is not None and time.monotonic() >= deadline:
                 break
     if failures:
@@ -149,9 +176,9 @@ def _read(line: socket.socket) -> bytes | None:
     return None
 
 
-def _serve() -> None:
+def _serve(parent: int) -> None:
     """The life of a process that ``call`` started; its line to the parent is the first argument."""
-    _die_with_parent()
+    die_with(parent)
     line = socket.socket(fileno=int(sys.argv.pop()))
     line.set_inheritable(False)
     os.register_at_fork(after_in_child=line.close)  # a child does not answer for this rank
@@ -172,9 +199,11 @@ def _serve() -> None:
         line.sendall(_LENGTH.pack(len(packed)) + packed)
 
 
-def _die_with_parent() -> None:
-    """Ask the kernel to end this process when the one that started it ends, whatever ends it."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """For processes that were made to end; one of another user could not be."""
+    for process in processes:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
 
 
 def _ending(code: int) -> str:
@@ -188,143 +217,213 @@ def _signal(code: int) -> str:
         return f"signal {-code}"
 
 
-def _end(processes: Sequence[subprocess.Popen[bytes]], grace: float = _GRACE, group: bool = False) -> None:
-    """Ask what still runs to end, then make it; wait for all."""
-
-    def tell(number: signal.Signals) -> None:
-        for process in processes:
-            with suppress(ProcessLookupError):
-                if group:
-                    os.killpg(process.pid, number)
-                else:
-                    process.send_signal(number)
-
-    if any(process.poll() is None for process in processes):
-        tell(signal.SIGTERM)
-        deadline = time.monotonic() + grace
-        for process in processes:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
-    if group or any(process.poll() is None for process in processes):
-        tell(signal.SIGKILL)  # with `group` also what a rank started and left behind
-    for process in processes:
-        process.wait()
+@contextmanager
+def _starting(rank: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RankFailed(rank, f"could not be started: {error.strerror}") from error
 
 
 @dataclass(slots=True)
 class _Stream:
-    """One output of one rank, on its way to ours."""
+    """One output of one rank, on its way to ours.
+
+    Whole lines are passed on, with the rank before each. So is what a carriage return begins or ends, and the next one
+    is to be shown over: with a carriage return behind it, also before its own end has come.
+    """
 
     rank: int
     source: BinaryIO
-    sink: TextIO
-    last: deque[str]
-    rest: bytes = field(default=b"")
+    sink: BinaryIO
+    last: deque[bytes]  # lines
+    parts: list[bytes] = field(default_factory=list)  # of the line that has not ended
+    returned: bool = False  # it is one that is shown over and over
+    shown: bytes = b""  # what of it was passed on last
 
     def pump(self) -> bool:
-        """Pass on whole lines, with the rank before each; False at the end."""
+        """Pass on what has come; False at the end."""
         data = os.read(self.source.fileno(), 1 << 16)
-        *lines, self.rest = (self.rest + data).split(b"\n")
-        if not data and self.rest:
-            lines, self.rest = [self.rest], b""
-        for line in lines:
-            text = line.decode(errors="replace")
-            self.last.append(text)
-            self.sink.write(f"[{self.rank}] {text}\n")
+        *ended, rest = re.split(rb"([\r\n])", data)
+        for text, end in zip(ended[::2], ended[1::2], strict=True):
+            self.parts.append(text)
+            self._pass_on(end)
+        self.parts.append(rest)
+        if not data and any(self.parts):
+            self._pass_on(b"\n")
+        elif self.returned and sum(map(len, self.parts)) <= _LONGEST:
+            self._show(b"".join(self.parts))
         self.sink.flush()
         return bool(data)
 
+    def _pass_on(self, end: bytes) -> None:
+        line = b"".join(self.parts)
+        self.parts.clear()
+        if end == b"\r":
+            self._show(line)
+        elif line or not self.returned:
+            self.sink.write(b"[%d] %s\n" % (self.rank, line))
+            self.last.append(line[:_LONGEST])
+        else:  # the two ends of one line
+            self.sink.write(b"\n")
+            self.last.append(self.shown[:_LONGEST])
+        self.returned = end == b"\r"
+        self.shown = self.shown if self.returned else b""
 
-def launch(command: Sequence[str], ranks: int) -> int:
-    """Run a command as ``ranks`` processes that can meet; a Python file is run by this interpreter.
+    def _show(self, line: bytes) -> None:
+        if line and line != self.shown:
+            self.sink.write(b"[%d] %s\r" % (self.rank, line))
+            self.shown = line
 
-    Each line of their output is passed on with ``[rank] `` before it. When one fails the others are ended, its last
-    words are repeated at the end, and its exit code is returned (128 + n for signal n). Ctrl-C is passed on. 0 if all
-    is well.
-    """
-    words = [sys.executable, *command] if command[0].endswith(".py") else list(command)
-    processes: list[subprocess.Popen[bytes]] = []
-    errors: list[deque[str]] = [deque(maxlen=400) for _ in range(ranks)]
-    failed: list[tuple[int, int]] = []
-    interrupted = False
-    ends = Ends()
-    try:
-        with ExitStack() as opened:
-            outputs = opened.enter_context(selectors.DefaultSelector())
-            for rank, variables in enumerate(environment(ranks, ends)):
+
+class _Job:
+    """The processes of ``launch``. Every child of this process is one of the job."""
+
+    def __init__(self, ranks: int) -> None:
+        self.failed: list[tuple[int, int]] = []  # ranks and their exit codes, in order
+        self.signal = 0  # that came first, to end all
+        self._family = Family(os.getpid())
+        self._ends = Ends()
+        self._outputs = selectors.DefaultSelector()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._errors = [deque[bytes](maxlen=_LAST_LINES) for _ in range(ranks)]
+        self._deadline = math.inf  # for the ranks to end by themselves
+        self._running = set(range(ranks))
+
+    def run(self, words: Sequence[str]) -> None:
+        """Start all, and return when they have ended, and what they have started."""
+        try:
+            try:
+                self._start(words)
+                with handling(self._bury, signal.SIGCHLD), handling(self._suspend, signal.SIGTSTP):
+                    self._attend()
+                self._running.clear()  # who ends from now on has been told to
+                self._family.end(self._pump)
+                self._drain()
+            except Signalled as signalled:  # maybe while nobody reads what we write
+                self.signal = self.signal or signalled.number
+                self._running.clear()
+                with suppress(Signalled):
+                    self._family.end()
+                with suppress(Signalled, OSError):
+                    self._drain()
+        finally:
+            self._family.end()
+            self._close()
+
+    def last_words(self, rank: int) -> list[str]:
+        """What a rank said last on its standard error: from the latest traceback on, if there is one."""
+        lines = [line.decode(errors="replace") for line in self._errors[rank]]
+        start = max((i for i, line in enumerate(lines) if line.startswith("Traceback")), default=len(lines) - 20)
+        return lines[max(0, start) :]
+
+    def follows(self, rank: int) -> bool:
+        """Whether a rank says that it failed because another did."""
+        consequence = f"{PeerFailed.__module__}.{PeerFailed.__name__}:".encode()
+        return any(consequence in line for line in self._errors[rank])
+
+    def _start(self, words: Sequence[str]) -> None:
+        for rank, variables in enumerate(environment(len(self._errors), self._ends)):
+            with _starting(rank):
                 process = subprocess.Popen(
                     words,
                     env={"PYTHONUNBUFFERED": "1"} | os.environ | variables,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
-                    pass_fds=(ends.far.fileno(),),
-                    process_group=0,  # so that a signal reaches it once, and its children with it
-                    preexec_fn=_die_with_parent,
+                    pass_fds=(self._ends.far.fileno(),),
+                    process_group=0,  # so that Ctrl-C on a terminal reaches it once, by us
+                    preexec_fn=partial(die_with, os.getpid()),
                 )
-                processes.append(process)
-                ending = opened.enter_context(os.fdopen(os.pidfd_open(process.pid), "rb", 0))
-                outputs.register(ending, selectors.EVENT_READ, rank)
-                assert process.stdout is not None
-                assert process.stderr is not None
-                for source, sink, last in (
-                    (process.stdout, sys.stdout, deque[str](maxlen=1)),
-                    (process.stderr, sys.stderr, errors[rank]),
-                ):
-                    stream = _Stream(rank, source, sink, last)  # type: ignore[arg-type]
-                    outputs.register(source, selectors.EVENT_READ, stream)
-            deadline: float | None = None
-            running = set(range(ranks))
-            while running and (deadline is None or time.monotonic() < deadline):
-                try:
-                    left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                    for rank in _pump(outputs, left) or ():
-                        code = processes[rank].wait()
-                        running.discard(rank)
-                        ends.tell(rank, f"was ended by {_signal(code)}" if code < 0 else f"exited with code {code}")
-                        if code:
-                            failed.append((rank, code))
-                            deadline = deadline or time.monotonic() + _GRACE
-                except KeyboardInterrupt:
-                    if interrupted:
-                        break
-                    interrupted = True
-                    deadline = time.monotonic() + 2 * _GRACE
-                    for process in processes:
-                        with suppress(ProcessLookupError):
-                            os.killpg(process.pid, signal.SIGINT)
-            _end(processes, group=True)
-            while _pump(outputs, 0.0) is not None:
-                pass
-    finally:
-        _end(processes, group=True)
-        ends.close()
-        for process in processes:
+                self._processes.append(process)
+                self._outputs.register(os.pidfd_open(process.pid), selectors.EVENT_READ, rank)
+            assert process.stdout is not None
+            assert process.stderr is not None
+            for source, sink, last in (
+                (process.stdout, sys.stdout.buffer, deque[bytes](maxlen=1)),
+                (process.stderr, sys.stderr.buffer, self._errors[rank]),
+            ):
+                self._outputs.register(source, selectors.EVENT_READ, _Stream(rank, source, sink, last))  # type: ignore[arg-type]
+
+    def _attend(self) -> None:
+        """Return when all have ended, or should have."""
+        while self._running and time.monotonic() < self._deadline:
+            try:
+                self._pump(self._deadline - time.monotonic())
+            except Signalled as signalled:
+                first = self.signal == 0
+                self.signal = self.signal or signalled.number
+                if not first or signalled.number != signal.SIGINT:
+                    raise
+                self._deadline = time.monotonic() + 2 * GRACE
+                self._family.tell(signal.SIGINT)
+
+    def _pump(self, wait: float) -> bool:
+        """Pass on what is written, and note what ranks end; False if nothing came in so many seconds."""
+        ready = self._outputs.select(None if wait == math.inf else max(0.0, wait))
+        ended = []
+        for key, _ in ready:
+            if isinstance(key.data, _Stream):
+                if not key.data.pump():
+                    self._outputs.unregister(key.fileobj)
+            else:
+                self._outputs.unregister(key.fileobj)
+                os.close(key.fd)
+                ended.append(int(key.data))
+        for rank in sorted(ended):
+            code = self._processes[rank].wait()
+            self._ends.tell(rank, f"was ended by {_signal(code)}" if code < 0 else f"exited with code {code}")
+            if code and rank in self._running:
+                self.failed.append((rank, code))
+                self._deadline = min(self._deadline, time.monotonic() + GRACE)
+            self._running.discard(rank)
+        return bool(ready)
+
+    def _drain(self) -> None:
+        while self._pump(0.0):
+            pass
+
+    def _bury(self, _number: int, _frame: FrameType | None) -> None:
+        bury_orphans([process.pid for process in self._processes])
+
+    def _suspend(self, _number: int, _frame: FrameType | None) -> None:
+        """Ctrl-Z, and what follows it."""
+        self._family.tell(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._family.tell(signal.SIGCONT)
+
+    def _close(self) -> None:
+        _wait(self._processes)
+        for process in self._processes:
             for pipe in (process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
-    if interrupted:
-        return 128 + signal.SIGINT
-    if not failed:
+        for key in self._outputs.get_map().values():
+            if isinstance(key.data, int):
+                os.close(key.fd)
+        self._outputs.close()
+        self._ends.close()
+
+
+def launch(command: Sequence[str], ranks: int) -> int:
+    """Run a command as ``ranks`` processes that can meet; a Python file is run by this interpreter.
+
+    Each line of their output is passed on with ``[rank] `` before it. When one fails the others are ended, its last
+    words are repeated at the end, and its exit code is returned (128 + n for signal n). 0 if all is well. Ctrl-C is
+    passed on; other signals that end this process end the ranks first. It needs a process of its own, since all that
+    descends from this one is taken to be of the ranks.
+    """
+    words = [sys.executable, *command] if command[0].endswith(".py") else list(command)
+    adopt_orphans()
+    job = _Job(ranks)
+    with handling(Signalled.raised, signal.SIGINT, *ENDING):
+        job.run(words)
+    if job.signal:
+        return 128 + job.signal
+    if not job.failed:
         return 0
     # Ranks that failed only because another did say so; the first that did not is the cause.
-    consequence = f"{PeerFailed.__module__}.{PeerFailed.__name__}:"
-    rank, code = next((f for f in failed if not any(consequence in line for line in errors[f[0]])), failed[0])
-    words_of = list(errors[rank])
-    start = max((i for i, line in enumerate(words_of) if line.startswith("Traceback")), default=len(words_of) - 20)
+    rank, code = next((found for found in job.failed if not job.follows(found[0])), job.failed[0])
     how = f"was ended by {_signal(code)}" if code < 0 else f"failed with exit code {code}"
-    print(f"\nrank {rank} {how}", *words_of[max(0, start) :], sep="\n", file=sys.stderr, flush=True)
+    print(f"\nrank {rank} {how}", *job.last_words(rank), sep="\n", file=sys.stderr, flush=True)
     return code if code > 0 else 128 - code
-
-
-def _pump(outputs: selectors.BaseSelector, wait: float | None) -> list[int] | None:
-    """Wait for output, which is passed on, and for ranks to end, which are returned; None if nothing came."""
-    ready = outputs.select(wait)
-    ended: list[int] = []
-    for key, _ in ready:
-        if isinstance(key.data, int):
-            ended.append(key.data)
-            outputs.unregister(key.fileobj)
-        elif not key.data.pump():
-            outputs.unregister(key.fileobj)
-    return sorted(ended) if ready else None

@@ -1,19 +1,21 @@
-"""Lowers one rank's part of a schedule to the flat words that native code reads (layout: native/core/plan.h)."""
+"""Lowers the ranks' parts of a schedule to the flat words that native code reads (layout: native/core/plan.h)."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
 
 from hocket import _native
+from hocket.errors import InvalidArgument, Location, StepName, Where, caller
 from hocket.ir.chunk_dag import Span
 from hocket.ir.memory import apart, last_pushes, last_stores
 from hocket.ir.messages import Connection, multicasts, one_round, two_rounds
 from hocket.ir.schedule import Rank, Receive, Schedule, Send, Step
+from hocket.runtime.buffers import Layout, layout_of
 
 _PLACES = {"in": 0, "out": 1, "sc": 2}
 _RECEIVE, _SEND, _HERE = 3, 4, 5
@@ -26,144 +28,217 @@ _Event = tuple[int, int, int] | tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One rank's part of a schedule: numbers of chunks only.
+    """One rank's part of a schedule, numbers of chunks only, and all that the rank has to know of the whole.
 
-    ``writes_input``: it stores to the input buffer. ``part``: what it was made of.
+    Plain values, so that it can go from the rank that compiled a program to the others (plan_cache.py). ``apart``: the
+    words for arrays that lie apart though the schedule is in-place, if there are such. ``lends``: messages lie in the
+    arrays. ``averages``: a sum can be made an average. ``steps``: by thread block, how each is called, and the number
+    of its line, from 1.
     """
 
-    words: bytes
     digest: int
-    name: str
-    writes_input: bool
-    part: Rank
+    words: bytes
+    apart: bytes | None
+    layout: Layout
+    lends: bool
+    averages: bool
+    steps: tuple[tuple[tuple[str, int], ...], ...]
+    lines: tuple[Location, ...]
+
+    @property
+    def name(self) -> str:
+        return self.layout.name
+
+    def called(self, name: str) -> Plan:
+        """The same, under the name that errors are to use."""
+        return replace(self, layout=replace(self.layout, name=name))
+
+    def step_name(self, thread_block: int, step: int) -> StepName:
+        """How an error calls a step of this rank."""
+        operation, line = self.steps[thread_block][step]
+        return StepName(self.layout.rank, operation, thread_block, step, self.lines[line - 1] if line else None)
 
 
 def lower(schedule: Schedule, rank: int) -> Plan:
     """The plan of ``rank``. The schedule is one that ``hocket.ir.schedule.verify`` accepts."""
-    return _lower(schedule, rank, schedule.ranks[rank])
+    return lower_all(schedule, (rank,))[0]
 
 
-def lower_apart(schedule: Schedule, rank: int) -> Plan | None:
-    """The plan of a rank for arrays that lie apart, where the schedule has them in one memory. None if there is none.
-
-    The others need not run theirs: the traffic is the same.
-    """
-    if schedule.collective.alias(rank) is None or schedule.in_place():
-        return None
-    part = apart(schedule.collective, rank, schedule.ranks[rank])
-    return None if part is None else _lower(schedule, rank, part)
+def lower_all(schedule: Schedule, ranks: Iterable[int]) -> list[Plan]:
+    """The same for several ranks: what is so of the whole schedule is found once."""
+    whole = _Whole(schedule)
+    return [whole.plan(rank) for rank in ranks]
 
 
-def _lower(schedule: Schedule, rank: int, part: Rank) -> Plan:
-    collective = schedule.collective
-    widths, storage = _connections(schedule)
-    round_ = one_round(schedule)
-    work, depth = pace(schedule)
-    shared = multicasts(schedule)
-    readers = {(m.source, r, m.channel): (i, n) for i, m in enumerate(shared) for n, r in enumerate(m.readers)}
-    own = sorted((c for c in widths | storage if rank in c[:2]), key=lambda c: (readers.get(c, (-1, 0)), c))
-    number = {connection: i for i, connection in enumerate(own)}
-    fan: Counter[int] = Counter()
-    for (source, target, channel), width in widths.items():
-        further_reader = readers.get((source, target, channel), (0, 0))[1] > 0
-        fan.update({target: width} if further_reader else {source: width, target: width})
+class _Whole:
+    """What the plans of all ranks have in common."""
 
-    def further(place: Span | Receive | Send) -> bool:
-        """Whether a place is for a reader of a multicast beyond the first: what the first reads is there for all."""
-        return isinstance(place, Send) and readers.get((rank, place.peer, place.channel), (0, 0))[1] > 0
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._locations: dict[Where, Location] = {}
+        self._digest = int(schedule.digest()[:16], 16)
+        self._in_place = schedule.in_place()
+        self._widths, self._storage = _connections(schedule)
+        self._round = one_round(schedule)
+        self._two_rounds = two_rounds(schedule)
+        self._pace = pace(schedule)
+        self._multicasts = multicasts(schedule)
+        self._pushes = last_pushes(schedule.ranks)
+        self._moves = not schedule.collective.reduces() and all(len(s.srcs) == 1 for _, _, _, s in schedule.steps())
+        self._averages = schedule.collective.averages()
+        self._readers = {
+            (m.source, r, m.channel): (i, n) for i, m in enumerate(self._multicasts) for n, r in enumerate(m.readers)
+        }
+        self._own: list[list[Connection]] = [[] for _ in schedule.ranks]  # by rank, those of a multicast side by side
+        nobody = -1, 0
+        for connection in sorted(
+            self._widths.keys() | self._storage.keys(), key=lambda c: (self._readers.get(c, nobody), c)
+        ):
+            for rank in connection[:2]:
+                self._own[rank].append(connection)
+        fan: Counter[int] = Counter()
+        for connection, width in self._widths.items():
+            source, target, _ = connection
+            fan[target] += width
+            if not self._is_further(connection):
+                fan[source] += width
+        self._fan = max(fan.values(), default=1)
 
-    def operand(place: Span | Receive | Send) -> tuple[int, int, int, int, int]:
-        if isinstance(place, Span):
-            unit, position = (0, place.index) if place.buffer == "sc" else divmod(place.index, collective.chunks)
-            return _PLACES[place.buffer], 0, unit, position, place.stride
-        receives = isinstance(place, Receive)
-        end = number[(place.peer, rank, place.channel) if receives else (rank, place.peer, place.channel)]
-        if place.at is None:
-            return _RECEIVE if receives else _SEND, end, 0, 0, 0
-        if place.at.rank == rank:
-            return _HERE, end, 0, 0, 0
-        return _THEIRS[place.at.buffer], end, *divmod(place.at.index, collective.chunks), place.at.stride
+    def _is_further(self, connection: Connection) -> bool:
+        """Whether it is to a reader of a multicast beyond the first: what is stored for the first is there for all."""
+        return self._readers.get(connection, (0, 0))[1] > 0
 
-    blocks: list[dict[str, int]] = []
-    steps: list[dict[str, int]] = []
-    operands: list[dict[str, int]] = []
-    waits: list[dict[str, int]] = []
-    last = last_stores(part) | last_pushes(schedule.ranks, rank)
-    for b, block in enumerate(part.thread_blocks):
-        blocks.append({"first_step": len(steps), "steps": len(block.steps)})
-        for s, step in enumerate(block.steps):
-            dsts = [d for d, place in enumerate(step.dsts) if not further(place)]
-            steps.append(
-                {
-                    "count": _count(step),
-                    "first_operand": len(operands),
-                    "sources": len(step.srcs),
-                    "destinations": len(dsts),
-                    "first_wait": len(waits),
-                    "waits": len(step.waits),
-                    "last": sum(1 << bit for bit, d in enumerate(dsts[:32]) if (b, s, d) in last),
-                }
-            )
-            for place in (*step.srcs, *(step.dsts[d] for d in dsts)):
-                operands.append(dict(zip(("place", "end", "unit", "position", "stride"), operand(place), strict=True)))
-            waits.extend({"block": wait.thread_block, "step": wait.step} for wait in step.waits)
-    connections = []
-    for src, dst, channel in own:
-        sends = src == rank
-        multicast, reader = readers.get((src, dst, channel), (-1, 0))
-        connections.append(
-            {
-                "peer": dst if sends else src,
-                "channel": channel,
-                "sends": int(sends),
-                "storage": storage.get((src, dst, channel), _SLOTS),
-                "width": 0 if sends and reader else widths.get((src, dst, channel), 0),
-                "place": 0 if round_ is None else round_.places[src, dst, channel],
-                "multicast": multicast + 1,
-                "reader": reader,
-                "more": len(shared[multicast].readers) - 1 if sends and multicast >= 0 and not reader else 0,
-            }
-        )
-    header = {
-        "magic": _native.PLAN_MAGIC,
-        "rank": rank,
-        "ranks": collective.size,
-        "chunks": collective.chunks,
-        "input_blocks": collective.input_blocks(rank),
-        "output_blocks": collective.output_blocks(rank),
-        "scratch": part.scratch,
-        "slots": schedule.slots,
-        "widest": max(widths.values(), default=0 if storage else 1),
-        "fan": max(fan.values(), default=1),
-        "work": work,
-        "depth": depth,
-        "eager": 0 if round_ is None else round_.chunks,
-        "two_rounds": int(two_rounds(schedule)),
-        "blocks": len(blocks),
-        "steps": len(steps),
-        "operands": len(operands),
-        "waits": len(waits),
-        "connections": len(connections),
-        "multicasts": len(shared),
-    }
-    tables = (
-        ("header", [header]),
-        ("block", blocks),
-        ("step", steps),
-        ("operand", operands),
-        ("wait", waits),
-        ("connection", connections),
-        ("multicast", [{"source": m.source, "channel": m.channel, "messages": m.messages} for m in shared]),
-    )
-    return Plan(
-        words=b"".join(_pack(kind, records) for kind, records in tables),
-        digest=int(schedule.digest()[:16], 16),
-        name=schedule.name,
-        writes_input=any(
+    def plan(self, rank: int) -> Plan:
+        schedule = self._schedule
+        part = schedule.ranks[rank]
+        splits = schedule.collective.alias(rank) is not None and not self._in_place
+        # The others need not run theirs: the traffic is the same.
+        two = apart(schedule.collective, rank, part) if splits else None
+        lines: dict[Location, int] = {}
+        steps = []
+        for block in part.thread_blocks:
+            named = []
+            for step in block.steps:
+                at = self._located(step.where[0]) if step.where else None
+                named.append((str(step), 0 if at is None else lines.setdefault(at, len(lines) + 1)))
+            steps.append(tuple(named))
+        writes_input = any(
             isinstance(d, Span) and d.buffer == "in" for b in part.thread_blocks for s in b.steps for d in s.dsts
-        ),
-        part=part,
-    )
+        )
+        return Plan(
+            self._digest,
+            self._words(rank, part),
+            None if two is None else self._words(rank, two),
+            layout_of(schedule, rank, self._moves, writes_input, two is not None),
+            self._in_place,
+            self._averages,
+            tuple(steps),
+            tuple(lines),
+        )
+
+    def _located(self, where: Where) -> Location:
+        """Thousands of steps come from a few lines."""
+        found = self._locations.get(where)
+        if found is None:
+            found = self._locations[where] = where.resolve()
+        return found
+
+    def _words(self, rank: int, part: Rank) -> bytes:
+        schedule, collective = self._schedule, self._schedule.collective
+        own = self._own[rank]
+        number = {connection: i for i, connection in enumerate(own)}
+
+        def operand(place: Span | Receive | Send) -> tuple[int, int, int, int, int]:
+            if isinstance(place, Span):
+                unit, position = (0, place.index) if place.buffer == "sc" else divmod(place.index, collective.chunks)
+                return _PLACES[place.buffer], 0, unit, position, place.stride
+            receives = isinstance(place, Receive)
+            end = number[(place.peer, rank, place.channel) if receives else (rank, place.peer, place.channel)]
+            if place.at is None:
+                return _RECEIVE if receives else _SEND, end, 0, 0, 0
+            if place.at.rank == rank:
+                return _HERE, end, 0, 0, 0
+            return _THEIRS[place.at.buffer], end, *divmod(place.at.index, collective.chunks), place.at.stride
+
+        blocks: list[dict[str, int]] = []
+        steps: list[dict[str, int]] = []
+        operands: list[dict[str, int]] = []
+        waits: list[dict[str, int]] = []
+        last = last_stores(part) | self._pushes[rank]
+        for b, block in enumerate(part.thread_blocks):
+            blocks.append({"first_step": len(steps), "steps": len(block.steps)})
+            for s, step in enumerate(block.steps):
+                dsts = [
+                    d
+                    for d, place in enumerate(step.dsts)
+                    if not (isinstance(place, Send) and self._is_further((rank, place.peer, place.channel)))
+                ]
+                steps.append(
+                    {
+                        "count": _count(step),
+                        "first_operand": len(operands),
+                        "sources": len(step.srcs),
+                        "destinations": len(dsts),
+                        "first_wait": len(waits),
+                        "waits": len(step.waits),
+                        "last": sum(1 << bit for bit, d in enumerate(dsts[:32]) if (b, s, d) in last),
+                    }
+                )
+                for place in (*step.srcs, *(step.dsts[d] for d in dsts)):
+                    fields = zip(("place", "end", "unit", "position", "stride"), operand(place), strict=True)
+                    operands.append(dict(fields))
+                waits.extend({"block": wait.thread_block, "step": wait.step} for wait in step.waits)
+        connections = [self._connection(rank, connection) for connection in own]
+        shared = [{"source": m.source, "channel": m.channel, "messages": m.messages} for m in self._multicasts]
+        work, depth = self._pace
+        header = {
+            "magic": _native.PLAN_MAGIC,
+            "rank": rank,
+            "ranks": collective.size,
+            "chunks": collective.chunks,
+            "input_blocks": collective.input_blocks(rank),
+            "output_blocks": collective.output_blocks(rank),
+            "scratch": part.scratch,
+            "slots": schedule.slots,
+            "widest": max(self._widths.values(), default=0 if self._storage else 1),
+            "fan": self._fan,
+            "work": work,
+            "depth": depth,
+            "eager": 0 if self._round is None else self._round.chunks,
+            "two_rounds": int(self._two_rounds),
+            "blocks": len(blocks),
+            "steps": len(steps),
+            "operands": len(operands),
+            "waits": len(waits),
+            "connections": len(connections),
+            "multicasts": len(shared),
+        }
+        tables = (
+            ("header", [header]),
+            ("block", blocks),
+            ("step", steps),
+            ("operand", operands),
+            ("wait", waits),
+            ("connection", connections),
+            ("multicast", shared),
+        )
+        return b"".join(_pack(kind, records) for kind, records in tables)
+
+    def _connection(self, rank: int, connection: Connection) -> dict[str, int]:
+        source, target, channel = connection
+        sends = source == rank
+        multicast, reader = self._readers.get(connection, (-1, 0))
+        return {
+            "peer": target if sends else source,
+            "channel": channel,
+            "sends": int(sends),
+            "storage": self._storage.get(connection, _SLOTS),
+            "width": 0 if sends and reader else self._widths.get(connection, 0),
+            "place": 0 if self._round is None else self._round.places[connection],
+            "multicast": multicast + 1,
+            "reader": reader,
+            "more": len(self._multicasts[multicast].readers) - 1 if sends and multicast >= 0 and not reader else 0,
+        }
 
 
 def pace(schedule: Schedule) -> tuple[int, int]:
@@ -212,7 +287,11 @@ def _pack(kind: str, records: Sequence[dict[str, int]]) -> bytes:
     fields = _native.PLAN_LAYOUT[kind]
     assert all(record.keys() == set(fields) for record in records), f"plan.h and plan.py differ about {kind}"
     flat = chain.from_iterable((record[field] for field in fields) for record in records)
-    return np.fromiter(flat, np.uint32, len(records) * len(fields)).tobytes()
+    try:
+        return np.fromiter(flat, np.uint32, len(records) * len(fields)).tobytes()
+    except OverflowError:
+        beyond = next(f"{field} {value}" for record in records for field, value in record.items() if value >> 32)
+        raise InvalidArgument(f"this schedule is too large to be run: {beyond}", caller()) from None
 
 
 def _connections(schedule: Schedule) -> tuple[dict[Connection, int], dict[Connection, int]]:

@@ -59,17 +59,18 @@ def _create(prepared: Callable[[int], int]) -> int:
 
 def check(descriptor: int, stamp: str) -> None:
     """Raise BootstrapFailed if this is not the file that a rank of the same meeting created."""
-    if not _is_ours(descriptor) or os.pread(descriptor, len(stamp), _native.STAMP) != stamp.encode():
+    if not ours(descriptor) or os.pread(descriptor, len(stamp), _native.STAMP) != stamp.encode():
         raise BootstrapFailed("what rank 0 sent is not the shared memory of this meeting")
 
 
 def check_arena(descriptor: int) -> None:
     """Raise BootstrapFailed if this cannot be the arena of a rank."""
-    if not _is_ours(descriptor):
+    if not ours(descriptor):
         raise BootstrapFailed("what rank 0 sent is not the memory of a rank")
 
 
-def _is_ours(descriptor: int) -> bool:
+def ours(descriptor: int) -> bool:
+    """Whether this can be memory of a process of this user."""
     found = os.fstat(descriptor)
     return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
 

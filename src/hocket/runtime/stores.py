@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from hocket.errors import BootstrapFailed, HocketError
+from hocket.errors import BootstrapFailed, HocketError, describe
 from hocket.runtime.launchers import MACHINES, Place
 
 _CONTAINERS = "containers must share the network of the host, or of one of them"
@@ -72,7 +72,7 @@ def place(store: Store, rank: int, size: int, protocol: str, timeout: float, pau
     except HocketError:
         raise
     except Exception as error:
-        raise BootstrapFailed(f"the store failed: {type(error).__name__}: {error}") from error
+        raise BootstrapFailed(f"the store failed: {describe(error)}") from error
     if "failed" in said:
         raise BootstrapFailed(said["failed"], said["help"])
     if said["size"] != size:  # rank 0 looks at the ranks that it was told of

@@ -25,6 +25,7 @@ from pathlib import Path
 from hocket import _native
 from hocket._native import CallEvent, StepEvent
 from hocket.errors import InvalidArgument, caller
+from hocket.ir.memory import apart
 from hocket.ir.schedule import Rank, Receive, Schedule, Send, Step
 
 VARIABLE = "HOCKET_TRACE"
@@ -93,9 +94,14 @@ class Trace:
     recorder: _native.Recorder
     plans: dict[int, tuple[Schedule, Rank]]
 
-    def knows(self, plan: _native.Plan, schedule: Schedule, part: Rank) -> None:
-        """Remember what the events of a plan mean: this rank's part of a schedule."""
+    def knows(self, schedule: Schedule, plan: _native.Plan, in_two: _native.Plan) -> None:
+        """Remember what the events of plans mean: this rank's part, and the same with its buffers apart."""
+        part = schedule.ranks[self.rank]
         self.plans[plan.number] = schedule, part
+        if in_two is not plan:
+            other = apart(schedule.collective, self.rank, part)
+            assert other is not None
+            self.plans[in_two.number] = schedule, other
 
     def write(self) -> None:
         """Append what was recorded to the file. Only warns if that fails: the work of the rank is done."""

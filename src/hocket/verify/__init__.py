@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hocket.collectives import AllReduce
-from hocket.errors import InvalidSchedule
+from hocket.errors import InvalidSchedule, WrongType, caller
 from hocket.ir import schedule as msccl_ir
 from hocket.ir.collector import collector_paused
 from hocket.ir.schedule import Narrowing, Schedule
@@ -18,7 +18,7 @@ from hocket.verify.postcondition import check_program, check_values
 from hocket.verify.races import both_orders, check_races
 from hocket.verify.sums import CONTRACTS, Contract, Sums
 
-__all__ = ["CONTRACTS", "Contract", "Proof", "both_orders", "check_program", "kept", "prove", "proven"]
+__all__ = ["CONTRACTS", "Contract", "Proof", "both_orders", "check_order", "check_program", "kept", "prove", "proven"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,21 @@ class Proof:
         return f"proven for {self.ranks} ranks, {slots}"
 
 
-def prove(schedule: Schedule) -> Proof:
+def prove(schedule: Schedule, reproducible: Contract | None = None) -> Proof:
     """Prove a schedule, of whatever origin, or raise what refutes it.
 
     ``Proof.slots`` is the least number of slots, at most ``schedule.slots``, that the schedule needs. Raises
     InvalidSchedule (also when the schedule does not own up to a narrowing), ChannelConflict, UnmatchedTransfer,
-    Deadlock, Race, UninitializedChunk or PostconditionFailed; SumsDiffer for an AllReduce whose ranks would end with
-    different bits.
+    Deadlock, Race, UninitializedChunk or PostconditionFailed; after all these SumsDiffer, if it does not keep the
+    contract, by default "across-ranks" for an AllReduce. WrongType for what is no Schedule.
     """
-    proof = _prove(schedule)
+    if not isinstance(schedule, Schedule):
+        raise WrongType(
+            f"prove() takes a Schedule, not {type(schedule).__name__}",
+            caller(),
+            "a Program is proven when it is compiled: program.compile() returns a proven Schedule, or raises",
+        )
+    proof = _prove(schedule, reproducible)
     hidden = set(proof.narrowings) - set(schedule.narrowings)
     if hidden:
         found = min(hidden, key=lambda narrowing: (narrowing.value, narrowing.location))
@@ -62,15 +68,24 @@ def prove(schedule: Schedule) -> Proof:
 def proven(schedule: Schedule, reproducible: Contract | None = None) -> tuple[Schedule, Proof]:
     """The schedule with what its proof finds: the least slots and the sizes to refuse.
 
-    Raises what ``prove`` raises, and SumsDiffer if it does not keep the contract.
+    Raises what ``prove`` raises, but is content with a schedule that does not own up to a narrowing.
     """
     proof = _prove(schedule, reproducible)
     return replace(schedule, slots=proof.slots, narrowings=proof.narrowings), proof
 
 
 @collector_paused()
+def check_order(schedule: Schedule) -> None:
+    """Raise Deadlock or Race if a schedule whose form is right can get stuck or read too early or too late; what it
+    computes is not looked at."""
+    events = Events(schedule)
+    _, order = events.least_slots(schedule.slots)
+    check_races(events, order)
+
+
+@collector_paused()
 def kept(schedule: Schedule) -> Contract | None:
-    """The strongest contract on bits that a proven schedule keeps; None if it keeps none, or sums nothing."""
+    """The strongest contract on bits that a proven schedule keeps; None if it sums nothing."""
     events = Events(schedule)
     _, order = events.least_slots(schedule.slots)
     terms, _ = check_values(events, order)

@@ -7,8 +7,10 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from msgspec import structs
+
 from hocket.collectives import BufferName, Collective, Contribution, Sum, members
-from hocket.errors import Flow, PostconditionFailed, UninitializedChunk, Where, show_span
+from hocket.errors import Flow, Location, Partial, PostconditionFailed, UninitializedChunk, Where, show_span
 from hocket.ir.chunk_dag import ChunkDag, Kind, Span
 from hocket.ir.schedule import Narrowing, Receive, Send, Source
 from hocket.semantics import Memory, evaluate, initial_memory
@@ -128,7 +130,32 @@ def _union(a: dict[int, int] | None, b: dict[int, int] | None) -> dict[int, int]
 def check_program(dag: ChunkDag) -> None:
     """Raise PostconditionFailed, with the lines that made it so, if a program does not do what it promises."""
     terms = Terms(dag.collective, dag.scratch)
-    memory = terms.memory
+    stored = _execute(dag, terms)
+
+    def history(rank: int, buffer: BufferName, index: int) -> tuple[Flow, ...]:
+        return _history(dag, rank, buffer, index)
+
+    error = _check_outputs(terms, history)
+    if error is None:
+        return
+    if not error.twice and not error.foreign:
+        error.partials = _partials(terms, stored, error.rank, error.index)
+    error.right_in_place = not dag.collective.inplace and _right_in_place(dag)
+    raise error
+
+
+_Stored = dict[Term, dict[int, tuple[BufferName, int, Where | None]]]
+"""Where each term was first stored on each rank that stored it: buffer, index, and what did so."""
+
+
+def _execute(dag: ChunkDag, terms: Terms) -> _Stored:
+    """Do the operations of a program in the memory of the terms."""
+    stored: _Stored = {}
+    collective, memory = terms.collective, terms.memory
+
+    def physical(span: Span) -> Span:
+        buffer, offset = collective.place(span.rank, span.buffer)
+        return span if buffer == span.buffer else structs.replace(span, buffer=buffer, index=span.index + offset)
 
     def fetch(source: Source) -> list[Term]:
         assert isinstance(source, Span)
@@ -137,16 +164,43 @@ def check_program(dag: ChunkDag) -> None:
 
     copy = Kind.COPY
     for _, node in dag.operations():
-        src, dst = node.src, node.dst
-        assert src is not None
+        assert node.src is not None
+        src, dst = physical(node.src), physical(node.dst)
         sources = (src,) if node.kind is copy else (dst, src)
         values: Sequence[Term] = evaluate(sources, fetch, terms.combine)
         dst.set(memory[dst.rank][dst.buffer], values)
+        for i, value in zip(dst.indices(), values, strict=True):
+            stored.setdefault(value, {}).setdefault(dst.rank, (dst.buffer, i, node.where))
+    return stored
 
-    def history(rank: int, buffer: BufferName, index: int) -> tuple[Flow, ...]:
-        return _history(dag, rank, buffer, index)
 
-    _check_outputs(terms, history)
+def _partials(terms: Terms, stored: _Stored, rank: int, index: int) -> tuple[Partial, ...]:
+    """Where ``out[index]`` of ``rank`` could get what it lacks of its sum: all of it, or the largest parts of the rest,
+    up to three."""
+    collective = terms.collective
+    wanted = set(members(collective.required(rank, index) or ()))
+    if len(wanted) < 2:
+        return ()
+    held = terms.outputs()[rank][index]
+    missing = wanted - (terms.count(held).keys() if held is not None else set())
+    sums = {term: set(members(total)) for term, total in terms.sums(set(stored)).items() if total is not None}
+    useful = [term for term, total in sums.items() if total == wanted or total <= missing]
+    found: list[Partial] = []
+    for term in sorted(useful, key=lambda term: (-len(sums[term]), rank not in stored[term], term)):
+        if missing and len(found) < 3 and (sums[term] == wanted or sums[term] <= missing):
+            missing = missing - sums[term]
+            at = rank if rank in stored[term] else next(iter(stored[term]))
+            buffer, i, where = stored[term][at]
+            shown = sorted(sums[term], key=lambda c: (c[1], c[0]))
+            found.append(Partial(show_span(at, buffer, i), _show(shown, Counter(shown)), where))
+    return tuple(found)
+
+
+def _right_in_place(dag: ChunkDag) -> bool:
+    """Whether an out-of-place program would do what it promises with input and output in one memory."""
+    terms = Terms(dag.collective.placed(True), dag.scratch)
+    _execute(dag, terms)
+    return _check_outputs(terms, lambda *_: ()) is None
 
 
 def check_values(events: Events, order: Order) -> tuple[Terms, tuple[Narrowing, ...]]:
@@ -161,7 +215,7 @@ def check_values(events: Events, order: Order) -> tuple[Terms, tuple[Narrowing, 
     queues: dict[tuple[int, int, int], list[list[Term]]] = {
         key: [] for key in events.sent if key not in events.in_place
     }
-    narrow: dict[tuple[int, int], Where | None] = {}
+    narrow: dict[tuple[int, int], Location | None] = {}
     chunks = schedule.collective.chunks
     place = terms.place
     steps, ranks, in_place = events.steps, events.rank, bool(events.in_place)
@@ -196,8 +250,8 @@ def check_values(events: Events, order: Order) -> tuple[Terms, tuple[Narrowing, 
                 continue
             for i, value in enumerate(values):
                 location = (target.index + i * target.stride) % chunks
-                if place[value] < location:
-                    narrow.setdefault((place[value], location), step.where[0] if step.where else None)
+                if place[value] < location and (place[value], location) not in narrow:
+                    narrow[place[value], location] = step.where[0].resolve() if step.where else None
 
     def history(rank: int, buffer: BufferName, index: int) -> tuple[Flow, ...]:
         flows = []
@@ -207,11 +261,18 @@ def check_values(events: Events, order: Order) -> tuple[Terms, tuple[Narrowing, 
                 flows.append(Flow(step.where[0], f"{step} writes it"))
         return tuple(flows[-5:])
 
-    _check_outputs(terms, history)
+    error = _check_outputs(terms, history)
+    if error is not None:
+        raise error
     return terms, tuple(Narrowing(value, location, narrow[value, location]) for value, location in sorted(narrow))
 
 
-def _check_outputs(terms: Terms, history: Callable[[int, BufferName, int], tuple[Flow, ...]]) -> None:
+_History = Callable[[int, BufferName, int], tuple[Flow, ...]]
+"""The last operations on the way of what a chunk holds, oldest first, by rank, buffer and index."""
+
+
+def _check_outputs(terms: Terms, history: _History) -> PostconditionFailed | None:
+    """What is wrong with the outputs as they are now, if anything is."""
     collective = terms.collective
     held = terms.outputs()
     sums = terms.sums({term for output in held for term in output if term is not None})
@@ -222,14 +283,14 @@ def _check_outputs(terms: Terms, history: Callable[[int, BufferName, int], tuple
             if wanted is not None and (term is None or sums[term] != wanted):
                 wrong.append((rank, index, term, wanted))
     if not wrong:
-        return
+        return None
     rank, index, term, wanted = wrong[0]
     buffer, offset = collective.place(rank, "out")
     at = offset + index
     counts = terms.count(term) if term is not None else Counter[Contribution]()
     expected = members(wanted)
     flows = history(rank, buffer, at)
-    raise PostconditionFailed(
+    return PostconditionFailed(
         collective.name,
         rank,
         "out",

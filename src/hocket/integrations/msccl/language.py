@@ -74,7 +74,8 @@ class Ref:
     ) -> Ref:
         """Copy these chunks to rank ``dst`` and return a reference to the copy.
 
-        Without a buffer to the same place there; to scratch without an index behind what was written there. To copy
+        Without a buffer to the same place there; to scratch without an index behind what was written there. Where the
+        input lies in the output, the input is that of the rank that sends: its place in the output of ``dst``. To copy
         chunks to where they are does nothing.
         """
         site = caller()
@@ -92,14 +93,8 @@ class Ref:
                     )
                 index = prog.scratch_size(number("rank", dst, site), buffer)
             place = prog.place(dst, buffer, index, self.size, site)
-            if buffer is Buffer.input and place.buffer is Buffer.output and dst != self.rank:
-                # The original would take the place in the output that is the sender's.
-                where = show_span(dst, "out", place.at, self.size)
-                raise InvalidArgument(
-                    f"this overwrites the input of rank {dst}, which in place is {where}",
-                    site,
-                    f"name the place that is meant: copy({dst}, Buffer.output, index)",
-                )
+            if buffer is Buffer.input and place.buffer is Buffer.output:
+                place = place._replace(at=prog.place(self.rank, buffer, index, self.size, site).at)
         if place == self.place:
             return self
         prog.add(Kind.COPY, self.place, place, self.size, (sendtb, recvtb), ch, self.taken, site)

@@ -30,18 +30,20 @@ from hocket.errors import (
     caller,
 )
 from hocket.formats import msccl_xml
+from hocket.formats.msccl_document import parse_document
 from hocket.formats.msccl_targets import SLOTS
 from hocket.formats.placement import single_operations
 from hocket.integrations.msccl.blocks import Wish, rearrange
 from hocket.integrations.msccl.chunks import Buffer, buffer_name
 from hocket.integrations.msccl.collectives import Collective, checks_itself, known, share_memory
+from hocket.integrations.msccl.lowered import Program, lowered
 from hocket.integrations.msccl.topologies import Topology
 from hocket.integrations.msccl.traced import as_traced
 from hocket.ir.chunk_dag import ChunkDag, ChunkDagBuilder, Hints, Kind, Span
 from hocket.ir.schedule import Schedule
 from hocket.language import MAX_CHANNEL, MAX_INSTANCES
 from hocket.program import compile_chunks
-from hocket.verify import check_program, proven
+from hocket.verify import Contract, check_program, proven
 
 
 class ThreadblockPolicy(Enum):
@@ -136,6 +138,7 @@ class MSCCLProgram:
         self.buffers = collective.init_buffers()
         self._in_place = self._known is None and share_memory(collective, self.buffers, site)
         self._written: dict[Place, tuple[int, Site]] = {}
+        self._reproducible = _reproducible.get()
         self._compiled: tuple[int, Schedule] | None = None
 
     def __enter__(self) -> Self:
@@ -245,14 +248,19 @@ class MSCCLProgram:
             # A transfer of several chunks may be as many of MSCCL's: then the compiler has to know them.
             return write(self._compile(single=True), self.protocol)
 
+    def lower(self) -> Program:
+        """What XML() prints, as objects. Raises what ``generate_xml`` raises."""
+        return lowered(parse_document(self.generate_xml()))
+
     def _compile(self, *, single: bool = False) -> Schedule:
         """A schedule; ``single`` cuts operations into those of one chunk."""
         wishes: dict[int, Wish] = {}
         dag = self._chunk_dag(self._contract(), self.instances, wishes)
         chunks = single_operations(dag) if single else dag
-        schedule = compile_chunks(chunks, slots=SLOTS[self.protocol], opcodes=True)
+        contract = self._reproducible
+        schedule = compile_chunks(chunks, slots=SLOTS[self.protocol], opcodes=True, reproducible=contract)
         if wishes or not self.instr_fusion:
-            schedule, _ = proven(rearrange(schedule, wishes, self.instr_fusion))
+            schedule, _ = proven(rearrange(schedule, wishes, self.instr_fusion), contract)
         return schedule
 
     def _contract(self) -> collectives.Collective:
@@ -339,20 +347,25 @@ def current() -> MSCCLProgram | None:
 
 
 @contextmanager
-def recording(finished: list[MSCCLProgram], write: Write) -> Iterator[None]:
-    """Every program that ends meanwhile is added to ``finished``, and XML() prints what ``write`` makes of it."""
-    tokens = _finished.set(finished), _writer.set(write), _current.set(None)
+def recording(finished: list[MSCCLProgram], write: Write, reproducible: Contract | None) -> Iterator[None]:
+    """Every program that ends meanwhile is added to ``finished``, and XML() prints what ``write`` makes of it.
+
+    ``reproducible`` is what they must keep, as of ``hocket.Program``.
+    """
+    tokens = _finished.set(finished), _writer.set(write), _reproducible.set(reproducible), _current.set(None)
     try:
         yield
     finally:
         _finished.reset(tokens[0])
         _writer.reset(tokens[1])
-        _current.reset(tokens[2])
+        _reproducible.reset(tokens[2])
+        _current.reset(tokens[3])
 
 
 _current: ContextVar[MSCCLProgram | None] = ContextVar("hocket_msccl_program", default=None)
 _finished: ContextVar[list[MSCCLProgram] | None] = ContextVar("hocket_msccl_finished", default=None)
 _writer: ContextVar[Write] = ContextVar("hocket_msccl_writer", default=_write)
+_reproducible: ContextVar[Contract | None] = ContextVar("hocket_msccl_reproducible", default=None)
 
 
 def number(what: str, value: object, site: Site) -> int:

@@ -16,8 +16,9 @@ from pathlib import Path
 from types import ModuleType
 
 from hocket.errors import Unsupported, caller
-from hocket.integrations.msccl import chunks, collectives, language, program, routines, topologies
+from hocket.integrations.msccl import chunks, collectives, language, lowered, program, routines, topologies
 from hocket.integrations.msccl.program import MSCCLProgram, Write, recording
+from hocket.verify import Contract
 
 # The star imports of the original hand on what it imports itself, and programs have come to use that.
 _LANGUAGE: dict[str, object] = {
@@ -25,6 +26,7 @@ _LANGUAGE: dict[str, object] = {
     "Check": language.Check,
     "Chunk": chunks.Chunk,
     "Enum": Enum,
+    "Instruction": lowered.Instruction,
     "MSCCLProgram": program.MSCCLProgram,
     "ReduceChunk": chunks.ReduceChunk,
     "Ref": language.Ref,
@@ -88,14 +90,17 @@ _MODULES: dict[str, dict[str, object]] = {
 """The modules that a script finds. ``msccl.collectives``, of the synthesizer, is only ever imported by programs."""
 
 
-def run_script(script: Path, arguments: Sequence[str], write: Write) -> list[MSCCLProgram]:
+def run_script(
+    script: Path, arguments: Sequence[str], write: Write, reproducible: Contract | None = None
+) -> list[MSCCLProgram]:
     """Run a script as Python itself would, and return the programs that it finished, in order.
 
     XML() prints what ``write`` makes of a schedule and a protocol (``hocket.formats.msccl_xml.write`` for a target).
+    ``reproducible`` is what the programs must keep, as of ``hocket.Program``.
     Only its own exceptions, SystemExit among them, come out of it, and errors of hocket's.
     """
     finished: list[MSCCLProgram] = []
-    with _installed(), _command_line(script, arguments), recording(finished, write):
+    with _installed(), _command_line(script, arguments), recording(finished, write, reproducible):
         runpy.run_path(str(script), run_name="__main__")
     return finished
 
