@@ -1,18 +1,18 @@
 // The interpreter: runs one rank's plan as a resumable execution.
 //
-// A thread block is a cursor (tile, step). A step is *ready* when its waits are met, its received slots are full and its
-// slots to send into are free; then it *executes* and *publishes*. `advance` visits each thread block once and never
-// blocks. The tile loop is the outer one. There is one instruction, `dsts = reduce(srcs)`.
+// A thread block is a cursor (tile, step). A step is *ready* when its waits are met, its received slots are full and
+// its slots to send into are free; then it *executes* and *publishes*. `advance` visits each thread block once and
+// never blocks. The tile loop is the outer one. There is one instruction, `dsts = reduce(srcs)`.
 //
-// A call in one round has the messages of all ranks in place before it advances: `send` has executed the steps that send,
-// and nothing that they store is waited for but by the call header. One in two rounds needs no message: with all ranks in
-// the call, all that others lend it may be read and written, and nobody leaves before those are done that use its buffers.
-// In both the ends are always ready and count no messages.
+// A call in one round has the messages of all ranks in place before it advances: `send` has executed the steps that
+// send, and nothing that they store is waited for but by the call header. One in two rounds needs no message: with all
+// ranks in the call, all that others lend it may be read and written, and nobody leaves before those are done that use
+// its buffers. In both the ends are always ready and count no messages.
 //
-// A message may lie in a buffer of one of its ranks, which the other reads or writes in place. Except in two rounds, its
-// slots are counted as ever, though there are none. What another reads in a rank's buffers it has read once it frees the
-// slot: a rank ends a call when it has no `reader`. What another writes there, a step of the rank receives. Buffers of
-// another rank that this one cannot load from and store to, the layer reaches.
+// A message may lie in a buffer of one of its ranks, which the other reads or writes in place. Except in two rounds,
+// its slots are counted as ever, though there are none. What another reads in a rank's buffers it has read once it
+// frees the slot: a rank ends a call when it has no `reader`. What another writes there, a step of the rank receives.
+// Buffers of another rank that this one cannot load from and store to, the layer reaches.
 //
 // The hardware layer H supplies, beside the operations of slots.h,
 //   h.publish_semaphore / H::observe_semaphore    a step's writes -> the steps of the same rank that wait for it
@@ -30,9 +30,9 @@
 
 namespace hocket {
 
-// How a call's sizes cut the buffers. All in bytes. A unit of `unit` bytes is cut into chunks of `chunk` bytes, the last
-// ones shorter or empty; every chunk into pieces of `tile` bytes. Where units have lengths of their own, `unit` is that
-// of the largest on any rank: all are cut by the same chunk.
+// How a call's sizes cut the buffers. All in bytes. A unit of `unit` bytes is cut into chunks of `chunk` bytes, the
+// last ones shorter or empty; every chunk into pieces of `tile` bytes. Where units have lengths of their own, `unit` is
+// that of the largest on any rank: all are cut by the same chunk.
 struct Geometry {
     u64 unit;
     u64 chunk;
@@ -48,8 +48,8 @@ constexpr double kStepBytes = 16 << 10;  // what a step costs beside moving data
 // `most` bounds the bytes of a slot.
 //
 // Where the longest chain of steps exceeds the work of the busiest rank, ranks wait for the first tile to come to them,
-// and smaller tiles come sooner. A call of c tiles takes about c * work * (tile + kStepBytes) + (depth - work) * tile, all
-// in bytes of operands: the tile grows while that shrinks.
+// and smaller tiles come sooner. A call of c tiles takes about c * work * (tile + kStepBytes) + (depth - work) * tile,
+// all in bytes of operands: the tile grows while that shrinks.
 inline Geometry cut(u64 n, u64 itemsize, u64 chunks, u64 widest, u64 most, u64 tile, u64 work = 1, u64 depth = 1) {
     if (itemsize == 0 || kAlign % itemsize != 0) n *= itemsize, itemsize = 1;  // they are only moved: cut as bytes
     Geometry g{};
@@ -123,15 +123,16 @@ struct Theirs {
     bool reached;
 };
 
-// What one kernel call is given: where its operands lie, sources first, and whose they are (`owners`, null in a call that
-// reaches nothing). There is room for twice as many pointers: a layer that reaches puts its own behind them.
+// What one kernel call is given: where its operands lie, sources first, and whose they are (`owners`, null in a call
+// that reaches nothing). There is room for twice as many pointers: a layer that reaches puts its own behind them.
 struct Room {
     char** pointers;
     u32* owners;
 };
 constexpr u32 kMine = ~u32(0);  // an owner: what this rank can load and store itself
 
-// How the ranks of a call wait for each other: message by message; once, for all to enter; twice, for all to be done too.
+// How the ranks of a call wait for each other: message by message; once, for all to enter; twice, for all to be done
+// too.
 enum class Rounds : u32 { kMany = 0, kOne = 1, kTwo = 2 };
 
 template <class H> class Execution {
@@ -169,8 +170,8 @@ template <class H> class Execution {
         }
     }
 
-    // Visits the thread blocks [first, end) once, each for kTilesAVisit or as far as it can go. Different threads may drive
-    // disjoint ranges, each with its own room.
+    // Visits the thread blocks [first, end) once, each for kTilesAVisit or as far as it can go. Different threads may
+    // drive disjoint ranges, each with its own room.
     template <class Layer> Progress advance(Layer& hardware, const Room& room, u32 first, u32 end) {
         bool moved = false, done = true;
         for (u32 b = first; b < end; ++b) {
@@ -244,7 +245,9 @@ template <class H> class Execution {
 
   private:
     // In one round, a step that sends does so first of all.
-    bool sends(const StepRecord& step) const { return plan_.operands[step.first_operand + step.sources].place == kSend; }
+    bool sends(const StepRecord& step) const {
+        return plan_.operands[step.first_operand + step.sources].place == kSend;
+    }
 
     bool ready(const BlockRecord& block, const Cursor& cursor) {
         const StepRecord& step = plan_.steps[block.first_step + cursor.step];
@@ -286,7 +289,8 @@ template <class H> class Execution {
 
     // For each of the step's chunks one kernel call, on as many bytes as the shortest span has in this tile. None where
     // what is read or all that is written is here already.
-    template <class Layer> void execute(Layer& hardware, const Room& room, const StepRecord& step, u64 tile, Part part) {
+    template <class Layer>
+    void execute(Layer& hardware, const Room& room, const StepRecord& step, u64 tile, Part part) {
         char** const pointers = room.pointers;
         const OperandRecord* operands = plan_.operands + step.first_operand;
         const u32 used = part == kMessage ? step.sources + 1 : step.sources + step.destinations;
@@ -318,7 +322,9 @@ template <class H> class Execution {
             }
             if (bytes == 0 || sources == 0 || filled == sources) continue;
             if (reached) hardware.reach(room, sources, filled, bytes);
-            else hardware.reduce(pointers + sources, filled - sources, pointers, sources, bytes, part == kAll ? step.last : 0);
+            else
+                hardware.reduce(pointers + sources, filled - sources, pointers, sources, bytes,
+                                part == kAll ? step.last : 0);
         }
         if (pushed) hardware.drain();
     }
@@ -334,7 +340,8 @@ template <class H> class Execution {
             else end.template sent<H>();
             for (u32 reader = 0; reader <= end.more; ++reader) hardware.published((&end)[reader].peer);
         }
-        hardware.publish_semaphore(&cursor.finished, cursor.finished + 1);  // pairs with H::observe_semaphore in `waits_met`
+        hardware.publish_semaphore(&cursor.finished,
+                                   cursor.finished + 1);  // pairs with H::observe_semaphore in `waits_met`
     }
 
     const PlanView& plan_;

@@ -1,9 +1,9 @@
 // The plan: one rank's part of a schedule as flat 32-bit words. This file is the one home of its layout.
 //
 // A plan holds numbers of chunks only; sizes, types, operators and addresses belong to a call. The words are, in order:
-// one header, then the tables of thread blocks, steps, operands, waits, connections and multicasts. Python packs records by the
-// field names below, which the bindings export, so that nothing is written down twice. No standard headers: NVRTC
-// compiles this file too.
+// one header, then the tables of thread blocks, steps, operands, waits, connections and multicasts. Python packs
+// records by the field names below, which the bindings export, so that nothing is written down twice. No standard
+// headers: NVRTC compiles this file too.
 #pragma once
 
 namespace hocket {
@@ -14,15 +14,16 @@ static_assert(sizeof(u32) == 4 && sizeof(u64) == 8);
 
 constexpr u64 kCacheLine = 64;
 
-// `widest`: the largest number of chunks that a slot of any rank holds; the tile follows from it. 0: there are no slots.
-// `fan`: chunks that one slot of each of a rank's connections holds, together, where that is most.
-// `slots`: the least number of slots a connection needs. `scratch`: scratch chunks. `work` and `depth`: operands, each
-// counted for every chunk, that the busiest rank handles in a tile, and that the longest chain of steps does, over all ranks.
-// `eager`: chunks of the eager area that the rank that sends most needs for a call in one round; 0 if the schedule takes
-// more than one (runtime/plan.py). `two_rounds`: 1 if it takes two, with all messages in place (ir/messages.py).
-#define HOCKET_PLAN_HEADER(X)                                                                                     \
-    X(magic) X(rank) X(ranks) X(chunks) X(input_blocks) X(output_blocks) X(scratch) X(slots) X(widest) X(fan)     \
-    X(work) X(depth) X(eager) X(two_rounds) X(blocks) X(steps) X(operands) X(waits) X(connections) X(multicasts)
+// `widest`: the largest number of chunks that a slot of any rank holds; the tile follows from it. 0: there are no
+// slots. `fan`: chunks that one slot of each of a rank's connections holds, together, where that is most. `slots`: the
+// least number of slots a connection needs. `scratch`: scratch chunks. `work` and `depth`: operands, each counted for
+// every chunk, that the busiest rank handles in a tile, and that the longest chain of steps does, over all ranks.
+// `eager`: chunks of the eager area that the rank that sends most needs for a call in one round; 0 if the schedule
+// takes more than one (runtime/plan.py). `two_rounds`: 1 if it takes two, with all messages in place (ir/messages.py).
+#define HOCKET_PLAN_HEADER(X)                                                                                         \
+    X(magic)                                                                                                          \
+    X(rank) X(ranks) X(chunks) X(input_blocks) X(output_blocks) X(scratch) X(slots) X(widest) X(fan) X(work) X(depth) \
+        X(eager) X(two_rounds) X(blocks) X(steps) X(operands) X(waits) X(connections) X(multicasts)
 
 // A thread block: `steps` steps from `first_step`.
 #define HOCKET_PLAN_BLOCK(X) X(first_step) X(steps)
@@ -38,23 +39,39 @@ constexpr u64 kCacheLine = 64;
 // A wait: the step of a thread block of this rank that must have finished the same tile. `step` counts in its block.
 #define HOCKET_PLAN_WAIT(X) X(block) X(step)
 
-// A connection this rank is one end of (`sends` 1: the sending end), where its messages lie (a Storage), the most chunks
-// one of its slots holds, and where in the sender's eager area its message begins. Where it is part of a multicast,
-// `multicast` is one more than the number of that, and `reader` the number of the peer or, receiving, of this rank among
-// the readers. A sending end is followed by those of `more` further readers, of no width: operands name the first.
-#define HOCKET_PLAN_CONNECTION(X) X(peer) X(channel) X(sends) X(storage) X(width) X(place) X(multicast) X(reader) X(more)
+// A connection this rank is one end of (`sends` 1: the sending end), where its messages lie (a Storage), the most
+// chunks one of its slots holds, and where in the sender's eager area its message begins. Where it is part of a
+// multicast, `multicast` is one more than the number of that, and `reader` the number of the peer or, receiving, of
+// this rank among the readers. A sending end is followed by those of `more` further readers, of no width: operands name
+// the first.
+#define HOCKET_PLAN_CONNECTION(X) \
+    X(peer) X(channel) X(sends) X(storage) X(width) X(place) X(multicast) X(reader) X(more)
 
 // A multicast of any rank: messages that `source` sends a tile on `channel`, each to all readers at once.
 #define HOCKET_PLAN_MULTICAST(X) X(source) X(channel) X(messages)
 
 #define HOCKET_FIELD(name) u32 name;
-struct PlanHeader { HOCKET_PLAN_HEADER(HOCKET_FIELD) };
-struct BlockRecord { HOCKET_PLAN_BLOCK(HOCKET_FIELD) };
-struct StepRecord { HOCKET_PLAN_STEP(HOCKET_FIELD) };
-struct OperandRecord { HOCKET_PLAN_OPERAND(HOCKET_FIELD) };
-struct WaitRecord { HOCKET_PLAN_WAIT(HOCKET_FIELD) };
-struct ConnectionRecord { HOCKET_PLAN_CONNECTION(HOCKET_FIELD) };
-struct MulticastRecord { HOCKET_PLAN_MULTICAST(HOCKET_FIELD) };
+struct PlanHeader {
+    HOCKET_PLAN_HEADER(HOCKET_FIELD)
+};
+struct BlockRecord {
+    HOCKET_PLAN_BLOCK(HOCKET_FIELD)
+};
+struct StepRecord {
+    HOCKET_PLAN_STEP(HOCKET_FIELD)
+};
+struct OperandRecord {
+    HOCKET_PLAN_OPERAND(HOCKET_FIELD)
+};
+struct WaitRecord {
+    HOCKET_PLAN_WAIT(HOCKET_FIELD)
+};
+struct ConnectionRecord {
+    HOCKET_PLAN_CONNECTION(HOCKET_FIELD)
+};
+struct MulticastRecord {
+    HOCKET_PLAN_MULTICAST(HOCKET_FIELD)
+};
 #undef HOCKET_FIELD
 
 // Changes whenever the layout or its meaning does.
@@ -63,8 +80,8 @@ constexpr u32 kPlanMagic = 0x686b0005;
 constexpr u32 kMostReaders = 31;  // of a multicast
 
 // Where an operand lies. The first three are also the numbers of a rank's buffers. From kReceive on they are ends of
-// connections: a slot to receive from or to send into; a message in this rank's own buffer, where others read it or have
-// written it, so that nothing is moved here; a message in the peer's input or output.
+// connections: a slot to receive from or to send into; a message in this rank's own buffer, where others read it or
+// have written it, so that nothing is moved here; a message in the peer's input or output.
 enum Place : u32 {
     kInput = 0,
     kOutput = 1,
@@ -147,8 +164,8 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
         } else if (h.two_rounds != 0) {
             return "a message of two rounds takes a slot";
         }
-        if (record.multicast > h.multicasts || record.reader >= kMostReaders || (record.more != 0 && record.sends == 0) ||
-            u64(c) + record.more >= h.connections)
+        if (record.multicast > h.multicasts || record.reader >= kMostReaders ||
+            (record.more != 0 && record.sends == 0) || u64(c) + record.more >= h.connections)
             return "a multicast has no such reader";
         for (u32 further = 1; further <= record.more; ++further) {
             const ConnectionRecord& other = view.connections[c + further];
@@ -188,7 +205,8 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
                 continue;
             }
             local = true;
-            const u64 first = operand.place == kScratch ? operand.position : u64(operand.unit) * h.chunks + operand.position;
+            const u64 first =
+                operand.place == kScratch ? operand.position : u64(operand.unit) * h.chunks + operand.position;
             if (operand.place == kScratch ? operand.unit != 0 : operand.position >= h.chunks)
                 return "an operand is outside its unit";
             if (first + u64(step.count - 1) * operand.stride >= chunks[operand.place])

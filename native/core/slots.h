@@ -1,11 +1,12 @@
 // The slots of a connection: a queue with one writer and, but for multicast, one reader, with monotonic counters.
 //
-// `filled` is written by the sender only, each `freed` by one receiver only, each on a line of its own. They count messages
-// since the communicator was made and are never reset: they may wrap. The readers of a multicast are others from call to
-// call; so a reader that was none for a while knows from the schedules how many messages it has missed, and the first
-// reader of a line goes on from where the last one left it. At the end of a call the two are equal, so that
-// the next call may choose another number and size of slots: slot number `counter % slots` is the same on both ends.
-// The number of slots is a power of two, so that messages just before and after a counter wraps lie in different slots.
+// `filled` is written by the sender only, each `freed` by one receiver only, each on a line of its own. They count
+// messages since the communicator was made and are never reset: they may wrap. The readers of a multicast are others
+// from call to call; so a reader that was none for a while knows from the schedules how many messages it has missed,
+// and the first reader of a line goes on from where the last one left it. At the end of a call the two are equal, so
+// that the next call may choose another number and size of slots: slot number `counter % slots` is the same on both
+// ends. The number of slots is a power of two, so that messages just before and after a counter wraps lie in different
+// slots.
 //
 // The hardware layer H supplies the four atomic operations:
 //   H::publish_filled / H::observe_filled   the sender's bytes in the slot  ->  the receiver's reads of them
@@ -25,7 +26,8 @@ struct Counter {
     alignas(kLine) u64 count;
 };
 
-// The counters that ranks share for one connection: that of the sender, and one for each reader (multicast has several).
+// The counters that ranks share for one connection: that of the sender, and one for each reader (multicast has
+// several).
 struct Counters {
     Counter filled;
     Counter freed[kMostReaders];
@@ -39,16 +41,17 @@ constexpr u64 kUnbounded = ~u64(0);
 struct End {
     u64* filled;
     u64* freed;
-    char* slots;     // of the first slot
+    char* slots;  // of the first slot
     u64 slot_bytes;
-    u64 capacity;    // slots: a power of two; kUnbounded where messages lie in buffers
-    u64 next;        // messages sent, or received, so far
-    u64 seen;        // the other end's counter when last looked at
-    u64 debt;        // what `freed` lacks: messages of calls in which this reader was none
+    u64 capacity;  // slots: a power of two; kUnbounded where messages lie in buffers
+    u64 next;      // messages sent, or received, so far
+    u64 seen;      // the other end's counter when last looked at
+    u64 debt;      // what `freed` lacks: messages of calls in which this reader was none
     u32 peer;
-    u32 more;        // ends of further readers
+    u32 more;  // ends of further readers
 
-    // Of a connection between two ranks, before the call sends anything. The two ends differ in which counter is theirs.
+    // Of a connection between two ranks, before the call sends anything. The two ends differ in which counter is
+    // theirs.
     void begin(bool sends) { next = seen = sends ? *filled : *freed; }
 
     // Of a multicast, on which `passed` messages have been sent so far.

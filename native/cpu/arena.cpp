@@ -1,12 +1,12 @@
 #include "arena.h"
 
-#include <algorithm>
-#include <cerrno>
 #include <fcntl.h>
-#include <iterator>
-#include <new>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+#include <new>
 
 namespace hocket {
 namespace {
@@ -94,7 +94,8 @@ int Arena::back(Extent& extent, u64 end) {
     const u64 before = extent.backed;
     while (extent.backed < end) {
         const u64 place = extent.place + extent.backed, rest = kHugePage - extent.backed % kHugePage;
-        // The kernel (since Linux 6.1) makes one page of small ones, of as few as there are. The last: so long is the file.
+        // The kernel (since Linux 6.1) makes one page of small ones, of as few as there are. The last: so long is the
+        // file.
         if (collapses_ && rest == kHugePage && reserve(descriptor_, place + kHugePage - kPage, kPage) == 0) {
             if (::madvise(extent.base + extent.backed, kHugePage, kCollapse) == 0) {
                 extent.backed += kHugePage;
@@ -104,8 +105,10 @@ int Arena::back(Extent& extent, u64 end) {
         }
         const u64 bytes = std::min(rest, end - extent.backed);
         if (const int failed = reserve(descriptor_, place, bytes)) {
-            const u64 taken = extent.backed + rest - before;  // up to the end of a huge page, so never in another extent
-            ::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(extent.place + before), off_t(taken));
+            const u64 taken =
+                extent.backed + rest - before;  // up to the end of a huge page, so never in another extent
+            ::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(extent.place + before),
+                        off_t(taken));
             extent.backed = before;
             return failed;
         }

@@ -57,8 +57,8 @@ class Arena {
     int descriptor_;
     bool collapses_ = true;  // as far as is known, small pages can be made huge ones
     Extent extents_[kMostExtents]{};
-    u64 extended_ = 0;           // how many there are: stored after the extent
-    std::map<u64, u64> free_;    // place and bytes; not joined across extents
+    u64 extended_ = 0;         // how many there are: stored after the extent
+    std::map<u64, u64> free_;  // place and bytes; not joined across extents
     std::mutex keeping_;
     std::vector<u64> kept_;
 };

@@ -9,8 +9,8 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <memory>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <system_error>
 
@@ -54,7 +54,8 @@ class Flight {
   public:
     // `body` makes the call, on the thread of the member's queue, and uses no more of Python than `request` holds.
     Flight(nb::object member, nb::object request, std::function<Outcome(Communicator&)> body)
-        : member_(std::move(member)), request_(std::move(request)) {
+        : member_(std::move(member)),
+          request_(std::move(request)) {
         Member& used = *nb::inst_ptr<Member>(member_);
         job_.body = [this, &used, body = std::move(body)] {
             {
@@ -160,10 +161,10 @@ const KernelTable& kernels_for(const std::string& name) {
 }
 
 #define HOCKET_NAME(field) fields.append(#field);
-#define HOCKET_RECORD(name, record) \
-    {                               \
-        nb::list fields;            \
-        record(HOCKET_NAME);        \
+#define HOCKET_RECORD(name, record)       \
+    {                                     \
+        nb::list fields;                  \
+        record(HOCKET_NAME);              \
         layout[name] = nb::tuple(fields); \
     }
 
@@ -230,10 +231,12 @@ NB_MODULE(_native, m) {
         .def_prop_ro("way", [](const Outcome& outcome) { return u32(outcome.way); })
         .def_prop_ro("text", [](const Outcome& outcome) { return from_utf8(outcome.text); })
         .def_ro("waited", &Outcome::waited)
-        .def_prop_ro("stall", [](const Outcome& outcome) -> std::optional<std::tuple<u32, u32, u64, u32>> {
-            if (!outcome.stalled) return std::nullopt;
-            return std::make_tuple(outcome.stall.block, outcome.stall.step, outcome.stall.tile, outcome.stall.peer);
-        })
+        .def_prop_ro("stall",
+                     [](const Outcome& outcome) -> std::optional<std::tuple<u32, u32, u64, u32>> {
+                         if (!outcome.stalled) return std::nullopt;
+                         return std::make_tuple(outcome.stall.block, outcome.stall.step, outcome.stall.tile,
+                                                outcome.stall.peer);
+                     })
         .def_ro("said", &Outcome::said);
 
     nb::class_<CallHeader>(m, "CallHeader")
@@ -311,8 +314,7 @@ NB_MODULE(_native, m) {
     nb::class_<Units>(m, "Units")
         .def(
             "__init__",
-            [](Units* self, std::vector<u64> input, std::vector<u64> output, std::optional<u64> digest,
-               nb::str text) {
+            [](Units* self, std::vector<u64> input, std::vector<u64> output, std::optional<u64> digest, nb::str text) {
                 new (self) Units{{std::move(input), std::move(output)}, digest, to_utf8(text)};
             },
             "input"_a, "output"_a, "digest"_a.none(), "text"_a);
@@ -324,26 +326,26 @@ NB_MODULE(_native, m) {
             "allocate", [](Arena& arena, u64 bytes) { return new Loan(arena, bytes); }, "bytes"_a,
             nb::keep_alive<0, 1>())
         .def(
-            "holds",
-            [](const Arena& arena, nb::handle array) { return arena.place(Held(array).data()) != kNowhere; },
+            "holds", [](const Arena& arena, nb::handle array) { return arena.place(Held(array).data()) != kNowhere; },
             "array"_a)
         .def("forked", &Arena::forked);
 
     nb::class_<Loan>(m, "Loan", nb::type_slots(loan_slots));
 
     nb::class_<Request>(m, "Request")
-        .def(nb::init<nb::object, nb::object, nb::object, std::optional<u64>, u32, u32, u64, nb::object, u64, nb::object,
-                      std::optional<u64>, bool, std::optional<std::string>, const Units*, std::optional<OfferTuple>>(),
-             "plan"_a, "input"_a.none(), "output"_a.none(), "n"_a.none(), "type"_a, "op"_a, "tile"_a,
-             "initial"_a.none() = nb::none(), "place"_a = 0, "result"_a.none() = nb::none(), "taken"_a.none() = nb::none(),
-             "average"_a = false, "element"_a.none() = nb::none(), "units"_a.none() = nb::none(),
-             "offer"_a.none() = nb::none());
+        .def(
+            nb::init<nb::object, nb::object, nb::object, std::optional<u64>, u32, u32, u64, nb::object, u64, nb::object,
+                     std::optional<u64>, bool, std::optional<std::string>, const Units*, std::optional<OfferTuple>>(),
+            "plan"_a, "input"_a.none(), "output"_a.none(), "n"_a.none(), "type"_a, "op"_a, "tile"_a,
+            "initial"_a.none() = nb::none(), "place"_a = 0, "result"_a.none() = nb::none(),
+            "taken"_a.none() = nb::none(), "average"_a = false, "element"_a.none() = nb::none(),
+            "units"_a.none() = nb::none(), "offer"_a.none() = nb::none());
 
     nb::class_<Flight>(m, "Flight").def("done", &Flight::done).def("wait", &Flight::wait);
 
     nb::class_<Member>(m, "Member")
-        .def(nb::init<u32, u32, int, std::vector<int>, std::vector<int>, Arena&, std::vector<pid_t>, bool, u32, u32, double,
-                      u32, u64, bool, Recorder*>(),
+        .def(nb::init<u32, u32, int, std::vector<int>, std::vector<int>, Arena&, std::vector<pid_t>, bool, u32, u32,
+                      double, u32, u64, bool, Recorder*>(),
              "rank"_a, "size"_a, "descriptor"_a, "lifelines"_a, "arenas"_a, "arena"_a, "processes"_a,
              "always_reaches"_a, "spins"_a, "yields"_a, "timeout"_a, "threads"_a = 1,
              "cache_bytes"_a = Settings{}.cache_bytes, "looks"_a = false, "recorder"_a.none() = nb::none(),
@@ -405,14 +407,16 @@ NB_MODULE(_native, m) {
         .def(
             "start",
             [](nb::object member, nb::object request) {
-                return new Flight(std::move(member), request, [made = nb::cast<Request*>(request)](Communicator& communicator) {
-                    return made->run(communicator);
-                });
+                return new Flight(std::move(member), request,
+                                  [made = nb::cast<Request*>(request)](Communicator& communicator) {
+                                      return made->run(communicator);
+                                  });
             },
             "request"_a)
         .def("start_barrier",
              [](nb::object member) {
-                 return new Flight(std::move(member), {}, [](Communicator& communicator) { return communicator.barrier(); });
+                 return new Flight(std::move(member), {},
+                                   [](Communicator& communicator) { return communicator.barrier(); });
              })
         .def(
             "start_refusal",
@@ -437,9 +441,9 @@ NB_MODULE(_native, m) {
                 return found;
             },
             "rank"_a)
-        .def("fail",
-             [](Member& member, u32 culprit, nb::str why) { member.communicator->fail(culprit, to_utf8(why)); },
-             "culprit"_a, "why"_a);
+        .def(
+            "fail", [](Member& member, u32 culprit, nb::str why) { member.communicator->fail(culprit, to_utf8(why)); },
+            "culprit"_a, "why"_a);
 
     bind_known(m);
 

@@ -1,22 +1,22 @@
 #include "communicator.h"
 
+#include <poll.h>
+#include <sys/socket.h>
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <poll.h>
 #include <stdexcept>
-#include <sys/socket.h>
 
 namespace hocket {
 namespace {
 
-constexpr u32 kGlances = 1 << 16;     // visits without sleep between two looks for faults
-constexpr u64 kSoon = 8 << 10;        // bytes that a rank asks for while it waits for the others
-constexpr u64 kSoonSent = 4 << 10;    // and of what it might send next, where it has yet to read what comes to it
-constexpr u64 kMoment = 10'000'000;   // ticks, some milliseconds
-constexpr u64 kMostSlots = 32;        // of a connection, where they are short
-constexpr u64 kAside = 512;           // bytes from where a core may load lines that nobody asked for
+constexpr u32 kGlances = 1 << 16;    // visits without sleep between two looks for faults
+constexpr u64 kSoon = 8 << 10;       // bytes that a rank asks for while it waits for the others
+constexpr u64 kSoonSent = 4 << 10;   // and of what it might send next, where it has yet to read what comes to it
+constexpr u64 kMoment = 10'000'000;  // ticks, some milliseconds
+constexpr u64 kMostSlots = 32;       // of a connection, where they are short
+constexpr u64 kAside = 512;          // bytes from where a core may load lines that nobody asked for
 
 // Bytes of messages up to which the reader asks for the first lines while it waits. Of longer ones the sender does, for
 // those of the next.
@@ -81,7 +81,10 @@ void Look::at_buffers() {
 }
 
 Plan::Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::string name)
-    : words_(std::move(words)), digest_(digest), name_(std::move(name)), author_(communicator.authors_++) {
+    : words_(std::move(words)),
+      digest_(digest),
+      name_(std::move(name)),
+      author_(communicator.authors_++) {
     if (const char* wrong = view_plan(words_.data(), words_.size(), view_))
         throw std::invalid_argument(std::string("this is no plan: ") + wrong);
     const PlanHeader& h = header();
@@ -166,8 +169,8 @@ template <class Body> [[gnu::noinline]] Outcome Communicator::record(u64 plan, B
 template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& call, Event event) {
     constexpr bool watched = !std::is_null_pointer_v<Event>;
     if (dead()) return is_dead();
-    // Where the message will lie in the header's line, if this call is like the latest: others have it. Where it will not,
-    // too much lies between, and they would get it again.
+    // Where the message will lie in the header's line, if this call is like the latest: others have it. Where it will
+    // not, too much lies between, and they would get it again.
     if (plan.latest_.settled.in_one_round() && plan.latest_.settled.geometry.unit <= kInlined)
         __builtin_prefetch(&control_[rank_].headers[(calls_ + 1) % 2], 1);
     Terms mine{plan.digest_, call.n, call.tile, 0, call.type, call.op, call.size_known ? 0u : u32(kSizeUnknown)};
@@ -189,7 +192,8 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     }
     Candidate candidates[kWays] = {{{}, plan.lends() ? nullptr : &plan, call.input, call.output}};
     if (call.offer != nullptr)
-        for (const Way way : kLent) candidates[way] = {{}, call.offer->plans[way], call.offer->input, call.offer->output};
+        for (const Way way : kLent)
+            candidates[way] = {{}, call.offer->plans[way], call.offer->input, call.offer->output};
     Candidate& first = candidates[kThroughSlots];
     bool inlined = false;  // where a message would be, there is no room to offer anything
     u64 n = call.n;
@@ -256,7 +260,8 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         seen.brief_comes = size_ == 2 && !inlined && bytes <= kBrief && plan.view_.receives;
         // Where results are elsewhere each time, they are in no cache, and to ask for more would only delay them.
         const u64 soon = plan.view_.receives ? std::min(sent.stored, kSoonSent) : sent.stored;
-        if (bytes > kBrief && plan.result_ == result_of(call)) seen.next_message = {eager(rank_, calls_ + 2, bytes), soon};
+        if (bytes > kBrief && plan.result_ == result_of(call))
+            seen.next_message = {eager(rank_, calls_ + 2, bytes), soon};
     }
     const Places* told = inlined ? nullptr : &lies;
     Outcome entered = enter(mine, *text, author, told, &seen);
@@ -282,7 +287,8 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     const Way way = ways.common == 0 ? kThroughSlots : Way(std::countr_zero(ways.common));
     if (way == kThroughSlots && first.in_one_round()) {
         if (ways.any != 0) {  // whoever lends has sent nothing
-            if (const int failed = prepare_one(first, false)) return withdrawn(no_memory("slots and scratch", failed), lies);
+            if (const int failed = prepare_one(first, false))
+                return withdrawn(no_memory("slots and scratch", failed), lies);
         } else {
             if (!sure) open_round(plan, first.geometry, calls_);  // without an input there is nothing to send
             add(0, sent);
@@ -357,7 +363,8 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         team_.together([&](u32 thread) {
             if (thread < threads) outcomes_[thread] = work(thread);
         });
-        // One that fails ends the communicator, and so the others: the first cause is the one that is not "dead before".
+        // One that fails ends the communicator, and so the others: the first cause is the one that is not "dead
+        // before".
         Outcome* cause = &outcomes_[0];
         for (u32 t = 1; t < threads; ++t)
             if (cause->fault == Fault::kNone || (cause->fault == Fault::kDead && outcomes_[t].fault != Fault::kNone))
@@ -380,10 +387,11 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
     return found;
 }
 
-// What there is to look at. Nobody looks where no plan has a result that would be stored past the caches, nor at an output
-// that a look would give a page of zeroes, nor at a result that is in no cache only because it was stored so, if there is
-// nothing else to look at: in a loop on one array, that would go on for ever. Where buffers are `reached`, it is mostly the
-// kernel that stores there, through the caches: but for slots only a contest wants to know, in calls in which it `looks`.
+// What there is to look at. Nobody looks where no plan has a result that would be stored past the caches, nor at an
+// output that a look would give a page of zeroes, nor at a result that is in no cache only because it was stored so, if
+// there is nothing else to look at: in a loop on one array, that would go on for ever. Where buffers are `reached`, it
+// is mostly the kernel that stores there, through the caches: but for slots only a contest wants to know, in calls in
+// which it `looks`.
 Look Communicator::look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays], bool reached,
                         bool looks) const {
     Look found;
@@ -412,8 +420,8 @@ bool Communicator::has_past(const Plan& plan, Past past) {
     return (past == Past::kAll && plan.view_.has_last) || (past == Past::kSums && plan.view_.has_last_sum);
 }
 
-// Settles a candidate and sees to memory. Returns 0 or an errno. What has been reserved stays, also where more cannot be
-// had, so there is nothing to see to for a plan that is settled as it was.
+// Settles a candidate and sees to memory. Returns 0 or an errno. What has been reserved stays, also where more cannot
+// be had, so there is nothing to see to for a plan that is settled as it was.
 int Communicator::prepare(Candidate& candidate, u32 op, u64 n, u32 type, u64 tile, bool in_one_round) {
     candidate.kernel = candidate.plan->combines() ? kernels().reduce[type][op] : kernels().move;
     Plan::Latest& latest = candidate.plan->latest_;
@@ -532,8 +540,9 @@ int Communicator::borrow(const Plan& plan) {
 bool Communicator::lets_reach(Plan& plan, const Candidate& offered) const {
     if (!memory_.open()) return false;
     const PlanHeader& h = offered.plan->header();
-    const std::span<const char> buffers[] = {{offered.input, offered.input ? h.input_blocks * offered.geometry.unit : 0},
-                                             {offered.output, offered.output ? h.output_blocks * offered.geometry.unit : 0}};
+    const std::span<const char> buffers[] = {
+        {offered.input, offered.input ? h.input_blocks * offered.geometry.unit : 0},
+        {offered.output, offered.output ? h.output_blocks * offered.geometry.unit : 0}};
     for (const u32 place : {kInput, kOutput}) {
         const std::span<const char> buffer = buffers[place];
         std::span<const char>& known = plan.reachable_[place];
@@ -560,8 +569,9 @@ std::optional<u64> Communicator::reaches_since(const Plan& plan) const {
     return since;
 }
 
-// A rank that has ended whose private memory this one is to reach. The kernel knows it by a number, which another process
-// may get then. That takes as many new processes as there are numbers: who was there a moment ago has its number still.
+// A rank that has ended whose private memory this one is to reach. The kernel knows it by a number, which another
+// process may get then. That takes as many new processes as there are numbers: who was there a moment ago has its
+// number still.
 std::optional<u32> Communicator::gone_owner(const Plan& plan) const {
     for (u32 c = 0; c < plan.header().connections; ++c) {
         const ConnectionRecord& record = plan.view_.connections[c];
@@ -595,8 +605,8 @@ Outcome Communicator::await_readers(Execution<Cpu>& running) {
                  });
 }
 
-// Says that this rank has done its part of a call in two rounds, and waits until those have that use its buffers. What it
-// has read itself counts only if its owner had not failed: that rank may have gone on to use its memory.
+// Says that this rank has done its part of a call in two rounds, and waits until those have that use its buffers. What
+// it has read itself counts only if its owner had not failed: that rank may have gone on to use its memory.
 Outcome Communicator::await_partners(const Plan& plan, const Execution<Cpu>& running) {
     const u32 connections = plan.header().connections;
     const ConnectionRecord* const records = plan.view_.connections;
@@ -604,7 +614,8 @@ Outcome Communicator::await_partners(const Plan& plan, const Execution<Cpu>& run
     for (u32 c = 0; c < connections; ++c)
         if (!lies_here(records[c])) ring(control_[records[c].peer].bell);
     const auto done = [&](u32 rank) {
-        return (Cpu::observe_done(&control_[rank].done) - calls_) >> 63 == 0;  // pairs with publish_done; calls may wrap
+        return (Cpu::observe_done(&control_[rank].done) - calls_) >> 63 ==
+               0;  // pairs with publish_done; calls may wrap
     };
     u32 next = 0;
     Outcome outcome = drive(
@@ -629,8 +640,8 @@ Outcome Communicator::await_partners(const Plan& plan, const Execution<Cpu>& run
     return outcome;
 }
 
-// How a call fails that this rank has told others `lies` in. After a fault that they may not know of, they may go on with
-// the call, and access what lies there.
+// How a call fails that this rank has told others `lies` in. After a fault that they may not know of, they may go on
+// with the call, and access what lies there.
 Outcome Communicator::withdrawn(Outcome outcome, const Places& lies) {
     if (outcome.fault == Fault::kMismatch || outcome.fault == Fault::kRefused || lies.ways == 0) return outcome;
     if (lies.reached) {
@@ -682,12 +693,21 @@ void Communicator::open(const Candidate& candidate) {
         const ConnectionRecord& record = plan.view_.connections[c];
         const Window& window = *plan.windows_[c];
         Counters& counters = *window.counters;
-        plan.ends_[c] = {&counters.filled.count, &counters.freed[record.reader].count, window.slots(),
-                         record.width * geometry.tile, record.storage == kSlots ? candidate.slots : kUnbounded, 0, 0, 0, record.peer, record.more};
+        plan.ends_[c] = {&counters.filled.count,
+                         &counters.freed[record.reader].count,
+                         window.slots(),
+                         record.width * geometry.tile,
+                         record.storage == kSlots ? candidate.slots : kUnbounded,
+                         0,
+                         0,
+                         0,
+                         record.peer,
+                         record.more};
         if (record.multicast != 0) plan.ends_[c].begin_after(window.passed);
         else plan.ends_[c].begin(record.sends != 0);
     }
-    for (u32 m = 0; m < h.multicasts; ++m) plan.multicasts_[m]->passed += plan.view_.multicasts[m].messages * geometry.tiles;
+    for (u32 m = 0; m < h.multicasts; ++m)
+        plan.multicasts_[m]->passed += plan.view_.multicasts[m].messages * geometry.tiles;
 }
 
 // Sets the ends to where the messages of a call in one round lie, in the senders' own memory.
@@ -763,10 +783,9 @@ int Communicator::reserve(const Candidate& candidate) {
 // them, whatever layout of slots the call before had. What a rank sends in one round is stored before, for the same
 // reason, but not by a rank that is dead: it may never have seen the lines of call c + 1.
 //
-// What the line holds already is not stored again: the other ranks may have it in their caches. While it waits, the rank
-// looks at its buffers.
-Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 author, const Places* places,
-                            Look* look) {
+// What the line holds already is not stored again: the other ranks may have it in their caches. While it waits, the
+// rank looks at its buffers.
+Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 author, const Places* places, Look* look) {
     if (dead()) return is_dead();
     const u64 call = ++calls_;
     CallHeader& line = control_[rank_].headers[call % 2];
@@ -964,7 +983,8 @@ Outcome Communicator::given_up(Outcome outcome) {
 bool Communicator::failed(u32 rank) const {
     const RankBlock& other = control_[rank];
     const u64 state = Cpu::observe_state(&other.state);  // pairs with publish_state in `mark`
-    return state == kAborted || (state == kFailed && (calls_ - other.since) >> 63 == 0);  // the number of calls may wrap
+    return state == kAborted ||
+           (state == kFailed && (calls_ - other.since) >> 63 == 0);  // the number of calls may wrap
 }
 
 void Communicator::leave() { mark(kLeft, rank_, 0, "closed"); }
@@ -975,7 +995,7 @@ Outcome Communicator::is_dead() const { return {Fault::kDead, u32(control_[rank_
 
 Outcome Communicator::ended(u32 rank) const {
     const RankBlock& other = control_[rank];
-    const bool gone = rank != rank_ && is_gone(rank);  // looked at first, as in `inspect`
+    const bool gone = rank != rank_ && is_gone(rank);    // looked at first, as in `inspect`
     const u64 state = Cpu::observe_state(&other.state);  // pairs with publish_state in `mark`
     if (state == kLeft) return {Fault::kPeer, rank, "closed its communicator"};
     if (state != kRunning) return {Fault::kPeer, u32(other.culprit), other.text};
@@ -996,9 +1016,8 @@ void Communicator::mark(State state, u32 culprit, u64 since, const std::string& 
     mine.culprit = culprit;
     mine.since = since;
     say(mine.text, why);
-    Cpu::publish_state(&mine.state, state);  // pairs with observe_state, on every rank
-    for (u32 r = 0; r < size_; ++r)
-        ring(control_[r].bell);  // the own one for the other threads of this rank
+    Cpu::publish_state(&mine.state, state);                  // pairs with observe_state, on every rank
+    for (u32 r = 0; r < size_; ++r) ring(control_[r].bell);  // the own one for the other threads of this rank
     if (rank_ < lifelines_.size()) ::shutdown(lifelines_[rank_], SHUT_RDWR);  // for those who wait for it elsewhere
 }
 

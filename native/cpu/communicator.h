@@ -78,15 +78,15 @@ class Plan {
     std::vector<u32> owners_;
     Latest latest_;
     Opaque opaque_;
-    const char* result_ = nullptr;       // where that of the latest call lies
-    const char* stored_past_ = nullptr;  // the same, if it was stored past the caches
+    const char* result_ = nullptr;        // where that of the latest call lies
+    const char* stored_past_ = nullptr;   // the same, if it was stored past the caches
     std::span<const char> reachable_[2];  // buffers of the latest call that others reach
     Contests* contests_ = nullptr;        // of its schedule, once there was one
 };
 
 // Units of lengths of their own. `bounds`: of those of the input and of the output, in bytes (interpreter.h). `digest`
-// is that of the lengths of all, the same on every rank. Without, they are pairwise: a rank knows those of its own, what
-// it sends to each rank and what it gets from each. `text` is for errors.
+// is that of the lengths of all, the same on every rank. Without, they are pairwise: a rank knows those of its own,
+// what it sends to each rank and what it gets from each. `text` is for errors.
 struct Units {
     std::vector<u64> bounds[2];
     std::optional<u64> digest;
@@ -103,16 +103,17 @@ struct Ways {
     u64 common = 0, any = 0;
 };
 
-// What a call can do instead, if all ranks can: the plans for buffers that others access, by way, null where they do not
-// lie so; and these buffers. A plan that lends is offered for itself.
+// What a call can do instead, if all ranks can: the plans for buffers that others access, by way, null where they do
+// not lie so; and these buffers. A plan that lends is offered for itself.
 struct Offer {
     Plan* plans[kWays] = {};
     char* input = nullptr;
     char* output = nullptr;
 };
 
-// What is left to do with the `result` of a call, null for nothing. After a call through slots it is copied from `taken`, if
-// that is not null; on any other way it was made where it belongs. For an average it is divided by the number of ranks.
+// What is left to do with the `result` of a call, null for nothing. After a call through slots it is copied from
+// `taken`, if that is not null; on any other way it was made where it belongs. For an average it is divided by the
+// number of ranks.
 struct Finish {
     char* result = nullptr;
     u64 bytes = 0;
@@ -120,10 +121,10 @@ struct Finish {
     Divide divide = nullptr;
 };
 
-// What a call works on. `n` elements a unit; `tile` 0: chosen from the size, as for other plans that are offered. A rank
-// with neither input nor output does not know n and the type. `initial_bytes` from `initial` are copied to `initial_to`
-// first, once all ranks agree. With `units`, n is the length of the largest: of all, or of those of this rank where they
-// are pairwise. `element` says what elements are whose type kernels do not know, else it is null.
+// What a call works on. `n` elements a unit; `tile` 0: chosen from the size, as for other plans that are offered. A
+// rank with neither input nor output does not know n and the type. `initial_bytes` from `initial` are copied to
+// `initial_to` first, once all ranks agree. With `units`, n is the length of the largest: of all, or of those of this
+// rank where they are pairwise. `element` says what elements are whose type kernels do not know, else it is null.
 struct Call {
     char* input;
     char* output;
@@ -144,10 +145,10 @@ struct Call {
 
 enum class Fault : u32 {
     kNone,
-    kMismatch,     // `rank` called something else than the lowest rank; nothing has been touched
-    kRefused,      // `rank` says, in `text`, that its arguments are wrong; nothing has been touched
-    kMemory,       // this rank could not map slots: `text`; nothing has been touched
-    kPeer,         // `rank` failed or is gone; from here on the communicator is dead
+    kMismatch,  // `rank` called something else than the lowest rank; nothing has been touched
+    kRefused,   // `rank` says, in `text`, that its arguments are wrong; nothing has been touched
+    kMemory,    // this rank could not map slots: `text`; nothing has been touched
+    kPeer,      // `rank` failed or is gone; from here on the communicator is dead
     kTimeout,
     kInterrupted,  // a signal handler of this rank raised
     kDead,         // it was dead before, for the reason in `rank` and `text`
@@ -162,8 +163,8 @@ struct Outcome {
     Stall stall{};
     double waited = 0;
     std::vector<CallHeader> said{};  // with kMismatch, by every rank
-    Way way = kThroughSlots;       // how the call went
-    bool exposed = false;          // others may still write to this rank's buffers, which lie in no arena
+    Way way = kThroughSlots;         // how the call went
+    bool exposed = false;            // others may still write to this rank's buffers, which lie in no arena
 };
 
 // Whether messages lie in private memory of other ranks, which all must be able to reach: where a call can go that way,
@@ -172,22 +173,23 @@ enum class Reaching { kNever, kWhereFaster, kAlways };
 
 struct Settings {
     Patience patience;
-    double timeout;                  // seconds without progress after which a call fails
+    double timeout;                   // seconds without progress after which a call fails
     bool (*interrupted)() = nullptr;  // called now and then while the caller's thread waits: whether to give up
-    u64 slots = 4;                   // of a connection, at least: they let neighbours drift apart
-    u64 slot_bytes = 256 << 10;      // at most, where the tile is chosen here: hides the cost of a step, stays in cache
-    u64 lent_bytes = 1 << 20;        // the tile at most, where no message takes a slot
-    u64 rank_bytes = 2 << 20;        // of all slots of a rank, where that leaves a slot no less than 64 KB
-    u64 least_bytes = 256 << 10;     // the same, up to which short slots are more: what others have read is slow to store to
-    u32 threads = 1;                 // that share the thread blocks of a call
-    u64 team_bytes = 1 << 20;        // of its larger buffer, from which on they do: less is not worth waking them
-    u64 cache_bytes = ~u64(0);       // of all ranks together: a call that touches more stores results past the caches
-    bool (*is_far)(const char*) = nullptr;  // whether a byte is in no near cache: a call all of whose are does so too,
+    u64 slots = 4;                    // of a connection, at least: they let neighbours drift apart
+    u64 slot_bytes = 256 << 10;  // at most, where the tile is chosen here: hides the cost of a step, stays in cache
+    u64 lent_bytes = 1 << 20;    // the tile at most, where no message takes a slot
+    u64 rank_bytes = 2 << 20;    // of all slots of a rank, where that leaves a slot no less than 64 KB
+    u64 least_bytes =
+        256 << 10;              // the same, up to which short slots are more: what others have read is slow to store to
+    u32 threads = 1;            // that share the thread blocks of a call
+    u64 team_bytes = 1 << 20;   // of its larger buffer, from which on they do: less is not worth waking them
+    u64 cache_bytes = ~u64(0);  // of all ranks together: a call that touches more stores results past the caches
+    bool (*is_far)(const char*) = nullptr;   // whether a byte is in no near cache: a call all of whose are does so too,
     Processor processor = this_processor();  // where that is worth it
     Reaching reaching = Reaching::kNever;
-    u64 first = 0;                   // the number of calls so far; tests begin near where it wraps
-    void (*patient)() = nullptr;     // called when a thread has spun in vain, before it yields or sleeps
-    Recorder* recorder = nullptr;    // of what this rank does; outlives the communicator
+    u64 first = 0;                 // the number of calls so far; tests begin near where it wraps
+    void (*patient)() = nullptr;   // called when a thread has spun in vain, before it yields or sleeps
+    Recorder* recorder = nullptr;  // of what this rank does; outlives the communicator
 };
 
 // A way that a call can go.
@@ -198,10 +200,11 @@ struct Candidate : Settled {
     Kernel kernel = nullptr;
 };
 
-// What a rank does while it waits for others to enter: it looks at its buffers, with `is_far`, if that is not null. Where
-// all are `far`, in no cache near its core, results soon would be too: they are better stored past the caches, and what
-// they are stored over need not be fetched. Else it asks for the first of an output that it has not `lent`. And for where
-// its `next_message` will lie, if the next call is like this one: whoever read the last one there has the lines.
+// What a rank does while it waits for others to enter: it looks at its buffers, with `is_far`, if that is not null.
+// Where all are `far`, in no cache near its core, results soon would be too: they are better stored past the caches,
+// and what they are stored over need not be fetched. Else it asks for the first of an output that it has not `lent`.
+// And for where its `next_message` will lie, if the next call is like this one: whoever read the last one there has the
+// lines.
 struct Look {
     std::span<const char> input, output, next_message;
     bool (*is_far)(const char*) = nullptr;
@@ -217,8 +220,8 @@ class Communicator {
     // Whoever gives the same text in every call is its author; others have the number kNobody.
     static constexpr u64 kNobody = 0, kBarrier = 1, kFirstPlan = 2;
 
-    // `lifelines[r]` reports end of file once rank r is gone. The own one, if it is not -1, is the other end, and is shut
-    // down when this rank leaves. Empty when ranks are threads of one process.
+    // `lifelines[r]` reports end of file once rank r is gone. The own one, if it is not -1, is the other end, and is
+    // shut down when this rank leaves. Empty when ranks are threads of one process.
     Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> lifelines, Settings settings);
     Communicator(const Communicator&) = delete;
     Communicator& operator=(const Communicator&) = delete;
@@ -230,7 +233,8 @@ class Communicator {
 
     Outcome run(Plan& plan, const Call& call);
 
-    // Settles how a candidate runs on n elements a unit, `tile` as in Call; `in_one_round`: whether it may take one round.
+    // Settles how a candidate runs on n elements a unit, `tile` as in Call; `in_one_round`: whether it may take one
+    // round.
     void settle(Candidate& candidate, u64 n, u32 type, u64 tile, bool in_one_round) const;
     // Of one that is settled: the bytes that it touches on all ranks (YHCCL, section 4: the working set), if each has
     // the buffers that this one has, and how many threads it would take.
@@ -275,8 +279,7 @@ class Communicator {
     void finish(const Finish& left, Way way) const;
     Outcome enter(const Terms& mine, const std::string& text, u64 author, const Places* places = nullptr,
                   Look* look = nullptr);
-    Look look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays], bool reached,
-              bool looks) const;
+    Look look(const Plan& plan, const Call& call, const Candidate (&candidates)[kWays], bool reached, bool looks) const;
     int prepare(Candidate& candidate, u32 op, u64 n, u32 type, u64 tile, bool in_one_round);
     Places places(const Candidate (&candidates)[kWays]) const;
     bool lets_reach(Plan& plan, const Candidate& offered) const;
@@ -333,7 +336,7 @@ class Communicator {
         u64 unit;
         bool second;
         Took took;
-    } contested_{};  // the latest call in which any rank was, until all have said how long it took
+    } contested_{};                  // the latest call in which any rank was, until all have said how long it took
     std::vector<Outcome> outcomes_;  // of the threads of one call
     std::vector<Moved> moved_;       // by each thread in all calls
     std::atomic_flag marked_;

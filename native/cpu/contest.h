@@ -29,7 +29,8 @@ class Contest {
         ++calls_;
         if (left_ > 0) --left_;
         if (left_ > 0 || (trying_ && fruitless_ < patience_)) return;
-        const bool favourite = favours_second(), begun = tried_ || ticks_[1] != kUnknown;  // the first way is tried first
+        const bool favourite = favours_second(),
+                   begun = tried_ || ticks_[1] != kUnknown;  // the first way is tried first
         trying_ = !trying_ || !begun;
         if (!trying_) {
             pause_ = favourite != favoured_ ? kShortest : std::min(2 * pause_, kLongest);

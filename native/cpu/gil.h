@@ -6,9 +6,10 @@
 
 namespace hocket {
 
-// Calls what may have to wait for the GIL, and throws nothing. Once the interpreter is being finalized, other threads get it
-// no more. CPython before 3.14 then ends such a thread by unwinding its stack, where destructors would touch Python objects
-// or let nothing pass, which aborts the process. Here it stays where it is until the process ends, as it does in 3.14.
+// Calls what may have to wait for the GIL, and throws nothing. Once the interpreter is being finalized, other threads
+// get it no more. CPython before 3.14 then ends such a thread by unwinding its stack, where destructors would touch
+// Python objects or let nothing pass, which aborts the process. Here it stays where it is until the process ends, as it
+// does in 3.14.
 template <class Body> auto or_stay(Body body) noexcept {
     try {
         return body();
@@ -27,8 +28,8 @@ inline bool python_interrupted() {
     });
 }
 
-// The GIL during a call. A brief call keeps it, because giving it away and getting it back costs as much as such a call;
-// but only while it spins.
+// The GIL during a call. A brief call keeps it, because giving it away and getting it back costs as much as such a
+// call; but only while it spins.
 class Gil {
   public:
     explicit Gil(bool brief = false) {

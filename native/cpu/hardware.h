@@ -55,12 +55,12 @@
 
 namespace hocket {
 
-// Which of the results that may be stored past the caches are: none; sums all of whose destinations may, since copies, and
-// what is stored block by block, have other means to store a line without fetching it (kernels.cpp); all.
+// Which of the results that may be stored past the caches are: none; sums all of whose destinations may, since copies,
+// and what is stored block by block, have other means to store a line without fetching it (kernels.cpp); all.
 enum class Past : u32 { kNothing = 0, kSums = 1, kAll = 2 };
 
-// What is fast where messages lie in slots, or in arrays. `sums`, `copies`: from how many bytes of a rank's larger buffer on
-// it pays to store past the caches, where the buffers are in none. `manner`: of long calls of a kernel.
+// What is fast where messages lie in slots, or in arrays. `sums`, `copies`: from how many bytes of a rank's larger
+// buffer on it pays to store past the caches, where the buffers are in none. `manner`: of long calls of a kernel.
 struct Habits {
     u64 sums, copies;
     Manner manner;
@@ -69,16 +69,17 @@ struct Habits {
 
 // What was measured on a kind of processor.
 struct Processor {
-    u64 near;           // ticks: loading a byte takes longer only if it is in no cache near the core
+    u64 near;  // ticks: loading a byte takes longer only if it is in no cache near the core
     Habits slots, lent;
 };
 constexpr u64 kNever = ~u64(0);
 
-// In a virtual machine on Zen 5, the caches of the core took 50 to 80 ticks, the shared one up to 105 (in the median, 156
-// where it is full), memory from 390 on. Long copies store lines without fetching them.
+// In a virtual machine on Zen 5, the caches of the core took 50 to 80 ticks, the shared one up to 105 (in the median,
+// 156 where it is full), memory from 390 on. Long copies store lines without fetching them.
 constexpr Processor kZen{150, {256 << 10, kNever, Manner::kBlocks}, {256 << 10, 2 << 20, Manner::kBlocks}};
-// On Granite Rapids, 44 to 60, 120 to 170, and from 200 on. They fetch them. By lines, an AllReduce through slots takes 0.85
-// of the time by blocks, where its arrays are in no cache; in arrays that are in one, by blocks is up to a tenth faster.
+// On Granite Rapids, 44 to 60, 120 to 170, and from 200 on. They fetch them. By lines, an AllReduce through slots takes
+// 0.85 of the time by blocks, where its arrays are in no cache; in arrays that are in one, by blocks is up to a tenth
+// faster.
 constexpr Processor kIntel{200, {64 << 10, 64 << 10, Manner::kLines}, {64 << 10, 64 << 10, Manner::kBlocks}};
 
 // That of this process. Others are taken to be like Zen.
@@ -91,8 +92,8 @@ inline const Processor& this_processor() {
 #endif
 }
 
-// Whether a byte is in no cache near this core, to go by how long it takes to load it. Never, where no clock is as fine.
-// Another rank may be storing there: the value is not used.
+// Whether a byte is in no cache near this core, to go by how long it takes to load it. Never, where no clock is as
+// fine. Another rank may be storing there: the value is not used.
 inline bool is_far(const char* at) {
 #if defined(__SSE2__)
     const u64 near = this_processor().near;
@@ -116,7 +117,7 @@ struct Cpu {
     Past past;
     Manner manner;
     Reach* beyond = nullptr;  // in a call that reaches private memory of others
-    Traffic moved{};  // by the kernel calls so far
+    Traffic moved{};          // by the kernel calls so far
 
     void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last) {
         moved.loaded += k * bytes;
@@ -129,11 +130,11 @@ struct Cpu {
         beyond->reduce(kernel, manner, room, sources, used, bytes, moved);
     }
 
-    // Stores past the caches are not ordered by the releases below. What is stored so belongs to one step alone, no step
-    // of any rank reads or writes it after. Where that is this rank's own memory, only the end of the call says that it is
-    // there: each thread drains its own stores before it goes on to whatever lets another read them, the mutex of its team
-    // or queue (team.cpp) or what the caller does next. Where it is memory of a peer, whose call may end once it is told,
-    // the step drains them before it tells. Its own loads need no fence.
+    // Stores past the caches are not ordered by the releases below. What is stored so belongs to one step alone, no
+    // step of any rank reads or writes it after. Where that is this rank's own memory, only the end of the call says
+    // that it is there: each thread drains its own stores before it goes on to whatever lets another read them, the
+    // mutex of its team or queue (team.cpp) or what the caller does next. Where it is memory of a peer, whose call may
+    // end once it is told, the step drains them before it tells. Its own loads need no fence.
     void drain() const {
 #if defined(__SSE2__)
         if (past != Past::kNothing) __builtin_ia32_sfence();
@@ -182,7 +183,8 @@ struct Cpu {
         return __atomic_load_n(call, HOCKET_PICK(HOCKET_RELAX_HEADER_OBSERVE, __ATOMIC_SEQ_CST));
     }
 
-    // The end of a call in two rounds: what a rank has read and written in buffers of others. Part of going to sleep too.
+    // The end of a call in two rounds: what a rank has read and written in buffers of others. Part of going to sleep
+    // too.
     static void publish_done(u64* done, u64 call) {  // pairs with observe_done
         __atomic_store_n(done, call, HOCKET_PICK(HOCKET_RELAX_DONE_PUBLISH, __ATOMIC_SEQ_CST));
     }
@@ -190,7 +192,8 @@ struct Cpu {
         return __atomic_load_n(done, HOCKET_PICK(HOCKET_RELAX_DONE_OBSERVE, __ATOMIC_SEQ_CST));
     }
 
-    // Why a rank failed or left: `culprit` and `text`. Looked for between sleeps, so that a lost wake-up only costs one.
+    // Why a rank failed or left: `culprit` and `text`. Looked for between sleeps, so that a lost wake-up only costs
+    // one.
     static void publish_state(u64* state, u64 value) {  // pairs with observe_state
         __atomic_store_n(state, value, HOCKET_PICK(HOCKET_RELAX_STATE_PUBLISH, __ATOMIC_RELEASE));
     }

@@ -178,8 +178,8 @@ struct ComplexProd {
 };
 
 // What a combination works on at a time, an element of complex numbers being two.
-template <class Type, class Op>
-constexpr u64 kItem = Type::kBytes * sizeof(typename Type::Element) / sizeof(typename Type::Value);
+template <class Type, class Op> constexpr u64 kItem =
+    Type::kBytes * sizeof(typename Type::Element) / sizeof(typename Type::Value);
 template <class Type> constexpr u64 kItem<Type, ComplexProd> = 2 * kItem<Type, Sum>;
 
 // `last` stores what nobody reads again during the call, `write` everything else.
@@ -219,10 +219,10 @@ template <class Type> struct Rest {
     void last(char* to, Value v) const { write(to, v); }
 };
 
-// How many bytes before it is its turn a line is asked for, and to which caches it comes if it is read. Left to itself, a
-// core that streams from memory waits for fewer lines at once; the second cache can wait for more of them than the first.
-// Near: what is stored through the caches, and short copies. Far: what goes past them, and long copies; these ask for what
-// they store to later, so that it is still there.
+// How many bytes before it is its turn a line is asked for, and to which caches it comes if it is read. Left to itself,
+// a core that streams from memory waits for fewer lines at once; the second cache can wait for more of them than the
+// first. Near: what is stored through the caches, and short copies. Far: what goes past them, and long copies; these
+// ask for what they store to later, so that it is still there.
 struct Near {
     static constexpr u64 kToRead = 2 << 10, kToStore = 2 << 10;
     static constexpr int kCaches = 3;  // all
@@ -298,10 +298,10 @@ struct Stores {
     bool by_blocks;
 };
 
-// What is not short, side by side only to two that both go past the caches, or, by lines, one of which does. Two streams
-// of other stores take several times as long while lines are slow to come from the cache of another core; and memcpy has
-// means to store whole lines without reading them. What goes past the caches side by side lies as far from the beginning
-// of a line as the first, a whole number of items of `item` bytes.
+// What is not short, side by side only to two that both go past the caches, or, by lines, one of which does. Two
+// streams of other stores take several times as long while lines are slow to come from the cache of another core; and
+// memcpy has means to store whole lines without reading them. What goes past the caches side by side lies as far from
+// the beginning of a line as the first, a whole number of items of `item` bytes.
 Stores stores_to(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item, Manner manner) {
     last &= all_of(m);
     u32 alike = last;
@@ -415,8 +415,7 @@ void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 l
     if (k == 2) {  // nearly always
         char *a = srcs[0], *b = srcs[1];
         return spread_fast<Type>(
-            dsts, m, bytes, how,
-            [=](u64 at, auto span) { return combine<Op>(span.read(a + at), span.read(b + at)); },
+            dsts, m, bytes, how, [=](u64 at, auto span) { return combine<Op>(span.read(a + at), span.read(b + at)); },
             [=](u64 at, auto distance) {
                 ask_to_read(distance, a, at, bytes);
                 ask_to_read(distance, b, at, bytes);

@@ -12,9 +12,10 @@ struct Traffic {
 };
 
 // The element types, each with its size in bytes. Names are NumPy's, for bfloat16 that of ml_dtypes.
-#define HOCKET_TYPES(X)                                                                                        \
-    X(bool, 1) X(int8, 1) X(int16, 2) X(int32, 4) X(int64, 8) X(uint8, 1) X(uint16, 2) X(uint32, 4) X(uint64, 8) \
-    X(float16, 2) X(bfloat16, 2) X(float32, 4) X(float64, 8) X(complex64, 8) X(complex128, 16)
+#define HOCKET_TYPES(X)                                                                                             \
+    X(bool, 1)                                                                                                      \
+    X(int8, 1) X(int16, 2) X(int32, 4) X(int64, 8) X(uint8, 1) X(uint16, 2) X(uint32, 4) X(uint64, 8) X(float16, 2) \
+        X(bfloat16, 2) X(float32, 4) X(float64, 8) X(complex64, 8) X(complex128, 16)
 
 #define HOCKET_COUNT(name, bytes) +1
 #define HOCKET_NAME(name, bytes) #name,
@@ -31,9 +32,9 @@ constexpr const char* kOperatorNames[kOperators] = {"sum", "prod", "min", "max",
 // 0, 1, 2 ... bytes.
 constexpr u64 type_bytes(u32 type) { return type < kTypes ? kTypeBytes[type] : type - kTypes; }
 
-// How long calls store; which is faster depends on the processor, and on whether another core has just had the lines. By
-// blocks: copies as memcpy does, several destinations one after the other. By lines, each asked for some time before:
-// copies, and, side by side, two destinations of which one goes past the caches.
+// How long calls store; which is faster depends on the processor, and on whether another core has just had the lines.
+// By blocks: copies as memcpy does, several destinations one after the other. By lines, each asked for some time
+// before: copies, and, side by side, two destinations of which one goes past the caches.
 enum class Manner : u32 { kBlocks, kLines };
 
 // Combines `k` sources element by element, in their order, and stores the result to `m` destinations. A destination may

@@ -33,17 +33,17 @@ struct Key {
     PyObject* options[kOptions];
     PyArray_Descr* types[2];  // null for no array
     long long shapes[2][kDimensions];
-    long long between;        // bytes from x to out, where they overlap
+    long long between;  // bytes from x to out, where they overlap
     char dimensions[2];
-    char lent[2];             // whether they lie in the arena
+    char lent[2];  // whether they lie in the arena
     char none[4];
 };
 static_assert(sizeof(Key) % 16 == 0);  // for the hash
 
 bool operator==(const Key& a, const Key& b) { return std::memcmp(&a, &b, sizeof(Key)) == 0; }
 
-// Of an array, all of a short one or the first bytes are asked for before the call is looked up. They may be in no cache,
-// and the rest of a longer one would then wait for them.
+// Of an array, all of a short one or the first bytes are asked for before the call is looked up. They may be in no
+// cache, and the rest of a longer one would then wait for them.
 constexpr u64 kShort = 1024, kBegin = 256;
 
 // Where the arrays of a call lie, and how long they are.
@@ -78,7 +78,8 @@ bool describe(PyObject* const* arguments, const Memory& memory, Key& key, Facts&
         key.lent[i] = memory.place(facts.data[i]) != kNowhere;
     }
     if (facts.bytes[0] == 0 || facts.bytes[1] == 0) return facts.bytes[0] + facts.bytes[1] != 0;
-    const bool apart = facts.data[0] + facts.bytes[0] <= facts.data[1] || facts.data[1] + facts.bytes[1] <= facts.data[0];
+    const bool apart =
+        facts.data[0] + facts.bytes[0] <= facts.data[1] || facts.data[1] + facts.bytes[1] <= facts.data[0];
     key.between = apart ? kSeparate : facts.data[1] - facts.data[0];
     return true;
 }
@@ -232,8 +233,16 @@ class Known {
                               made ? static_cast<char*>(PyArray_DATA(made)) : nullptr, copy.get()};
         const u64 bytes[] = {0, facts.bytes[0], facts.bytes[1], made ? u64(PyArray_NBYTES(made)) : 0};
         char* const whole = data[entry.input != kNone ? entry.input : entry.output];
-        Call call{data[entry.input], data[entry.output], data[entry.initial], whole + entry.place,
-                  bytes[entry.initial], entry.n, entry.tile, entry.type, entry.op, true};
+        Call call{data[entry.input],
+                  data[entry.output],
+                  data[entry.initial],
+                  whole + entry.place,
+                  bytes[entry.initial],
+                  entry.n,
+                  entry.tile,
+                  entry.type,
+                  entry.op,
+                  true};
         call.fresh = entry.output == kFresh;
         if (element) call.element = &*element;
         Offer offer = entry.offer;
@@ -283,8 +292,7 @@ enum : u32 { kMethod, kAttribute, kDefaults };
 
 PyObject* call_briefly(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
     PyObject* const* const bound = PySequence_Fast_ITEMS(self);
-    if (keywords != nullptr || count < 2 || count > 3)
-        return call_python(bound[kMethod], given, count, keywords);
+    if (keywords != nullptr || count < 2 || count > 3) return call_python(bound[kMethod], given, count, keywords);
     for (Py_ssize_t a = 1; a < count; ++a) {  // they may be in no cache, and take two lines each
         __builtin_prefetch(given[a]);
         __builtin_prefetch(reinterpret_cast<const char*>(given[a]) + kCacheLine);

@@ -28,8 +28,8 @@ class Busy {
     std::atomic_flag taken_;
 };
 
-// The arrays of a call, which it holds for ever unless the call has told no other rank where they lie, or nobody can still
-// be writing to them. Destroyed with the GIL.
+// The arrays of a call, which it holds for ever unless the call has told no other rank where they lie, or nobody can
+// still be writing to them. Destroyed with the GIL.
 class Exposed {
   public:
     explicit Exposed(std::array<PyObject*, 2> arrays) : arrays_(arrays) {}
@@ -78,7 +78,8 @@ struct Member {
     Member(const Member&) = delete;
     Member& operator=(const Member&) = delete;
 
-    // In a child after fork. Its threads are not here: nothing may wait for them. Nor may it hide the end of its parent.
+    // In a child after fork. Its threads are not here: nothing may wait for them. Nor may it hide the end of its
+    // parent.
     void forked() {
         lifelines.close();
         (void)communicator.release();

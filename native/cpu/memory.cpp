@@ -1,14 +1,14 @@
 #include "memory.h"
 
-#include <algorithm>
-#include <bit>
-#include <cerrno>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/uio.h>
-#include <system_error>
 #include <unistd.h>
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <system_error>
 
 #include "arena.h"
 
@@ -60,8 +60,7 @@ int push_to(pid_t process, char* theirs, const char* mine, u64 bytes) {
     return told(::process_vm_writev(process, &here, 1, &there, 1, 0), bytes);
 }
 
-SharedMemory::SharedMemory(int descriptor, u32 ranks, std::vector<int> arenas, Arena& own,
-                           std::vector<pid_t> processes)
+SharedMemory::SharedMemory(int descriptor, u32 ranks, std::vector<int> arenas, Arena& own, std::vector<pid_t> processes)
     : descriptor_(descriptor),
       ranks_(ranks),
       control_bytes_(whole_pages(control_bytes(ranks))),
@@ -144,7 +143,8 @@ int SharedMemory::push(u32 rank, char* theirs, const char* mine, u64 bytes) {
 // either copy.
 bool SharedMemory::reachable(const char* mine, u64 bytes) const {
     char ends[2], copy[2];
-    const iovec here{ends, sizeof ends}, there[]{{const_cast<char*>(mine), 1}, {const_cast<char*>(mine) + bytes - 1, 1}};
+    const iovec here{ends, sizeof ends},
+        there[]{{const_cast<char*>(mine), 1}, {const_cast<char*>(mine) + bytes - 1, 1}};
     return ::process_vm_readv(::getpid(), &here, 1, there, 2, 0) == sizeof ends &&
            push_to(::getpid(), copy, ends, sizeof ends) == 0;
 }

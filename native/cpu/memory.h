@@ -5,11 +5,11 @@
 // schedule to the next, and a window that grows stays where it is. A file that is no memfd grows to its last window.
 #pragma once
 
+#include <sys/types.h>
 #include <algorithm>
 #include <bit>
 #include <map>
 #include <memory>
-#include <sys/types.h>
 #include <vector>
 
 #include "../core/slots.h"
@@ -30,7 +30,7 @@ constexpr u64 kExchange = 1;
 
 constexpr u64 kInlined = 48;
 constexpr u64 kNowhere = ~u64(0);  // of an address outside of the arena
-constexpr u64 kEager = 16 << 10;  // bytes of a rank's messages up to which a call can take one round
+constexpr u64 kEager = 16 << 10;   // bytes of a rank's messages up to which a call can take one round
 
 // What all ranks must say alike, but for what `flags` excuse. `counts` is equal on all ranks or, pairwise, adds up to 0
 // (communicator.h: Units). `element` is a hash of what elements are, where kernels do not know their type.
@@ -54,9 +54,9 @@ struct Took {
 };
 
 // Where a rank's buffers lie in its arena, kNowhere for none and none beyond `end`, and which ways a call can go with
-// them: a bit for each `Way`. Where they are `reached`, since not all lie in the arena, these are addresses in the rank's
-// process, and `end` is when it said so, in ticks. `contested`: the rank goes the way that has been faster; `took`: what
-// its latest call took in which any rank did.
+// them: a bit for each `Way`. Where they are `reached`, since not all lie in the arena, these are addresses in the
+// rank's process, and `end` is when it said so, in ticks. `contested`: the rank goes the way that has been faster;
+// `took`: what its latest call took in which any rank did.
 struct Places {
     u32 ways;
     u32 reached;
@@ -69,8 +69,8 @@ struct Places {
 static_assert(sizeof(Places) <= kInlined);
 
 // What a rank says when it enters a call. `call` is stored last. Of ranks that agree nobody reads more than the first
-// cache line: where `signature`, a hash of the terms, is the same, so are the terms. `text` is the schedule's name, on a
-// second line the counts, on a third what elements are; a word to exchange; or why it refuses.
+// cache line: where `signature`, a hash of the terms, is the same, so are the terms. `text` is the schedule's name, on
+// a second line the counts, on a third what elements are; a word to exchange; or why it refuses.
 struct CallHeader {
     alignas(kLine) u64 call;
     u64 signature;
@@ -84,10 +84,10 @@ struct CallHeader {
 static_assert(sizeof(CallHeader) == 1024);
 
 enum CallFlag : u32 {
-    kRefused = 1,       // this rank's arguments are wrong
-    kSizeUnknown = 2,   // it has neither input nor output: others say n and the type
-    kCounted = 4,       // units have lengths of their own
-    kPairwise = 8,      // and a rank knows only its own: n is the largest of those
+    kRefused = 1,      // this rank's arguments are wrong
+    kSizeUnknown = 2,  // it has neither input nor output: others say n and the type
+    kCounted = 4,      // units have lengths of their own
+    kPairwise = 8,     // and a rank knows only its own: n is the largest of those
 };
 
 // kFailed: from call `since` on. kAborted: every call.
@@ -95,22 +95,22 @@ enum State : u64 { kRunning = 0, kLeft = 1, kFailed = 2, kAborted = 3 };
 
 // The part of the control region that one rank writes, but for `bell`, which others lower and strike.
 struct RankBlock {
-    CallHeader headers[2];       // by parity of the call number
-    alignas(kLine) u64 done;     // the latest call in two rounds that this rank has done its part of
+    CallHeader headers[2];    // by parity of the call number
+    alignas(kLine) u64 done;  // the latest call in two rounds that this rank has done its part of
     alignas(kLine) Bell bell;
-    alignas(kLine) u64 looked;   // when this rank was last found waiting, in nanoseconds, and for whom: only hints,
-    u64 peer;                    // to tell who holds up the ranks that wait for one that waits itself
-    alignas(kLine) u64 state;    // stored after the rest
-    u64 culprit;                 // the rank whose fault it is
-    u64 since;                   // the first call that it ends: the others may still finish those before
+    alignas(kLine) u64 looked;  // when this rank was last found waiting, in nanoseconds, and for whom: only hints,
+    u64 peer;                   // to tell who holds up the ranks that wait for one that waits itself
+    alignas(kLine) u64 state;   // stored after the rest
+    u64 culprit;                // the rank whose fault it is
+    u64 since;                  // the first call that it ends: the others may still finish those before
     char text[1024 - 24];
 };
 
-// Behind the blocks of all ranks lies what each sends in a call in one round: stored before its header, for good. It has
-// several areas and takes them in turns, as a line that others have just read is slow to store to: so many that those of
-// all ranks take at most half a megabyte, but two at least. Few bytes take two: they wait for few lines, which by the
-// third area are no longer close to the sender. Either number is even: so a call never takes the area of the one before,
-// which others may still read (communicator.cpp: `enter`), also where short messages and long ones alternate.
+// Behind the blocks of all ranks lies what each sends in a call in one round: stored before its header, for good. It
+// has several areas and takes them in turns, as a line that others have just read is slow to store to: so many that
+// those of all ranks take at most half a megabyte, but two at least. Few bytes take two: they wait for few lines, which
+// by the third area are no longer close to the sender. Either number is even: so a call never takes the area of the one
+// before, which others may still read (communicator.cpp: `enter`), also where short messages and long ones alternate.
 constexpr u64 kFewBytes = 4 << 10;
 constexpr u64 eager_areas(u32 ranks) { return std::clamp<u64>(std::bit_floor((512 << 10) / kEager / ranks), 2, 16); }
 constexpr u64 control_bytes(u32 ranks) { return ranks * (sizeof(RankBlock) + eager_areas(ranks) * kEager); }
@@ -163,8 +163,8 @@ int reserve(int descriptor, u64 place, u64 bytes);
 
 class Arena;
 
-// Maps the memory at a place of an arena, both multiples of kHugePage, so that huge pages are mapped as such. Null, with
-// errno, where it cannot.
+// Maps the memory at a place of an arena, both multiples of kHugePage, so that huge pages are mapped as such. Null,
+// with errno, where it cannot.
 char* map_arena(int descriptor, u64 place, u64 bytes);
 
 // Makes sure that there is memory for the control region of so many ranks. Returns 0 or an errno.
@@ -174,8 +174,8 @@ int reserve_control(int descriptor, u32 ranks);
 class SharedMemory final : public Memory {
   public:
     // Takes the descriptors over, also where it throws std::system_error. `arenas`: those of all ranks, -1 for the own,
-    // which is `own`; none where there is one rank. `processes`: of all ranks, none where they cannot reach each other's
-    // memory.
+    // which is `own`; none where there is one rank. `processes`: of all ranks, none where they cannot reach each
+    // other's memory.
     SharedMemory(int descriptor, u32 ranks, std::vector<int> arenas, Arena& own, std::vector<pid_t> processes);
     ~SharedMemory() override;
     SharedMemory(const SharedMemory&) = delete;

@@ -1,7 +1,7 @@
 // Kernel calls on private memory of other ranks, which the operating system reads and writes for this one.
 //
-// One copy, where a message through slots takes two, and no line is stored to that another core has just read. It costs a
-// system call, and something for each page, and only moves: what is combined is copied to a cache first.
+// One copy, where a message through slots takes two, and no line is stored to that another core has just read. It costs
+// a system call, and something for each page, and only moves: what is combined is copied to a cache first.
 #pragma once
 
 #include <cerrno>
@@ -17,12 +17,14 @@ namespace hocket {
 class Reach {
   public:
     explicit Reach(Memory& memory)
-        : memory_(memory), blocks_(static_cast<char*>(std::aligned_alloc(kPage, kBlocks)), &std::free) {
+        : memory_(memory),
+          blocks_(static_cast<char*>(std::aligned_alloc(kPage, kBlocks)), &std::free) {
         if (blocks_ == nullptr) throw std::bad_alloc();
     }
 
-    // As a kernel call on operands of `room`, of which the first are sources. What is to be combined is fetched to blocks
-    // that stay in a cache, block by block. Adds what is copied on the way to `moved` too. Does nothing after a failure.
+    // As a kernel call on operands of `room`, of which the first are sources. What is to be combined is fetched to
+    // blocks that stay in a cache, block by block. Adds what is copied on the way to `moved` too. Does nothing after a
+    // failure.
     void reduce(Kernel kernel, Manner manner, const Room& room, u32 sources, u32 used, u64 bytes, Traffic& moved);
 
     // Fails, as that rank has ended.

@@ -1,7 +1,8 @@
-// What a rank does, for a timeline (hocket/runtime/trace.py): the calls of a communicator, and the steps of its threads.
+// What a rank does, for a timeline (hocket/runtime/trace.py): the calls of a communicator, and the steps of its
+// threads.
 //
-// All memory is there from the beginning; what comes when it is full is only counted. A tape has one writer at a time and
-// may be read meanwhile.
+// All memory is there from the beginning; what comes when it is full is only counted. A tape has one writer at a time
+// and may be read meanwhile.
 #pragma once
 
 #include <vector>
@@ -11,8 +12,8 @@
 namespace hocket {
 
 // Tells time for half of what the kernel takes: by the counter of the processor, where the kernel itself trusts that to
-// run evenly on all cores. Its ticks become nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share, along
-// the line through what both said when the clock was made and say now.
+// run evenly on all cores. Its ticks become nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share,
+// along the line through what both said when the clock was made and say now.
 class Clock {
   public:
     Clock();
@@ -88,7 +89,9 @@ template <class Event> class Tape {
 };
 
 struct Recorder {
-    Recorder(u32 threads, u64 most_calls, u64 most_steps) : calls(most_calls), steps(threads, Tape<StepEvent>(most_steps)) {}
+    Recorder(u32 threads, u64 most_calls, u64 most_steps)
+        : calls(most_calls),
+          steps(threads, Tape<StepEvent>(most_steps)) {}
 
     Clock clock;
     Tape<CallEvent> calls;
@@ -104,7 +107,10 @@ struct WatchedCpu : Cpu {
 
     // `begun`: when the first thread begins, at once; others come when they are awake.
     WatchedCpu(const Cpu& cpu, Recorder& recorder, u32 thread, u64 call, u64 begun)
-        : Cpu(cpu), clock(recorder.clock), tape(recorder.steps[thread]), now{.call = call, .end = begun},
+        : Cpu(cpu),
+          clock(recorder.clock),
+          tape(recorder.steps[thread]),
+          now{.call = call, .end = begun},
           stalled(thread != 0) {}
 
     void begins() {

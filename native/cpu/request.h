@@ -17,7 +17,8 @@ namespace hocket {
 class Held {
   public:
     explicit Held(nanobind::handle array) {
-        if (!array.is_none() && PyObject_GetBuffer(array.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nanobind::python_error();
+        if (!array.is_none() && PyObject_GetBuffer(array.ptr(), &view_, PyBUF_SIMPLE) != 0)
+            throw nanobind::python_error();
     }
     ~Held() { PyBuffer_Release(&view_); }
     Held(const Held&) = delete;
@@ -52,7 +53,9 @@ class HeldOffer {
   public:
     // Throws std::invalid_argument where an array is too short for units of so many bytes.
     HeldOffer(OfferTuple given, u64 unit)
-        : given(std::move(given)), in_(std::get<1>(this->given)), out_(std::get<2>(this->given)) {
+        : given(std::move(given)),
+          in_(std::get<1>(this->given)),
+          out_(std::get<2>(this->given)) {
         offer.input = in_.data();
         offer.output = out_.data();
         for (const Way way : kLent) {
@@ -76,11 +79,11 @@ class HeldOffer {
 // One call on arrays, which it holds. It is made once.
 class Request {
   public:
-    // `initial` is copied to byte `place` of the first of its buffers. Of the input, what begins at byte `taken` is copied to
-    // `result`. Throws std::invalid_argument for what could lead outside the arrays.
-    Request(nanobind::object plan, nanobind::object input, nanobind::object output, std::optional<u64> n, u32 type, u32 op,
-            u64 tile, nanobind::object initial, u64 place, nanobind::object result, std::optional<u64> taken, bool average,
-            std::optional<std::string> element, const Units* given, std::optional<OfferTuple> offered)
+    // `initial` is copied to byte `place` of the first of its buffers. Of the input, what begins at byte `taken` is
+    // copied to `result`. Throws std::invalid_argument for what could lead outside the arrays.
+    Request(nanobind::object plan, nanobind::object input, nanobind::object output, std::optional<u64> n, u32 type,
+            u32 op, u64 tile, nanobind::object initial, u64 place, nanobind::object result, std::optional<u64> taken,
+            bool average, std::optional<std::string> element, const Units* given, std::optional<OfferTuple> offered)
         : plan(std::move(plan)),
           input(std::move(input)),
           output(std::move(output)),
@@ -107,8 +110,17 @@ class Request {
             whole.need(place + from_.bytes());
             to = whole.data() + place;
         }
-        call = {in_.data(), out_.data(), from_.data(), to,            from_.bytes(),               n.value_or(0),
-                tile,       type,        op,           n.has_value(), units_ ? &*units_ : nullptr};
+        call = {in_.data(),
+                out_.data(),
+                from_.data(),
+                to,
+                from_.bytes(),
+                n.value_or(0),
+                tile,
+                type,
+                op,
+                n.has_value(),
+                units_ ? &*units_ : nullptr};
         if (this->element) call.element = &*this->element;
         if (!this->result.is_none() && (taken || average)) {
             const Held& made = made_.emplace(this->result);
@@ -145,8 +157,7 @@ class Request {
         if (!units_) return unit * blocks;
         const std::vector<u64>& bounds = units_->bounds[which];
         bool good = bounds.size() == blocks + 1 && bounds[0] == 0;
-        for (u64 u = 0; good && u < blocks; ++u)
-            good = bounds[u] <= bounds[u + 1] && bounds[u + 1] - bounds[u] <= unit;
+        for (u64 u = 0; good && u < blocks; ++u) good = bounds[u] <= bounds[u + 1] && bounds[u + 1] - bounds[u] <= unit;
         if (!good) throw std::invalid_argument("units");
         return bounds[blocks];
     }

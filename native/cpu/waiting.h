@@ -1,24 +1,24 @@
 // Going to sleep and being woken, between processes.
 //
-// A rank has one bell, for whichever of its threads sleep. It is raised while one sleeps or is about to; its strikes are
-// the futex word. The handshake is the classical one:
+// A rank has one bell, for whichever of its threads sleep. It is raised while one sleeps or is about to; its strikes
+// are the futex word. The handshake is the classical one:
 //     sleeper:    seen = strikes; raised = 1; look once more for work; sleep while strikes == seen
 //     publisher:  counter = new; if raised == 1: raised = 0, strikes += 1, wake all
 // Of "raised = 1, look" and "counter = new, look at raised" one side must see the other's store, so all four are
-// sequentially consistent: with anything weaker both loads could pass both stores and the wake-up would be lost. Whoever
-// lowers the bell strikes it afterwards, so that a sleeper whose bell was lowered by a publisher of something else does
-// not fall asleep either. tests/native/test_sleep.py walks through all interleavings. The sleep has a limit all the
-// same, because a dead peer rings no bell.
+// sequentially consistent: with anything weaker both loads could pass both stores and the wake-up would be lost.
+// Whoever lowers the bell strikes it afterwards, so that a sleeper whose bell was lowered by a publisher of something
+// else does not fall asleep either. tests/native/test_sleep.py walks through all interleavings. The sleep has a limit
+// all the same, because a dead peer rings no bell.
 //
 // std::atomic::wait uses a futex private to the process in GCC 12; ours is shared.
 #pragma once
 
-#include <climits>
-#include <ctime>
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <climits>
+#include <ctime>
 
 #include "../core/plan.h"
 

@@ -23,12 +23,12 @@ using namespace hocket;
 
 namespace {
 
-#define CHECK(condition)                                                                     \
-    do {                                                                                     \
-        if (!(condition)) {                                                                  \
+#define CHECK(condition)                                                                       \
+    do {                                                                                       \
+        if (!(condition)) {                                                                    \
             std::fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
-            std::exit(1);                                                                    \
-        }                                                                                    \
+            std::exit(1);                                                                      \
+        }                                                                                      \
     } while (0)
 
 struct Free {
@@ -50,9 +50,12 @@ struct World {
 
     // As if there had been `first` calls, and as many messages on each connection.
     explicit World(u32 ranks, u64 first = 0)
-        : control(lines(control_bytes(ranks))), lent(lines(ranks * kLent)), first(first) {
+        : control(lines(control_bytes(ranks))),
+          lent(lines(ranks * kLent)),
+          first(first) {
         for (u32 r = 0; r < ranks; ++r)
-            for (const u64 call : {first - 1, first}) static_cast<RankBlock*>(control.get())[r].headers[call % 2].call = call;
+            for (const u64 call : {first - 1, first})
+                static_cast<RankBlock*>(control.get())[r].headers[call % 2].call = call;
     }
 
     Counters* counters(u64 source, u64 destination, u64 channel) {
@@ -202,7 +205,8 @@ class Writer {
                (connections_[number].peer != peer || connections_[number].channel != channel ||
                 connections_[number].sends != sends))
             ++number;
-        if (number == connections_.size()) connections_.push_back({peer, channel, sends, storage, lent ? 0u : 1u, 0, 0, 0, 0});
+        if (number == connections_.size())
+            connections_.push_back({peer, channel, sends, storage, lent ? 0u : 1u, 0, 0, 0, 0});
         operands_.push_back({operand.place, number, 0, there ? operand.chunk : 0, there});
     }
 
@@ -270,7 +274,8 @@ Settings settings(u64 slots) {
     return found;
 }
 
-// Calls and messages are counted from `first`. With `more` slots where they are short, their number changes between calls.
+// Calls and messages are counted from `first`. With `more` slots where they are short, their number changes between
+// calls.
 void ring_calls(u32 ranks, bool fused, u64 slots, u64 first, bool more = false) {
     World world(ranks, first);
     on_threads(ranks, [&](u32 rank) {
@@ -378,7 +383,8 @@ void teams() {
             std::thread reader([&] {  // a timeline may be read while another thread is in a call
                 while (!over)
                     for (const Tape<StepEvent>& tape : recorder.steps)
-                        for (const StepEvent& event : tape.events()) CHECK(event.begin <= event.end && event.call <= 100);
+                        for (const StepEvent& event : tape.events())
+                            CHECK(event.begin <= event.end && event.call <= 100);
             });
             Communicator communicator(rank, kRanks, memory, {}, mine);
             Writer writer(rank, kRanks, kRanks * kRings, 0, 2);
@@ -397,9 +403,9 @@ void teams() {
                 const u64 n = u64(round * 61 % 1201);
                 std::vector<int> data(n), result(n);
                 for (u64 i = 0; i < n; ++i) data[i] = int(i * 5 + rank * 1000 + u64(round));
-                const Outcome outcome =
-                    communicator.run(plan, {reinterpret_cast<char*>(data.data()), reinterpret_cast<char*>(result.data()),
-                                            nullptr, nullptr, 0, n, 64, type_named("int32"), 0, true});
+                const Outcome outcome = communicator.run(
+                    plan, {reinterpret_cast<char*>(data.data()), reinterpret_cast<char*>(result.data()), nullptr,
+                           nullptr, 0, n, 64, type_named("int32"), 0, true});
                 CHECK(outcome.fault == Fault::kNone);
                 for (u64 i = 0; i < n; ++i) CHECK(result[i] == int(kRanks * (i * 5 + u64(round)) + 1000));
             }
@@ -527,14 +533,18 @@ void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds, bool reached)
             // These know no other way than in place.
             std::vector<int> own(input, input + n);
             char* const at = in ? x : reinterpret_cast<char*>(own.data());
-            const Outcome outcome = communicator.run(
-                exchanges ? small : slots, {at, nullptr, nullptr, nullptr, 0, n, round % 2 ? 64u : 0u, type_named("int32"), 0, true, nullptr, &offer});
+            const Outcome outcome =
+                communicator.run(exchanges ? small : slots, {at, nullptr, nullptr, nullptr, 0, n, round % 2 ? 64u : 0u,
+                                                             type_named("int32"), 0, true, nullptr, &offer});
             CHECK(outcome.fault == Fault::kNone);
-            const bool lends = round % 15 != 14 && round % 5 != 1 && round % 5 != 2 && !at_odds && !(exchanges && n * sizeof(int) <= kInlined);
+            const bool lends = round % 15 != 14 && round % 5 != 1 && round % 5 != 2 && !at_odds &&
+                               !(exchanges && n * sizeof(int) <= kInlined);
             CHECK(outcome.way == (lends ? offered[fetched] : kThroughSlots));
             const u64 bytes = n * sizeof(int), most = round % 2 ? 64 : kEager;
             const bool one = exchanges && (bytes <= kInlined || (round % 15 == 14 && bytes <= most));
-            const Rounds rounds = one ? Rounds::kOne : outcome.way != kThroughSlots && two_rounds ? Rounds::kTwo : Rounds::kMany;
+            const Rounds rounds = one                                          ? Rounds::kOne
+                                  : outcome.way != kThroughSlots && two_rounds ? Rounds::kTwo
+                                                                               : Rounds::kMany;
             CHECK(first != 0 || recorder.calls.events().back().rounds == u32(rounds));
             const int* result = lends && !in ? output : reinterpret_cast<int*>(at);
             for (u64 i = 0; i < n; ++i)
@@ -553,8 +563,9 @@ void lent() {
     std::puts("lent: sums are right");
 }
 
-// In how many of `calls` calls the second way is asked for, if each takes `ticks(second, alike)`, after so many alike, and
-// the second way can be gone or not. What a call took is told in the next one, when it has been decided how that goes.
+// In how many of `calls` calls the second way is asked for, if each takes `ticks(second, alike)`, after so many alike,
+// and the second way can be gone or not. What a call took is told in the next one, when it has been decided how that
+// goes.
 template <class Ticks> u32 seconds(Contest& contest, u32 calls, Ticks ticks, bool possible = true) {
     u32 found = 0, alike = 0;
     bool before = false;
@@ -582,7 +593,7 @@ void contests() {
     Contest hopeless(12);
     const u32 tried = seconds(hopeless, 6000, [](bool second, u32) { return second ? 2000u : 1000u; });
     CHECK(tried > 20 && tried < 60);  // some ten trials
-    Contest slow(2, true);  // to become fast: a trial goes on as long as it does
+    Contest slow(2, true);            // to become fast: a trial goes on as long as it does
     const auto ticks = [](bool second, u32 alike) {
         return second ? 1700 - 50 * std::min(alike, 18u) : 1000 + 500 * (alike == 0);
     };
@@ -602,8 +613,8 @@ void contests() {
 
 std::atomic<u32> looked;
 
-// Ranks that find out by trying whether to reach each other's buffers all go one way, and both are gone, though what they
-// see of their caches differs. They look in few calls.
+// Ranks that find out by trying whether to reach each other's buffers all go one way, and both are gone, though what
+// they see of their caches differs. They look in few calls.
 void contested() {
     constexpr u32 kRanks = 3, kCalls = 200, kElements = 600;
     World world(kRanks);
@@ -631,7 +642,8 @@ void contested() {
     });
     for (const auto& found : ways) CHECK(found == ways[0]);
     CHECK(looked > 0 && looked < kRanks * kCalls);
-    for (const Way way : {kThroughSlots, kInPlace}) CHECK(std::find(ways[0].begin(), ways[0].end(), way) != ways[0].end());
+    for (const Way way : {kThroughSlots, kInPlace})
+        CHECK(std::find(ways[0].begin(), ways[0].end(), way) != ways[0].end());
     std::puts("contest: all ranks go one way");
 }
 
@@ -654,8 +666,8 @@ void team_fails() {
         }
         Plan plan(communicator, writer.words(), 4, "rings");
         std::vector<int> data(1000);
-        const Outcome outcome = communicator.run(
-            plan, {reinterpret_cast<char*>(data.data()), nullptr, nullptr, nullptr, 0, 1000, 64, type_named("int32"), 0, true});
+        const Outcome outcome = communicator.run(plan, {reinterpret_cast<char*>(data.data()), nullptr, nullptr, nullptr,
+                                                        0, 1000, 64, type_named("int32"), 0, true});
         if (rank == 0) {  // which sends nothing
             looks = false;
             while (!looks) ::sched_yield();
@@ -680,8 +692,8 @@ void background() {
         Queue queue;
         for (u64 j = 0; j < kJobs; ++j) {
             jobs[j].body = [&, j] {
-                outcomes[j] = communicator.run(plan, {reinterpret_cast<char*>(data[j].data()), nullptr, nullptr, nullptr, 0,
-                                                      kElements, 64, type_named("int32"), 0, true});
+                outcomes[j] = communicator.run(plan, {reinterpret_cast<char*>(data[j].data()), nullptr, nullptr,
+                                                      nullptr, 0, kElements, 64, type_named("int32"), 0, true});
             };
             queue.submit(jobs[j]);
         }
@@ -711,16 +723,18 @@ void litmus_slots() {
             for (u64 i = 0; rank == 0 && i < data.size(); ++i) data[i] = (long long)(i * i);
             char* at = reinterpret_cast<char*>(data.data());
             for (int round = 0; round < 50; ++round)
-                CHECK(communicator.run(plan, {at, at, nullptr, nullptr, 0, data.size(), 64, type_named("int64"), 0, true}).fault == Fault::kNone);
+                CHECK(
+                    communicator.run(plan, {at, at, nullptr, nullptr, 0, data.size(), 64, type_named("int64"), 0, true})
+                        .fault == Fault::kNone);
             for (u64 i = 0; i < data.size(); ++i) CHECK(data[i] == (long long)(i * i));
         });
     }
     std::puts("slots: one way");
 }
 
-// Messages in the buffers of one rank, which another reads or writes. Rank 0 offers what it has just copied, and changes
-// it as soon as the call is over; rank 1 stores what it has to rank 0, which looks at it as soon as the call is over. In
-// two rounds rank 0 offers what it began with. Calls are counted from close to where that wraps.
+// Messages in the buffers of one rank, which another reads or writes. Rank 0 offers what it has just copied, and
+// changes it as soon as the call is over; rank 1 stores what it has to rank 0, which looks at it as soon as the call is
+// over. In two rounds rank 0 offers what it began with. Calls are counted from close to where that wraps.
 void litmus_lent(bool two_rounds, bool pushed) {
     constexpr u64 kElements = 512, kFirst = ~u64(0) - 20;
     World world(2, kFirst);
@@ -744,9 +758,10 @@ void litmus_lent(bool two_rounds, bool pushed) {
         long long* output = input + kElements;
         for (int round = 0; round < 50; ++round) {
             for (u64 i = 0; i < kElements; ++i) input[i] = (long long)(i * i) + round;
-            const Offer offer{{nullptr, nullptr, &plan}, reinterpret_cast<char*>(input), reinterpret_cast<char*>(output)};
-            const Outcome outcome = communicator.run(plan, {offer.input, offer.output, nullptr, nullptr, 0, kElements, 64,
-                                                            type_named("int64"), 0, true, nullptr, &offer});
+            const Offer offer{
+                {nullptr, nullptr, &plan}, reinterpret_cast<char*>(input), reinterpret_cast<char*>(output)};
+            const Outcome outcome = communicator.run(plan, {offer.input, offer.output, nullptr, nullptr, 0, kElements,
+                                                            64, type_named("int64"), 0, true, nullptr, &offer});
             CHECK(outcome.fault == Fault::kNone && outcome.way == kApart);
             for (u64 i = 0; i < kElements && rank == u32(!pushed); ++i) CHECK(output[i] == (long long)(i * i) + round);
             for (u64 i = 0; i < kElements; ++i) output[i] = -1;
@@ -929,7 +944,8 @@ void failed_before() {
         Plan plan(communicator, writer.words(), 5, "nobody sends");
         long long data = 0;
         char* at = reinterpret_cast<char*>(&data);
-        const Outcome outcome = communicator.run(plan, {at, at, nullptr, nullptr, 0, 1, 0, type_named("int64"), 0, true});
+        const Outcome outcome =
+            communicator.run(plan, {at, at, nullptr, nullptr, 0, 1, 0, type_named("int64"), 0, true});
         CHECK(outcome.fault == (rank == 1 ? Fault::kTimeout : Fault::kNone));
         if (rank == 1) return;
         const Outcome next = communicator.barrier();
@@ -938,8 +954,8 @@ void failed_before() {
     std::puts("a failure in an earlier call: ends this one, where the number of calls wraps too");
 }
 
-// What a rank lends is not used again where a call failed: another may be late to read it. In two rounds, too, where the
-// other is interrupted before it is done: it waits for itself.
+// What a rank lends is not used again where a call failed: another may be late to read it. In two rounds, too, where
+// the other is interrupted before it is done: it waits for itself.
 void lent_in_vain(bool two_rounds) {
     World world(2);
     looks = false;
@@ -975,13 +991,15 @@ void lent_in_vain(bool two_rounds) {
     std::puts("lent: kept where a call failed");
 }
 
-// Memory that cannot be reached after all is a fault of whose it is, or of who may not reach it, and what a rank has told
-// the others of is exposed.
+// Memory that cannot be reached after all is a fault of whose it is, or of who may not reach it, and what a rank has
+// told the others of is exposed.
 void reached_in_vain() {
-    constexpr auto kRefused = "may not access the memory of rank 0 any more: Operation not permitted (HOCKET_REACH=never does without)";
+    constexpr auto kRefused =
+        "may not access the memory of rank 0 any more: Operation not permitted (HOCKET_REACH=never does without)";
     for (const bool pushed : {false, true})
-        for (const auto& [error, whose, text] :
-             {std::tuple(ESRCH, 0u, "has ended"), {EFAULT, 0u, "has an array that cannot be reached: Bad address"}, {EPERM, 1u, kRefused}}) {
+        for (const auto& [error, whose, text] : {std::tuple(ESRCH, 0u, "has ended"),
+                                                 {EFAULT, 0u, "has an array that cannot be reached: Bad address"},
+                                                 {EPERM, 1u, kRefused}}) {
             World world(2);
             on_threads(2, [&](u32 rank) {
                 ThreadMemory memory(world, rank);
@@ -1003,7 +1021,8 @@ void reached_in_vain() {
                 const Offer offer{{nullptr, &plan}, at, nullptr};
                 const Outcome outcome = communicator.run(
                     plan, {at, nullptr, nullptr, nullptr, 0, 32, 0, type_named("int64"), 0, true, nullptr, &offer});
-                CHECK(outcome.fault == Fault::kPeer && outcome.rank == whose && outcome.text == text && outcome.exposed);
+                CHECK(outcome.fault == Fault::kPeer && outcome.rank == whose && outcome.text == text &&
+                      outcome.exposed);
                 CHECK(memory.kept.empty());
                 for (const long long value : data) CHECK(value == rank);
             });
@@ -1145,10 +1164,19 @@ void traffic(u64 n, u64 tile, char** files, u32 ranks) {
         Communicator communicator(rank, ranks, memory, {}, mine);
         Plan plan(communicator, read_words(files[rank]), 1, "traffic");
         CHECK(plan.header().scratch == 0);
-        const u64 unit = n * sizeof(float), bytes[] = {plan.header().input_blocks * unit, plan.header().output_blocks * unit};
+        const u64 unit = n * sizeof(float),
+                  bytes[] = {plan.header().input_blocks * unit, plan.header().output_blocks * unit};
         auto& [input, output] = buffers[rank] = {lines(bytes[0]), lines(bytes[1])};
-        const Call call{static_cast<char*>(input.get()), static_cast<char*>(output.get()), nullptr, nullptr, 0, n, tile,
-                        type_named("float32"), 0, true};
+        const Call call{static_cast<char*>(input.get()),
+                        static_cast<char*>(output.get()),
+                        nullptr,
+                        nullptr,
+                        0,
+                        n,
+                        tile,
+                        type_named("float32"),
+                        0,
+                        true};
         CHECK(communicator.run(plan, call).fault == Fault::kNone);
         const std::lock_guard<std::mutex> held(talking);
         const Traffic moved = communicator.traffic();
@@ -1163,7 +1191,8 @@ void traffic(u64 n, u64 tile, char** files, u32 ranks) {
 
 int main(int arguments, char** words) {
     if (arguments > 4 && std::string(words[1]) == "traffic") {
-        traffic(std::strtoull(words[2], nullptr, 0), std::strtoull(words[3], nullptr, 0), words + 4, u32(arguments - 4));
+        traffic(std::strtoull(words[2], nullptr, 0), std::strtoull(words[3], nullptr, 0), words + 4,
+                u32(arguments - 4));
         return 0;
     }
     const bool only_litmus = arguments > 1 && std::string(words[1]) == "litmus";

@@ -4,7 +4,8 @@
 
 typedef char Vector __attribute__((vector_size(32), aligned(1), may_alias));
 
-extern "C" [[gnu::optimize("no-tree-loop-distribute-patterns")]] void* memcpy(void* to, const void* from, size_t bytes) {
+extern "C" [[gnu::optimize("no-tree-loop-distribute-patterns")]] void* memcpy(void* to, const void* from,
+                                                                              size_t bytes) {
     char* target = static_cast<char*>(to);
     const char* source = static_cast<const char*>(from);
     size_t at = 0;
