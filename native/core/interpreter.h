@@ -25,8 +25,8 @@
 // An execution of one layer also runs on any that derives from it.
 #pragma once
 
-#include "plan.h"
-#include "slots.h"
+#include "core/plan.h"
+#include "core/slots.h"
 
 namespace hocket {
 

@@ -15,7 +15,7 @@
 // sleep (see cpu/waiting.h), hence sequentially consistent on a CPU.
 #pragma once
 
-#include "plan.h"
+#include "core/plan.h"
 
 namespace hocket {
 

@@ -270,7 +270,7 @@ OPERATORS: dict[str, Callable[[Array, Array], Array]] = {
     "avg": np.add,  # and ``average`` in the end
 }
 """Each over values of one type, which ``accumulator`` gives. Sums and products of integers wrap; of bool they are "or"
-and "and". Which types have which operators: native/cpu/kernels.cpp."""
+and "and". Which types have which operators: native/device/kernels.cpp."""
 
 
 def combine_arrays(op: str) -> Combine[Array]:

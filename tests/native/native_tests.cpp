@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "cpu/communicator.h"
+#include "runtime/communicator.h"
 
 using namespace hocket;
 

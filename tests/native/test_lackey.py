@@ -22,13 +22,9 @@ from hocket.runtime.plan import lower
 
 ROOT = Path(__file__).parents[2]
 SOURCES = (
-    *(
-        f"native/cpu/{name}.cpp"
-        for name in ("communicator", "memory", "arena", "reach", "recorder", "dispatch", "team")
-    ),
-    "native/cpu/kernels.cpp",
-    "tests/native/native_tests.cpp",
-    "tests/native/plain_memcpy.cpp",
+    *(path for path in ROOT.glob("native/*/*.cpp") if path.parent.name != "python"),
+    ROOT / "tests/native/native_tests.cpp",
+    ROOT / "tests/native/plain_memcpy.cpp",
 )
 ACCESS = re.compile(rb" ([LSM]) ([0-9a-f]+),(\d+)\n")
 

@@ -1,4 +1,4 @@
-"""Going to sleep (native/cpu/waiting.h), by exhaustive interleaving of a small model with store buffers.
+"""Going to sleep (native/protocol/waiting.h), by exhaustive interleaving of a small model with store buffers.
 
 ThreadSanitizer knows no reordering of a store and a later load, so this is where the sequentially consistent stores of
 the handshake are shown to be needed: let either linger in its core's store buffer and a wake-up can be lost.

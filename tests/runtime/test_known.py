@@ -1,4 +1,4 @@
-"""Calls that are known to be good (native/cpu/known.cpp): they skip the long way, and only they."""
+"""Calls that are known to be good (native/python/call_cache.cpp): they skip the long way, and only they."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def traffic(
 
 
 def _reached(step: Step) -> tuple[int, int]:
-    """How often a step loads and stores where it reaches what lies with other ranks (native/cpu/reach.cpp)."""
+    """How often a step loads and stores where it reaches what lies with other ranks (native/transport/cma.cpp)."""
     pulled = sum(type(source) is Receive and source.pulls for source in step.srcs)
     pushed = sum(type(target) is Send and target.pushes for target in step.dsts)
     here = len(step.dsts) - pushed

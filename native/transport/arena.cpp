@@ -1,4 +1,4 @@
-#include "arena.h"
+#include "transport/arena.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-#include "reach.h"
+#include "transport/cma.h"
 
 #include <algorithm>
 

@@ -12,8 +12,8 @@
 #include <memory>
 #include <vector>
 
-#include "../core/slots.h"
-#include "waiting.h"
+#include "core/slots.h"
+#include "protocol/waiting.h"
 
 namespace hocket {
 

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "../core/interpreter.h"
-#include "contest.h"
-#include "recorder.h"
-#include "team.h"
+#include "core/interpreter.h"
+#include "policy/tuner.h"
+#include "runtime/recorder.h"
+#include "runtime/team.h"
 
 namespace hocket {
 

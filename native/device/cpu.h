@@ -4,7 +4,7 @@
 // needed (tests/native). A publish and its observe are one pair; relaxing either side breaks it.
 #pragma once
 
-#include "reach.h"
+#include "transport/cma.h"
 
 #define HOCKET_STRONG_0(order) order
 #define HOCKET_STRONG_1(order) __ATOMIC_RELAXED

@@ -14,9 +14,9 @@
 #include <optional>
 #include <system_error>
 
-#include "arena.h"
-#include "known.h"
-#include "request.h"
+#include "python/call_cache.h"
+#include "python/request.h"
+#include "transport/arena.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

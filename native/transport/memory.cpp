@@ -1,4 +1,4 @@
-#include "memory.h"
+#include "transport/memory.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <system_error>
 
-#include "arena.h"
+#include "transport/arena.h"
 
 namespace hocket {
 namespace {

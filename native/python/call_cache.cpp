@@ -1,5 +1,5 @@
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
-#include "known.h"
+#include "python/call_cache.h"
 
 #include <nanobind/stl/string.h>
 #include <numpy/arrayobject.h>
@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-#include "request.h"
+#include "python/request.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

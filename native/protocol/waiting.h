@@ -20,7 +20,7 @@
 #include <climits>
 #include <ctime>
 
-#include "../core/plan.h"
+#include "core/plan.h"
 
 namespace hocket {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "../core/plan.h"
+#include "core/plan.h"
 
 namespace hocket {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <tuple>
 
-#include "member.h"
+#include "python/member.h"
 
 namespace hocket {
 

@@ -8,9 +8,9 @@
 #include <cstdlib>
 #include <memory>
 
-#include "../core/interpreter.h"
-#include "kernels.h"
-#include "memory.h"
+#include "core/interpreter.h"
+#include "device/kernels.h"
+#include "transport/memory.h"
 
 namespace hocket {
 

@@ -1,4 +1,4 @@
-#include "team.h"
+#include "runtime/team.h"
 
 #include <chrono>
 #include <csignal>

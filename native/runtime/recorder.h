@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "hardware.h"
+#include "device/cpu.h"
 
 namespace hocket {
 

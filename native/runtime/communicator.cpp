@@ -1,4 +1,4 @@
-#include "communicator.h"
+#include "runtime/communicator.h"
 
 #include <poll.h>
 #include <sys/socket.h>

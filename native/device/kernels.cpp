@@ -5,7 +5,7 @@
 // Written with the vectors of GCC and Clang, as long as the registers. All instruction sets compute the same bits: an
 // element's result never depends on its neighbours, nothing is contracted (CMakeLists.txt), and conversions round to
 // nearest even and keep subnormals. Only which NaN comes of two is up to the processor.
-#include "kernels.h"
+#include "device/kernels.h"
 
 #ifdef __SSE2__
 #include <immintrin.h>

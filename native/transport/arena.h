@@ -13,7 +13,7 @@
 #include <mutex>
 #include <vector>
 
-#include "memory.h"
+#include "transport/memory.h"
 
 namespace hocket {
 

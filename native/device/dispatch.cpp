@@ -1,7 +1,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "kernels.h"
+#include "device/kernels.h"
 
 namespace hocket {
 

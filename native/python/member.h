@@ -7,8 +7,8 @@
 #include <mutex>
 #include <vector>
 
-#include "communicator.h"
-#include "gil.h"
+#include "python/gil.h"
+#include "runtime/communicator.h"
 
 namespace hocket {
 

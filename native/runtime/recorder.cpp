@@ -1,4 +1,4 @@
-#include "recorder.h"
+#include "runtime/recorder.h"
 
 #include <fstream>
 #include <string>
