@@ -22,7 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure() -> None:
     """What processes that tests start inherit: signals as at a terminal, and no threads of OpenBLAS in ranks.
 
-    What a job runner or nohup has ignored, the tests send. NumPy's OpenBLAS starts a thread for each core as it is
+    What a job runner or nohup has ignored, the tests send. NumPy's OpenBLAS would start a thread for each core as it is
     imported, which takes a third of the processor time of a short test.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

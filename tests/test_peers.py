@@ -108,6 +108,7 @@ def test_ratio_has_the_interval_of_student(peers: ModuleType) -> None:
     assert peers.Ratio.of([3.0], [2.0]).low is None
 
 
+@pytest.mark.campaign
 def test_a_library_that_cannot_be_installed_or_run_is_missing(peers: ModuleType, tmp_path: Path) -> None:
     report = peers.Report({})
     absent = peers.Contender("absent", "mpi", (str(tmp_path / "absent.whl"),), "k")
@@ -124,7 +125,7 @@ def test_a_library_that_cannot_be_installed_or_run_is_missing(peers: ModuleType,
     assert not report.lacks(absent, "all_reduce")
 
 
-@pytest.mark.parametrize("collective", ["reduce_scatter", "broadcast"])
+@pytest.mark.parametrize("collective", ["broadcast", pytest.param("reduce_scatter", marks=pytest.mark.campaign)])
 def test_hocket_alone(tmp_path: Path, collective: str) -> None:
     """Two sizes on three ranks, two launches."""
     saved, drawn = tmp_path / "out.json", tmp_path / "out.png"

@@ -72,8 +72,8 @@ _BLOCKWISE = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", 
 _COMBINING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 
 _SPREAD_BYTES = 1 << 20
-"""Size from which on a collective has an instance for each thread (Settings.team_bytes of native/runtime/communicator.h:
-less is not worth waking them)."""
+"""Size from which on a collective has an instance for each thread (Settings.team_bytes of
+native/runtime/communicator.h: less is not worth waking them)."""
 
 
 @dataclass(frozen=True, slots=True)

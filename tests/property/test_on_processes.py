@@ -9,7 +9,12 @@ from tests.property.on_processes import Run, by_ranks, check, library_runs, rand
 
 
 def _groups(runs: list[Run]) -> list[object]:
-    return [pytest.param(group, id=f"{group[0].schedule.collective.size} ranks") for group in by_ranks(runs)]
+    """By the number of ranks; many of them are for the campaign."""
+    found = {group[0].schedule.collective.size: group for group in by_ranks(runs)}
+    return [
+        pytest.param(group, id=f"{ranks} ranks", marks=[pytest.mark.campaign] if ranks > 5 else [])
+        for ranks, group in found.items()
+    ]
 
 
 @pytest.mark.parametrize("runs", _groups(type_runs((1, 101))))
@@ -27,6 +32,7 @@ def test_library_algorithms(runs: list[Run]) -> None:
     check(runs)
 
 
+@pytest.mark.campaign
 def test_a_large_buffer() -> None:
     """64 MB of float32, the size of a large gradient bucket."""
     schedule = on_processes.ring.all_reduce(2).compile()

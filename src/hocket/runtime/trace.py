@@ -1,7 +1,7 @@
 """HOCKET_TRACE=FILE: a timeline of every rank, thread block and step, in the JSON of Chrome and Perfetto.
 
-All ranks of a job write into one file. Each records in memory (native/runtime/recorder.h) and appends what it has when a
-communicator is closed or the process ends, under a lock. The file is a JSON array with an event on each line, whole
+All ranks of a job write into one file. Each records in memory (native/runtime/recorder.h) and appends what it has when
+a communicator is closed or the process ends, under a lock. The file is a JSON array with an event on each line, whole
 after each append; what a rank left behind that was killed while it wrote is cut off by the next. Rank 0 empties the
 file before the ranks meet.
 
