@@ -68,7 +68,7 @@ def test_a_call_does_what_was_said(
 
 def test_a_broadcast_has_short_tiles_where_no_rank_waits_for_a_core() -> None:
     def tile(size: int, crowded: bool) -> int | None:
-        return choose(Call("broadcast", 2, size, crowded=crowded)).line.tile
+        return choose(Call("broadcast", 2, size, crowded=crowded)).tile
 
     sizes = (256 << 10, (256 << 10) + 1, 16 << 20, (16 << 20) + 1)
     assert [tile(size, False) for size in sizes] == [None, 32 << 10, 32 << 10, None]
@@ -77,7 +77,7 @@ def test_a_broadcast_has_short_tiles_where_no_rank_waits_for_a_core() -> None:
 
 def test_a_reduce_has_short_tiles_on_two_ranks_with_a_core_each() -> None:
     def tile(size: int, ranks: int = 2, crowded: bool = False) -> int | None:
-        return choose(Call("reduce", ranks, size, crowded=crowded)).line.tile
+        return choose(Call("reduce", ranks, size, crowded=crowded)).tile
 
     sizes = (16 << 10, (16 << 10) + 1, 128 << 10, (128 << 10) + 1, 512 << 10, (512 << 10) + 1)
     assert [tile(size) for size in sizes] == [None, 16 << 10, 16 << 10, 32 << 10, 32 << 10, None]
@@ -182,9 +182,9 @@ def test_wrong_arguments() -> None:
 
 @pytest.mark.parametrize(("name", "most"), [("all_reduce", 64 << 10), ("reduce", 8 << 20), ("all_gather", 192 << 10)])
 def test_small_is_up_to_a_limit(name: str, most: int) -> None:
-    assert choose(Call(name, 3, most)).line.when.text.startswith("small")
-    assert choose(Call(name, 3, most + 1)).line.when.text.startswith("large")
-    assert choose(Call(name, 3, None)).line.when.text.startswith("large")
+    assert choose(Call(name, 3, most)).why.startswith("small")
+    assert choose(Call(name, 3, most + 1)).why.startswith("large")
+    assert choose(Call(name, 3, None)).why.startswith("large")
 
 
 def test_large_calls_depend_on_ranks_and_sockets() -> None:
@@ -202,8 +202,8 @@ def test_large_calls_are_spread_over_threads() -> None:
     assert choose(Call("all_reduce", 3, (1 << 20) - 1, threads=4)).instances == 1
     assert choose(Call("all_gather", 3, 1 << 20, threads=4, uneven=True)).instances == 1
     spread, alone = (choose(Call("reduce", 3, 1 << 20, threads=threads)) for threads in (4, 1))
-    assert spread.line.when.text.startswith("large")
-    assert alone.line.when.text.startswith("small")
+    assert spread.why.startswith("large")
+    assert alone.why.startswith("small")
 
 
 def in_shared_arrays(comm: Communicator) -> list[tuple[Explanation, list[Traffic]]]:

@@ -17,6 +17,7 @@ PUBLIC = frozenset({"hocket"})
 IR = frozenset({"errors", "collectives", "ir"})
 ALLOWED: dict[str, frozenset[str]] = {
     "errors": frozenset(),
+    "tunables": frozenset({"errors"}),
     "collectives": frozenset({"errors"}),
     # The DAGs and the schedule carry the collective that they implement.
     "ir": IR,
@@ -29,8 +30,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "program": IR | {"language", "compiler", "verify"},
     "cost": IR | {"verify"},
     "algorithms": PUBLIC | {"cost"},
-    "runtime": IR | {"_native"},
-    "tuning": IR | {"program", "algorithms"},
+    "runtime": IR | {"_native", "tunables"},
+    "tuning": IR | {"program", "algorithms", "tunables"},
     "explain": IR | {"verify", "runtime", "tuning"},
     "communicator": IR | {"program", "runtime", "tuning", "explain"},
     "__init__": IR | {"language", "program", "verify", "communicator"},

@@ -67,36 +67,10 @@ struct Habits {
     Past past(u64 bytes) const { return bytes >= copies ? Past::kAll : bytes >= sums ? Past::kSums : Past::kNothing; }
 };
 
-// What was measured on a kind of processor.
-struct Processor {
-    u64 near;  // ticks: loading a byte takes longer only if it is in no cache near the core
-    Habits slots, lent;
-};
-constexpr u64 kNever = ~u64(0);
-
-// In a virtual machine on Zen 5, the caches of the core took 50 to 80 ticks, the shared one up to 105 (in the median,
-// 156 where it is full), memory from 390 on. Long copies store lines without fetching them.
-constexpr Processor kZen{150, {256 << 10, kNever, Manner::kBlocks}, {256 << 10, 2 << 20, Manner::kBlocks}};
-// On Granite Rapids, 44 to 60, 120 to 170, and from 200 on. They fetch them. By lines, an AllReduce through slots takes
-// 0.85 of the time by blocks, where its arrays are in no cache; in arrays that are in one, by blocks is up to a tenth
-// faster.
-constexpr Processor kIntel{200, {64 << 10, 64 << 10, Manner::kLines}, {64 << 10, 64 << 10, Manner::kBlocks}};
-
-// That of this process. Others are taken to be like Zen.
-inline const Processor& this_processor() {
-#if defined(__x86_64__)
-    static const bool is_intel = __builtin_cpu_is("intel");
-    return is_intel ? kIntel : kZen;
-#else
-    return kZen;
-#endif
-}
-
-// Whether a byte is in no cache near this core, to go by how long it takes to load it. Never, where no clock is as
-// fine. Another rank may be storing there: the value is not used.
-inline bool is_far(const char* at) {
+// Whether a byte is in no cache near this core, to go by whether it takes more than `near` ticks to load it. Never,
+// where no clock is as fine. Another rank may be storing there: the value is not used.
+inline bool is_far(const char* at, u64 near) {
 #if defined(__SSE2__)
-    const u64 near = this_processor().near;
     __builtin_ia32_lfence();
     const u64 begin = __builtin_ia32_rdtsc();
     __builtin_ia32_lfence();
@@ -105,6 +79,7 @@ inline bool is_far(const char* at) {
     return __builtin_ia32_rdtsc() - begin > near;
 #else
     (void)at;
+    (void)near;
     return false;
 #endif
 }

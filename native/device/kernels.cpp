@@ -6,6 +6,7 @@
 // element's result never depends on its neighbours, nothing is contracted (CMakeLists.txt), and conversions round to
 // nearest even and keep subnormals. Only which NaN comes of two is up to the processor.
 #include "device/kernels.h"
+#include "device/prefetch.h"
 
 #ifdef __SSE2__
 #include <immintrin.h>
@@ -219,24 +220,11 @@ template <class Type> struct Rest {
     void last(char* to, Value v) const { write(to, v); }
 };
 
-// How many bytes before it is its turn a line is asked for, and to which caches it comes if it is read. Left to itself,
-// a core that streams from memory waits for fewer lines at once; the second cache can wait for more of them than the
-// first. Near: what is stored through the caches, and short copies. Far: what goes past them, and long copies; these
-// ask for what they store to later, so that it is still there.
-struct Near {
-    static constexpr u64 kToRead = 2 << 10, kToStore = 2 << 10;
-    static constexpr int kCaches = 3;  // all
-};
-struct Far {
-    static constexpr u64 kToRead = 4 << 10, kToStore = 1 << 10;
-    static constexpr int kCaches = 2;  // from the second on
-};
 // The first lines of all, at once.
 template <class Distance> struct First {
     static constexpr u64 kToRead = 0;
     static constexpr int kCaches = Distance::kCaches;
 };
-constexpr u64 kFew = 128;  // bytes whose turn it is at once: no use to ask for the first
 
 // Ask for the line so long after byte `at` of `bytes`, or for the last one.
 u64 limited(u64 at, u64 bytes) { return at < bytes ? at : bytes - 1; }
@@ -249,7 +237,7 @@ template <class Distance> void ask_to_store(Distance, char* to, u64 at, u64 byte
 
 // `ask(at, First)` for the lines before those that a sweep of `bytes` bytes asks for.
 template <class Distance, class Ask> void ask_for_first(u64 bytes, Ask ask) {
-    if (bytes <= kFew) return;
+    if (bytes <= kUnasked) return;
     for (u64 at = 0; at < bytes && at < Distance::kToRead; at += kCacheLine) ask(at, First<Distance>{});
 }
 
@@ -288,9 +276,6 @@ template <class Type, class Step, class Ask> void sweep_lines(const char* to, u6
 
 constexpr auto kNothing = [](u64, auto) {};
 
-constexpr u64 kBlock = 12 << 10;  // stays in the first-level cache, and is long enough for memcpy's best way
-constexpr u64 kShort = 4 << 10;   // up to here memcpy has no way that is better than line by line
-
 // How to store to several destinations: side by side, or one after the other by blocks. `last`: those that go past the
 // caches.
 struct Stores {
@@ -312,7 +297,7 @@ Stores stores_to(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item, Manner
             if ((reinterpret_cast<u64>(dsts[i]) - first) % kCacheLine != 0) alike &= ~(1u << i);
     }
     const bool beside = m == 2 && (alike == all_of(m) || (manner == Manner::kLines && alike == last && last != 0));
-    if (m > 1 && bytes > kShort && !beside) return {last, true};
+    if (m > 1 && bytes > kShortCopy && !beside) return {last, true};
     return {alike, false};
 }
 
@@ -320,9 +305,9 @@ Stores stores_to(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item, Manner
 // value is made of, that of the next block while this one goes to memory for the first time.
 template <class Type, class Value, class Ask>
 void spread_blocks(char* const* dsts, u32 m, u64 bytes, u32 last, Value value, Ask ask) {
-    alignas(kCacheLine) char block[kBlock];
+    alignas(kCacheLine) char block[kCopyBlock];
     for (u64 begin = 0, length; begin < bytes; begin += length) {
-        length = bytes - begin < kBlock ? bytes - begin : kBlock;
+        length = bytes - begin < kCopyBlock ? bytes - begin : kCopyBlock;
         sweep<Type>(
             length, [=, &block](u64 at, auto span) { span.write(block + at, value(begin + at, span)); },
             [=](u64 at, auto distance) { ask(begin + at, distance); });
@@ -402,8 +387,8 @@ void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, u32 last,
             dsts, m, bytes, how, [=](u64 at, auto span) { return span.read(from + at); },
             [=](u64 at, auto distance) { ask_to_read(distance, from, at, bytes); });
     if (to == from) return;
-    if (bytes <= kFew) __builtin_memcpy(to, from, bytes);
-    else if (bytes <= kShort) copy<Near>(to, from, bytes);
+    if (bytes <= kUnasked) __builtin_memcpy(to, from, bytes);
+    else if (bytes <= kShortCopy) copy<Near>(to, from, bytes);
     else if (manner == Manner::kLines) copy<Far>(to, from, bytes);
     else __builtin_memcpy(to, from, bytes);
 }

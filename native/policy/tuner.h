@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "core/plan.h"
+#include "policy/tunables.h"
 
 namespace hocket {
 
@@ -16,13 +16,18 @@ namespace hocket {
 // and are told the same come to the same.
 class Contest {
   public:
-    explicit Contest(u32 run = 1, bool fills = false) : run_(run), patience_(fills ? kFruitless : 0), left_(run) {}
+    explicit Contest(u32 run = 1, bool fills = false, const Tunables& tuned = kDefaults)
+        : tuned_(&tuned),
+          run_(run),
+          patience_(fills ? u32(tuned.tuner_fruitless) : 0),
+          left_(run),
+          pause_(u32(tuned.tuner_least_pause) / 2) {}
 
     // Whether the next call is to go the second way.
     bool second() const { return trying_ ? tried_ : favours_second(); }
 
     // Whether ranks look at their buffers in the next call, where that takes time.
-    bool looks() const { return calls_ % kSeldom == 0; }
+    bool looks() const { return calls_ % tuned_->tuner_looks_every == 0; }
 
     // It was made.
     void next() {
@@ -33,11 +38,12 @@ class Contest {
                    begun = tried_ || ticks_[1] != kUnknown;  // the first way is tried first
         trying_ = !trying_ || !begun;
         if (!trying_) {
-            pause_ = favourite != favoured_ ? kShortest : std::min(2 * pause_, kLongest);
+            pause_ = u32(favourite != favoured_ ? tuned_->tuner_least_pause
+                                                : std::min<u64>(2 * pause_, tuned_->tuner_most_pause));
             favoured_ = favourite;
         }
         tried_ = !favourite;
-        left_ = trying_ ? std::max(run_, pause_ / kShare) : pause_;
+        left_ = trying_ ? std::max(run_, pause_ / u32(tuned_->tuner_trial_part)) : pause_;
         slower_ = fruitless_ = 0;
         least_ = kUnknown;
     }
@@ -47,30 +53,26 @@ class Contest {
     void took(bool second, u64 ticks) {
         if (trying_) {
             const u64 best = ticks_[!tried_];
-            const bool faster = second == tried_ && ticks < least_ - least_ / kFaster;
+            const bool faster = second == tried_ && ticks < least_ - least_ / tuned_->tuner_faster_part;
             fruitless_ = faster ? 0 : fruitless_ + 1;
             slower_ = second == tried_ && ticks > best + best / 2 && !faster ? slower_ + 1 : 0;
-            if (slower_ == kHopeless) left_ = 0;
+            if (slower_ == tuned_->tuner_hopeless) left_ = 0;
             if (faster) least_ = ticks;
         }
         u64& known = ticks_[second];
-        known = ticks < known ? ticks : known + (std::min(ticks, 2 * known) - known + kSlowly - 1) / kSlowly;
+        const u64 part = tuned_->tuner_forgets_part;
+        known = ticks < known ? ticks : known + (std::min(ticks, 2 * known) - known + part - 1) / part;
     }
 
   private:
-    static constexpr u32 kShortest = 16, kLongest = 1024;
-    static constexpr u32 kShare = 64;     // of many calls, one in so many is a trial
-    static constexpr u32 kHopeless = 3;   // calls in succession that are much slower: no more are tried
-    static constexpr u32 kFruitless = 3;  // calls in succession that are not faster than the least of the trial
-    static constexpr u32 kFaster = 64;    // by such a part at least
-    static constexpr u32 kSlowly = 64;    // of calls after a change of way, a few are slow too
-    static constexpr u32 kSeldom = 8;     // of so many calls ranks look in one
+    static constexpr Tunables kDefaults{};
     static constexpr u64 kUnknown = ~u64(0) / 2;
 
     bool favours_second() const { return ticks_[1] < ticks_[0]; }
 
+    const Tunables* tuned_;
     u64 ticks_[2] = {kUnknown, kUnknown}, least_ = kUnknown;  // of either way; of a trial
-    u32 run_, patience_, left_, pause_ = kShortest / 2, slower_ = 0, fruitless_ = 0, calls_ = 0;
+    u32 run_, patience_, left_, pause_, slower_ = 0, fruitless_ = 0, calls_ = 0;
     bool trying_ = true, tried_ = false, favoured_ = false;
 };
 
@@ -78,14 +80,15 @@ class Contest {
 // longer calls are, the fewer it takes until caches are in the state that a way leaves them in.
 class Contests {
   public:
-    Contests() {
+    explicit Contests(const Tunables& tuned) : long_(int(std::bit_width(tuned.tuner_long_bytes))) {
+        const int huge = int(std::bit_width(tuned.tuner_huge_bytes));
         for (const bool far : {false, true})
             for (int bits = 0; bits < 64; ++bits)
-                of_[far][bits] = Contest(bits < kLong ? 2 * (kLong - bits) : 2, !far && bits < kHuge);
+                of_[far][bits] = Contest(bits < long_ ? 2 * (long_ - bits) : 2, !far && bits < huge, tuned);
     }
 
     // Whether ranks look, in the next call, at whether their buffers are in a cache. Long calls do not notice.
-    bool looks(u64 unit) { return std::bit_width(unit) >= kLong || next(unit).looks(); }
+    bool looks(u64 unit) { return int(std::bit_width(unit)) >= long_ || next(unit).looks(); }
 
     Contest& next(u64 unit) { return of_[far_[std::bit_width(unit)]][std::bit_width(unit)]; }
     bool far(u64 unit) const { return far_[std::bit_width(unit)]; }
@@ -95,9 +98,7 @@ class Contests {
     }
 
   private:
-    static constexpr int kLong = 21;  // bits of a length that is long: 1 MB and more
-    static constexpr int kHuge = 27;  // and of one that is in no cache, wherever its ends are: 64 MB and more
-
+    int long_;  // bits of a length that is long
     Contest of_[2][64];
     bool far_[64] = {};
 };

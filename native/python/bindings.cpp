@@ -1,6 +1,7 @@
 // The Python module hocket._native. Thin: arguments are checked in Python (hocket/runtime).
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -195,7 +196,6 @@ NB_MODULE(_native, m) {
     m.attr("TYPES") = names(kTypeNames);
     m.attr("OPERATORS_OF") = operators_of_types();
     m.attr("OPERATORS") = names(kOperatorNames);
-    m.attr("EAGER") = kEager;
     m.attr("FILE_BYTES") = kFileBytes;
     m.attr("PLANS") = kPlans;
     m.attr("STAMP") = kStamp;
@@ -213,6 +213,18 @@ NB_MODULE(_native, m) {
     m.attr("MOST_CONNECTIONS") = kMostWindows;
     m.attr("PROTOCOL") = std::to_string(kPlanMagic) + "." + std::to_string(sizeof(RankBlock)) + "." +
                          std::to_string(offsetof(CallHeader, text));
+
+    nb::class_<Tunable>(m, "Tunable")
+        .def_ro("name", &Tunable::name)
+        .def_prop_ro("unit", [](const Tunable& row) { return row.unit->name; })
+        .def_prop_ro("least", [](const Tunable& row) { return row.unit->least; })
+        .def_prop_ro("most", [](const Tunable& row) { return row.unit->most; })
+        .def_prop_ro("common", [](const Tunable& row) { return row.scope != Scope::kLocal; })
+        .def_prop_ro("fixed", [](const Tunable& row) { return row.scope == Scope::kFixed; })
+        .def_ro("value", &Tunable::value)
+        .def_ro("source", &Tunable::source)
+        .def_ro("reason", &Tunable::reason);
+    m.attr("TUNABLES") = nb::cast(std::vector<Tunable>(tunables().begin(), tunables().end()));
 
     nb::enum_<Fault>(m, "Fault")
         .value("NONE", Fault::kNone)
@@ -345,11 +357,11 @@ NB_MODULE(_native, m) {
 
     nb::class_<Member>(m, "Member")
         .def(nb::init<u32, u32, int, std::vector<int>, std::vector<int>, Arena&, std::vector<pid_t>, bool, u32, u32,
-                      double, u32, u64, bool, Recorder*>(),
+                      double, u32, u64, u64, bool, Recorder*, const std::map<std::string, u64>&>(),
              "rank"_a, "size"_a, "descriptor"_a, "lifelines"_a, "arenas"_a, "arena"_a, "processes"_a,
-             "always_reaches"_a, "spins"_a, "yields"_a, "timeout"_a, "threads"_a = 1,
+             "always_reaches"_a, "spins"_a, "yields"_a, "timeout"_a, "threads"_a = 1, "team_bytes"_a = 0,
              "cache_bytes"_a = Settings{}.cache_bytes, "looks"_a = false, "recorder"_a.none() = nb::none(),
-             nb::keep_alive<1, 7>(), nb::keep_alive<1, 16>())
+             "tunables"_a = std::map<std::string, u64>(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 17>())
         .def(
             "plan",
             [](Member& member, const nb::bytes& words, u64 digest, nb::str name) {

@@ -21,7 +21,6 @@ namespace hocket {
 namespace {
 
 constexpr u32 kEntries = 64, kDimensions = 4;
-constexpr u64 kBrief = 32 << 10;  // bytes of the larger array up to which a call is brief
 
 // The arguments of a call: two arrays, and options, which count as equal only where they are the same object.
 constexpr u32 kX = 1, kOut = 2, kArguments = 8, kOptions = kArguments - 2;
@@ -42,18 +41,15 @@ static_assert(sizeof(Key) % 16 == 0);  // for the hash
 
 bool operator==(const Key& a, const Key& b) { return std::memcmp(&a, &b, sizeof(Key)) == 0; }
 
-// Of an array, all of a short one or the first bytes are asked for before the call is looked up. They may be in no
-// cache, and the rest of a longer one would then wait for them.
-constexpr u64 kShort = 1024, kBegin = 256;
-
 // Where the arrays of a call lie, and how long they are.
 struct Facts {
     char* data[2];
     u64 bytes[2];
 };
 
-// False for arguments that only the long way understands.
-bool describe(PyObject* const* arguments, const Memory& memory, Key& key, Facts& facts) {
+// False for arguments that only the long way understands. Of an array, all of a short one or the first bytes are asked
+// for before the call is looked up. They may be in no cache, and the rest of a longer one would then wait for them.
+bool describe(PyObject* const* arguments, const Member& member, Key& key, Facts& facts) {
     std::memset(&key, 0, sizeof key);
     key.options[0] = arguments[0];
     std::copy_n(arguments + kOut + 1, kOptions - 1, key.options + 1);
@@ -72,10 +68,11 @@ bool describe(PyObject* const* arguments, const Memory& memory, Key& key, Facts&
         for (int d = 0; d < dimensions; ++d) bytes *= u64(key.shapes[i][d] = PyArray_DIM(array, d));
         if (bytes == 0) return false;
         facts.data[i] = static_cast<char*>(PyArray_DATA(array));
-        const u64 asked = bytes <= kShort ? bytes : kBegin;
+        const Tunables& tuned = member.tunables;
+        const u64 asked = bytes <= tuned.argument_prefetch_bytes ? bytes : tuned.argument_begin_bytes;
         for (u64 at = 0; at < asked; at += kCacheLine) __builtin_prefetch(facts.data[i] + at);
         facts.bytes[i] = bytes;
-        key.lent[i] = memory.place(facts.data[i]) != kNowhere;
+        key.lent[i] = member.memory.place(facts.data[i]) != kNowhere;
     }
     if (facts.bytes[0] == 0 || facts.bytes[1] == 0) return facts.bytes[0] + facts.bytes[1] != 0;
     const bool apart =
@@ -128,7 +125,7 @@ class Known {
     PyObject* call(PyObject* const* arguments, Py_ssize_t count) {
         Key key;
         Facts facts;
-        if (count == kArguments && member_ && describe(arguments, communicator_->memory, key, facts)) {
+        if (count == kArguments && member_ && describe(arguments, *communicator_, key, facts)) {
             const Entry* entry = entries_[place_of(key)].get();
             if (entry != nullptr && entry->key == key)
                 if (PyObject* found = make(*entry, arguments, facts)) return found;
@@ -142,7 +139,7 @@ class Known {
         Key key;
         Facts facts;
         PyObject* const* const given = PySequence_Fast_ITEMS(arguments.ptr());
-        if (arguments.size() != kArguments || !describe(given, communicator_->memory, key, facts)) return;
+        if (arguments.size() != kArguments || !describe(given, *communicator_, key, facts)) return;
         if (!std::all_of(key.options, key.options + kOptions, is_constant)) return;
         auto entry = std::make_unique<Entry>();
         entry->key = key;
@@ -256,7 +253,7 @@ class Known {
             call.finish = {data[result], bytes[result], entry.taken ? data[input] + *entry.taken : nullptr,
                            entry.average ? kernels().divide[entry.type] : nullptr};
         Outcome outcome = [&] {
-            Gil gil(std::max({bytes[kFirst], bytes[kSecond], bytes[kFresh]}) <= kBrief);
+            Gil gil(std::max({bytes[kFirst], bytes[kSecond], bytes[kFresh]}) <= communicator_->tunables.gil_held_bytes);
             const std::unique_lock<Busy> lock(communicator_->busy, std::try_to_lock);
             if (!lock.owns_lock() || communicator_->flights != 0) return Outcome{Fault::kBusy, 0, {}};
             return communicator_->communicator->run(*nb::inst_ptr<Plan>(plan), call);

@@ -3,8 +3,10 @@
 
 #include <array>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "python/gil.h"
@@ -62,16 +64,18 @@ struct Lifelines {
 struct Member {
     Member(u32 rank, u32 size, int descriptor, std::vector<int> lifelines, std::vector<int> arenas, Arena& arena,
            std::vector<pid_t> processes, bool always_reaches, u32 spins, u32 yields, double timeout, u32 threads,
-           u64 cache_bytes, bool looks, Recorder* recorder)
+           u64 team_bytes, u64 cache_bytes, bool looks, Recorder* recorder, const std::map<std::string, u64>& tuned)
         : memory(descriptor, size, std::move(arenas), arena, processes) {
         Settings settings{{spins, yields}, timeout, python_interrupted};
         const Reaching reaching = always_reaches ? Reaching::kAlways : Reaching::kWhereFaster;
         if (!processes.empty()) settings.reaching = reaching;
         settings.threads = threads;
+        settings.team_bytes = team_bytes;
         settings.cache_bytes = cache_bytes;
         if (looks && Clock::trusted()) settings.is_far = is_far;
         settings.patient = Gil::let_go;
         settings.recorder = recorder;
+        settings.tunables = tunables = tunables_with(tuned);
         communicator = std::make_unique<Communicator>(rank, size, memory, lifelines, settings);
         this->lifelines.descriptors = std::move(lifelines);
     }
@@ -86,6 +90,7 @@ struct Member {
         (void)queue.release();
     }
 
+    Tunables tunables;
     SharedMemory memory;
     Lifelines lifelines;  // closed last of all: a call in the background may shut the own one down
     std::unique_ptr<Communicator> communicator;

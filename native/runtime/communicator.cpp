@@ -11,17 +11,6 @@
 namespace hocket {
 namespace {
 
-constexpr u32 kGlances = 1 << 16;    // visits without sleep between two looks for faults
-constexpr u64 kSoon = 8 << 10;       // bytes that a rank asks for while it waits for the others
-constexpr u64 kSoonSent = 4 << 10;   // and of what it might send next, where it has yet to read what comes to it
-constexpr u64 kMoment = 10'000'000;  // ticks, some milliseconds
-constexpr u64 kMostSlots = 32;       // of a connection, where they are short
-constexpr u64 kAside = 512;          // bytes from where a core may load lines that nobody asked for
-
-// Bytes of messages up to which the reader asks for the first lines while it waits. Of longer ones the sender does, for
-// those of the next.
-constexpr u64 kBrief = 512;
-
 u64 larger_buffer(const PlanHeader& h, const Geometry& geometry) {
     return (h.input_blocks > h.output_blocks ? h.input_blocks : h.output_blocks) * geometry.unit;
 }
@@ -67,15 +56,16 @@ template <u64 N> void say(char (&text)[N], const std::string& what) {
 
 }  // namespace
 
-void Look::at_buffers() {
+void Look::at_buffers(const Tunables& tuned) {
     // Two places where a call ends that had the same buffers, not so near to the end that another buffer begins there,
     // nor to where this call begins.
     const auto all_far = [&](std::span<const char> buffer) {
-        if (buffer.size() < 2 * kAside) return true;
-        return is_far(&buffer[buffer.size() / 2 - kAside]) && is_far(&buffer[buffer.size() - kAside]);
+        const u64 margin = tuned.probe_margin_bytes, near = tuned.near_ticks;
+        if (buffer.size() < 2 * margin) return true;
+        return is_far(&buffer[buffer.size() / 2 - margin], near) && is_far(&buffer[buffer.size() - margin], near);
     };
     far = is_far != nullptr && all_far(input) && all_far(output);
-    const u64 wanted = lent || far ? 0 : std::min<u64>(output.size(), kSoon);
+    const u64 wanted = lent || far ? 0 : std::min<u64>(output.size(), tuned.waiting_prefetch_bytes);
     for (u64 at = 0; at < wanted; at += kCacheLine) __builtin_prefetch(&output[at], 1);
     for (u64 at = 0; at < next_message.size(); at += kCacheLine) __builtin_prefetch(&next_message[at], 1);
 }
@@ -126,6 +116,10 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
       control_(memory.control()),
       lifelines_(std::move(lifelines)),
       settings_(settings),
+      slots_habits_{settings.tunables.fifo_sums_past_bytes, settings.tunables.fifo_copies_past_bytes,
+                    Manner(settings.tunables.fifo_by_lines)},
+      lent_habits_{settings.tunables.lent_sums_past_bytes, settings.tunables.lent_copies_past_bytes,
+                   Manner(settings.tunables.lent_by_lines)},
       calls_(settings.first),
       outcomes_(settings.threads),
       moved_(settings.threads) {
@@ -257,10 +251,12 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
             .send(cpu, plan.room(0, false));
         sent = cpu.moved;
         const u64 bytes = plan.header().eager * first.geometry.tile;
-        seen.brief_comes = size_ == 2 && !inlined && bytes <= kBrief && plan.view_.receives;
+        seen.brief_comes =
+            size_ == 2 && !inlined && bytes <= settings_.tunables.reader_prefetch_bytes && plan.view_.receives;
         // Where results are elsewhere each time, they are in no cache, and to ask for more would only delay them.
-        const u64 soon = plan.view_.receives ? std::min(sent.stored, kSoonSent) : sent.stored;
-        if (bytes > kBrief && plan.result_ == result_of(call))
+        const u64 soon =
+            plan.view_.receives ? std::min(sent.stored, settings_.tunables.sending_prefetch_bytes) : sent.stored;
+        if (bytes > settings_.tunables.reader_prefetch_bytes && plan.result_ == result_of(call))
             seen.next_message = {eager(rank_, calls_ + 2, bytes), soon};
     }
     const Places* told = inlined ? nullptr : &lies;
@@ -335,7 +331,7 @@ template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& c
         }();
         Outcome found = drive(
             [&] {
-                if (reaching && clock_.ticks() - looked > kMoment) {
+                if (reaching && clock_.ticks() - looked > settings_.tunables.recheck_ticks) {
                     looked = clock_.ticks();
                     if (const std::optional<u32> gone = gone_owner(*chosen.plan)) beyond->lose(*gone);
                 }
@@ -411,10 +407,6 @@ Look Communicator::look(const Plan& plan, const Call& call, const Candidate (&ca
     return found;
 }
 
-const Habits& Communicator::habits(Way way) const {
-    return way == kThroughSlots ? settings_.processor.slots : settings_.processor.lent;
-}
-
 // Whether a plan stores anything past the caches where it may.
 bool Communicator::has_past(const Plan& plan, Past past) {
     return (past == Past::kAll && plan.view_.has_last) || (past == Past::kSums && plan.view_.has_last_sum);
@@ -439,7 +431,7 @@ void Communicator::settle(Candidate& candidate, u64 n, u32 type, u64 tile, bool 
     const PlanHeader& h = candidate.plan->header();
     const u64 widest = std::max(h.widest, 1u);
     Geometry& geometry = candidate.geometry;
-    candidate.slots = std::bit_ceil(h.slots > settings_.slots ? h.slots : settings_.slots);
+    candidate.slots = std::bit_ceil(std::max<u64>(h.slots, settings_.tunables.slots));
     const u64 room = std::bit_floor((kWindowStride - kPage) / (candidate.slots * widest));  // of a window, for one tile
     if (h.widest != 0 && tile > room) tile = std::max(room, kAlign);
     geometry = cut(n, type_bytes(type), h.chunks, widest, kEager, tile);
@@ -448,9 +440,9 @@ void Communicator::settle(Candidate& candidate, u64 n, u32 type, u64 tile, bool 
     if (one) return;
     geometry = cut(n, type_bytes(type), h.chunks, widest, most_of_slot(h, candidate.slots), tile, h.work, h.depth);
     const u64 used = h.fan * geometry.chunk / geometry.tiles, taken = h.fan * geometry.tile;  // of slots, in the mean
-    const u64 least = settings_.least_bytes;
+    const u64 least = settings_.tunables.short_slots_bytes;
     u64& slots = candidate.slots;
-    while (slots < kMostSlots && slots * used < least && slots * taken < 2 * least) slots *= 2;
+    while (slots < settings_.tunables.most_slots && slots * used < least && slots * taken < 2 * least) slots *= 2;
 }
 
 // What this rank has to say of its buffers: those of all ways are the same.
@@ -491,7 +483,8 @@ Ways Communicator::offered() const {
 }
 
 Contests& Communicator::contests(Plan& plan) {
-    if (plan.contests_ == nullptr) plan.contests_ = &contests_[plan.digest_];
+    if (plan.contests_ == nullptr)
+        plan.contests_ = &contests_.try_emplace(plan.digest_, settings_.tunables).first->second;
     return *plan.contests_;
 }
 
@@ -732,9 +725,10 @@ void Communicator::open_in_place(Plan& plan) {
 
 // The same on all ranks, as the tile follows from it.
 u64 Communicator::most_of_slot(const PlanHeader& h, u64 slots) const {
-    constexpr u64 kLeast = 64 << 10;
-    if (h.widest == 0) return settings_.lent_bytes;
-    return std::min(settings_.slot_bytes, std::max(settings_.rank_bytes * h.widest / (h.fan * slots), kLeast));
+    const Tunables& tuned = settings_.tunables;
+    if (h.widest == 0) return tuned.lent_tile_bytes;
+    return std::min(tuned.slot_bytes,
+                    std::max(tuned.rank_slots_bytes * h.widest / (h.fan * slots), tuned.least_slot_bytes));
 }
 
 u32 Communicator::wanted_threads(const Candidate& candidate) const {
@@ -803,14 +797,14 @@ Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 auth
         if (r != rank_) ring(control_[r].bell);
     if (look != nullptr) {
         if (look->timed) look->begun = clock_.ticks();
-        look->at_buffers();
+        look->at_buffers(settings_.tunables);
     }
     u32 next = 0;
     Outcome entered = drive(
         [&] {
             const u32 before = next;
             if (look != nullptr && look->brief_comes) {
-                const char* message = eager(1 - rank_, call, kBrief);
+                const char* message = eager(1 - rank_, call, kFewBytes);
                 __builtin_prefetch(message);
                 __builtin_prefetch(message + kCacheLine);
             }
@@ -878,13 +872,14 @@ Outcome Communicator::agree() const {
 template <class Step, class Blame> Outcome Communicator::drive(const Step& step, const Blame& waits_for) {
     Bell& bell = control_[rank_].bell;
     const Patience patience = settings_.patience;
+    const u32 glances = u32(settings_.tunables.visits_between_looks);
     double since = 0;  // when this rank was first found waiting; 0: it is not
     u32 idle = 0;
     u64 yielding = 0;  // since when, in ticks
     std::vector<u32> gone;
     for (u32 visits = 1;; ++visits) {
         Progress progress = step();
-        if (progress == Progress::kStalled && visits < kGlances) {
+        if (progress == Progress::kStalled && visits < glances) {
             if (idle >= patience.spins && settings_.patient != nullptr) settings_.patient();
             if (idle < patience.spins + patience.yields) {
                 if (idle++ < patience.spins) {
@@ -893,20 +888,21 @@ template <class Step, class Blame> Outcome Communicator::drive(const Step& step,
                 }
                 if (idle == patience.spins + 1) yielding = clock_.ticks();
                 ::sched_yield();
-                if (clock_.ticks() - yielding > kMoment) idle = patience.spins + patience.yields;
+                if (clock_.ticks() - yielding > settings_.tunables.recheck_ticks)
+                    idle = patience.spins + patience.yields;
                 continue;
             }
             const u32 seen = lie_down(bell);
             progress = step();  // the second look, after the bell was raised (waiting.h)
             if (progress == Progress::kStalled) nap(bell, seen);
-            if (progress == Progress::kStalled) visits = kGlances;
+            if (progress == Progress::kStalled) visits = glances;
         }
         if (progress == Progress::kDone) return {};
         if (progress == Progress::kMoved) {
             idle = 0;
             since = 0;
         }
-        if (visits < kGlances) continue;
+        if (visits < glances) continue;
         visits = 0;
         Outcome outcome = inspect(gone);
         if (outcome.fault != Fault::kNone) {

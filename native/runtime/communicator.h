@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/interpreter.h"
+#include "policy/tunables.h"
 #include "policy/tuner.h"
 #include "runtime/recorder.h"
 #include "runtime/team.h"
@@ -175,21 +176,17 @@ struct Settings {
     Patience patience;
     double timeout;                   // seconds without progress after which a call fails
     bool (*interrupted)() = nullptr;  // called now and then while the caller's thread waits: whether to give up
-    u64 slots = 4;                    // of a connection, at least: they let neighbours drift apart
-    u64 slot_bytes = 256 << 10;  // at most, where the tile is chosen here: hides the cost of a step, stays in cache
-    u64 lent_bytes = 1 << 20;    // the tile at most, where no message takes a slot
-    u64 rank_bytes = 2 << 20;    // of all slots of a rank, where that leaves a slot no less than 64 KB
-    u64 least_bytes =
-        256 << 10;              // the same, up to which short slots are more: what others have read is slow to store to
-    u32 threads = 1;            // that share the thread blocks of a call
-    u64 team_bytes = 1 << 20;   // of its larger buffer, from which on they do: less is not worth waking them
-    u64 cache_bytes = ~u64(0);  // of all ranks together: a call that touches more stores results past the caches
-    bool (*is_far)(const char*) = nullptr;   // whether a byte is in no near cache: a call all of whose are does so too,
-    Processor processor = this_processor();  // where that is worth it
+    u32 threads = 1;                  // that share the thread blocks of a call
+    u64 team_bytes = 0;               // of its larger buffer, from which on they do
+    u64 cache_bytes = ~u64(0);        // of all ranks together: a call that touches more stores results past the caches
+    // Whether a byte is in no cache that is nearer than so many ticks: a call all of whose are does so too, where that
+    // is worth it.
+    bool (*is_far)(const char*, u64) = nullptr;
     Reaching reaching = Reaching::kNever;
     u64 first = 0;                 // the number of calls so far; tests begin near where it wraps
     void (*patient)() = nullptr;   // called when a thread has spun in vain, before it yields or sleeps
     Recorder* recorder = nullptr;  // of what this rank does; outlives the communicator
+    Tunables tunables = tunables_with({});
 };
 
 // A way that a call can go.
@@ -207,12 +204,12 @@ struct Candidate : Settled {
 // lines.
 struct Look {
     std::span<const char> input, output, next_message;
-    bool (*is_far)(const char*) = nullptr;
+    bool (*is_far)(const char*, u64) = nullptr;
     bool brief_comes = false;  // a short message, with the header of the other rank: its first lines are asked for too
     bool lent = false, far = false, timed = false;
     u64 begun = 0;  // when it began to wait, in ticks, where that is `timed`
     u64 most() const { return std::max(input.size(), output.size()); }
-    void at_buffers();
+    void at_buffers(const Tunables& tuned);
 };
 
 class Communicator {
@@ -283,7 +280,7 @@ class Communicator {
     int prepare(Candidate& candidate, u32 op, u64 n, u32 type, u64 tile, bool in_one_round);
     Places places(const Candidate (&candidates)[kWays]) const;
     bool lets_reach(Plan& plan, const Candidate& offered) const;
-    const Habits& habits(Way way) const;
+    const Habits& habits(Way way) const { return way == kThroughSlots ? slots_habits_ : lent_habits_; }
     static bool has_past(const Plan& plan, Past past);
     Ways offered() const;
     Contests& contests(Plan& plan);
@@ -322,6 +319,7 @@ class Communicator {
     RankBlock* control_;
     std::vector<int> lifelines_;
     Settings settings_;
+    const Habits slots_habits_, lent_habits_;
     const Clock clock_;
     u64 calls_;
     u64 authors_ = kFirstPlan;

@@ -11,7 +11,6 @@
 namespace hocket {
 namespace {
 
-constexpr u64 kFirstExtent = 16 << 20;
 constexpr int kCollapse = 25;  // MADV_COLLAPSE, which not all headers have
 
 }  // namespace

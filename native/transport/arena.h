@@ -17,6 +17,8 @@
 
 namespace hocket {
 
+constexpr u64 kFirstExtent = 16 << 20;  // bytes of address space; all further ones double the whole
+
 class Arena {
   public:
     // Takes the descriptor over.

@@ -17,7 +17,7 @@ void Reach::reduce(Kernel kernel, Manner manner, const Room& room, u32 sources, 
     char** const stored = loaded + sources;
     const bool stores = std::find(owners + sources, owners + used, kMine) != owners + used;
     const bool copies = sources == 1 && (stores || owners[0] == kMine);  // and so needs no block
-    const u64 most = copies && used == 2 ? bytes : kBlocks / sources / kAlign * kAlign;
+    const u64 most = copies && used == 2 ? bytes : kReachBlocks / sources / kAlign * kAlign;
     for (u64 at = 0; at < bytes && error_ == 0; at += most) {
         const u64 size = std::min(most, bytes - at);
         u32 here = 0, done = 0;

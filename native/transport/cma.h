@@ -14,11 +14,13 @@
 
 namespace hocket {
 
+constexpr u64 kReachBlocks = 256 << 10;  // bytes for what is fetched to be combined
+
 class Reach {
   public:
     explicit Reach(Memory& memory)
         : memory_(memory),
-          blocks_(static_cast<char*>(std::aligned_alloc(kPage, kBlocks)), &std::free) {
+          blocks_(static_cast<char*>(std::aligned_alloc(kPage, kReachBlocks)), &std::free) {
         if (blocks_ == nullptr) throw std::bad_alloc();
     }
 
@@ -38,8 +40,6 @@ class Reach {
     u32 rank() const { return rank_; }
 
   private:
-    static constexpr u64 kBlocks = 256 << 10;
-
     void note(u32 rank, int error, u64 bytes, Traffic& moved);  // of a copy
 
     Memory& memory_;

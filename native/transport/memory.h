@@ -111,11 +111,13 @@ struct RankBlock {
 // those of all ranks take at most half a megabyte, but two at least. Few bytes take two: they wait for few lines, which
 // by the third area are no longer close to the sender. Either number is even: so a call never takes the area of the one
 // before, which others may still read (communicator.cpp: `enter`), also where short messages and long ones alternate.
-constexpr u64 kFewBytes = 4 << 10;
-constexpr u64 eager_areas(u32 ranks) { return std::clamp<u64>(std::bit_floor((512 << 10) / kEager / ranks), 2, 16); }
+constexpr u64 kEagerAreasBytes = 512 << 10, kLeastEagerAreas = 2, kMostEagerAreas = 16, kFewBytes = 4 << 10;
+constexpr u64 eager_areas(u32 ranks) {
+    return std::clamp(std::bit_floor(kEagerAreasBytes / kEager / ranks), kLeastEagerAreas, kMostEagerAreas);
+}
 constexpr u64 control_bytes(u32 ranks) { return ranks * (sizeof(RankBlock) + eager_areas(ranks) * kEager); }
 inline char* eager_area(RankBlock* control, u32 ranks, u32 rank, u64 call, u64 bytes) {
-    const u64 areas = eager_areas(ranks), used = bytes <= kFewBytes ? 2 : areas;
+    const u64 areas = eager_areas(ranks), used = bytes <= kFewBytes ? kLeastEagerAreas : areas;
     return reinterpret_cast<char*>(control + ranks) + (rank * areas + call % used) * kEager;
 }
 

@@ -1,5 +1,5 @@
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from numpy import generic
@@ -12,7 +12,7 @@ ISAS: tuple[str, ...]
 TYPES: tuple[str, ...]
 OPERATORS_OF: dict[str, tuple[str, ...]]
 OPERATORS: tuple[str, ...]
-EAGER: int
+TUNABLES: list[Tunable]
 FILE_BYTES: int
 PLANS: int
 STAMP: int
@@ -21,6 +21,30 @@ MOST_READERS: int
 WITNESS: int
 BARRIER: int
 PROTOCOL: str
+
+class Tunable:
+    """A tuned number, with its default on this processor."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def unit(self) -> str: ...
+    @property
+    def least(self) -> int: ...
+    @property
+    def most(self) -> int: ...
+    @property
+    def common(self) -> bool:
+        """Whether it must be the same on all ranks."""
+    @property
+    def fixed(self) -> bool:
+        """Whether it cannot be set."""
+    @property
+    def value(self) -> int: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
 
 class Fault(enum.Enum):
     NONE = ...
@@ -223,9 +247,11 @@ class Member:
         yields: int,
         timeout: float,
         threads: int = 1,
+        team_bytes: int = 0,
         cache_bytes: int = ...,
         looks: bool = ...,
         recorder: Recorder | None = None,
+        tunables: Mapping[str, int] = ...,
     ) -> None: ...
     def plan(self, words: bytes, digest: int, name: str) -> Plan: ...
     def run(self, request: Request) -> Outcome | None: ...

@@ -743,7 +743,7 @@ class Communicator:
             call = self._described(name, count, root, reproducible, uneven=counts is not None)
             choice = choose(call)
             find = partial(self._endpoint.program, _called(choice))
-            program, tile = self._default(choice, find, uneven=call.uneven), choice.line.tile
+            program, tile = self._default(choice, find, uneven=call.uneven), choice.tile
         except Exception as error:
             self._endpoint.refuse(error, async_)
         lending = partial(self._lent_default, call, choice, find)
@@ -766,9 +766,8 @@ class Communicator:
             raise WrongType(f"reproducible must be the name of a contract, not {name_of(reproducible)}", caller())
         endpoint = self._endpoint
         at = operator.index(root)
-        return Call(
-            name, self.size, size, at, reproducible, endpoint.threads, endpoint.sockets, endpoint.crowded, uneven
-        )
+        threads, sockets, crowded = endpoint.threads, endpoint.sockets, endpoint.crowded
+        return Call(name, self.size, size, at, reproducible, threads, sockets, crowded, uneven, endpoint.tuned)
 
     def _default(self, choice: Choice, find: Find[Found], uneven: bool = False) -> Found:
         """The program of a choice; with ``uneven``, one that can run with counts."""

@@ -143,11 +143,11 @@ def explain(
     sizes = [(collective.input_blocks(r), collective.output_blocks(r)) for r in range(ranks)]
     blocks = max(map(max, sizes))
     n = -(-size // (_ITEM * blocks))
-    outlook = endpoint.outlook(schedule, n, choice.line.tile)
+    outlook = endpoint.outlook(schedule, n, choice.tile)
     settled = outlook.candidate
     chunk = size / (blocks * collective.chunks)
     apart = any(x != y for r, (x, y) in enumerate(sizes) if collective.alias(r) is not None)
-    moved = sum(traffic(schedule, n, _ITEM, apart=apart, tile=choice.line.tile), Traffic())
+    moved = sum(traffic(schedule, n, _ITEM, apart=apart, tile=choice.tile), Traffic())
 
     def there(*, reached: bool) -> tuple[Shared, ...]:
         found = []
@@ -174,7 +174,7 @@ def explain(
         ranks=ranks,
         bytes=size,
         program=schedule.name,
-        why=choice.line.when.text,
+        why=choice.why,
         shared=there(reached=False),
         reached=there(reached=True) if endpoint.reaches else (),
         thread_blocks=max(len(rank.thread_blocks) for rank in schedule.ranks),

@@ -8,53 +8,7 @@ Others take a program that moves least (docs/traffic.md) in the fewest steps, wh
 have a connection for every two ranks, so from 17 ranks on the rings are taken, which need less memory for slots; a root
 would add up large buffers of all others alone. Where ranks fill several sockets, sums stay within them first.
 
-Measured with ``benchmarks/crossover.py``, float32, on two cores that other work kept busy, so roughly: times of a call
-in units of those of another program, on 4 and 8 ranks; on 2 all do the same. The rows up to 256 KB, ReduceScatter and
-AllGather are from before multicast slots became larger, which only they can have gained from.
-
-| bytes | AllReduce, two-shot / one-shot | ring / two-shot | ReduceScatter, ring / direct | AllGather, ring / direct |
-|---|---|---|---|---|
-| 16 KB | 1.52, 1.42 | 0.95, 1.63 | 1.40, 1.73 | 2.34, 1.50 |
-| 256 KB | 0.81, 0.61 | 1.05, 1.11 | 1.10, 1.50 | 1.23, 1.50 |
-| 1 MB | 0.98, 0.56 | 1.39, 1.57 | 1.09, 1.01 | 1.20, 1.49 |
-| 4 MB | 0.56, 0.40 | 1.48, 1.30 | 0.78, 1.08 | 1.77, 1.18 |
-| 16 MB | 0.62, 0.39 | 1.06, 1.10 | 1.07, 1.05 | 0.99, 1.06 |
-
-| bytes | Broadcast, tree / flat | chain / flat | Reduce, tree / flat | chain / flat |
-|---|---|---|---|---|
-| 256 KB | 1.42, 1.54 | 1.77, 1.95 | 0.96, 1.87 | 1.14, 2.01 |
-| 1 MB | 0.82, 1.21 | 1.24, 1.50 | 1.27, 1.18 | 1.29, 1.25 |
-| 4 MB | 1.19, 1.44 | 1.14, 1.56 | 0.99, 1.01 | 0.99, 0.96 |
-| 16 MB | 0.98, 1.08 | 1.00, 1.24 | 0.91, 0.76 | 0.90, 0.60 |
-
-A root that has a core of its own stores a Broadcast faster than the others load it, and so is ahead of them by all
-slots of a connection: with tiles that are short, these stay in a second-level cache. On 2 ranks with a core each, flat
-with tiles of 32 KB / as the shape of the schedule has it, in three runs:
-
-| bytes | Broadcast |
-|---|---|
-| 512 KB | 0.91, 0.90, 1.01 |
-| 1 MB | 0.86, 0.88, 1.02 |
-| 4 MB | 1.06, 1.10, 1.07 |
-| 8 MB | 0.78, 0.76, 0.96 |
-| 16 MB | 0.80, 0.84, 0.71 |
-| 32 MB | 1.02, 1.10, 1.00 |
-
-That 4 MB pay is the price of one range. More than two ranks with a core each have not been measured; where ranks share
-cores, short tiles take up to 1.6 times as long.
-
-The root of a Reduce can add up what has come while the rest is sent. On 2 ranks with a core each, on a Granite Rapids,
-with tiles of 16 KB, or 32 KB from 256 KB on / as the shape has it, in three runs. Calls one after the other hide part
-of what is gained: by ``benchmarks/peers.py``, which has a barrier before each, on buffers that no cache holds, 32 KB
-took 8.4 us instead of 9.6, and 128 KB 21.2 instead of 23.6.
-
-| bytes | Reduce |
-|---|---|
-| 32 KB | 0.99, 0.99, 0.98 |
-| 64 KB | 1.01, 1.01, 1.00 |
-| 128 KB | 0.93, 0.93, 0.93 |
-| 256 KB | 0.95, 0.97, 0.96 |
-| 512 KB | 0.89, 0.94, 0.91 |
+What the numbers were chosen by is in ``benchmarks/results/crossover.md``; they are in ``hocket/tunables.py``.
 """
 
 from __future__ import annotations
@@ -65,15 +19,14 @@ from dataclasses import dataclass
 from hocket.algorithms import all_pairs, chain, direct, knomial, movement_avoiding, recursive_halving, ring, scan
 from hocket.ir.schedule import Schedule
 from hocket.program import Contract, Program
+from hocket.tunables import Tunables, show_size
 
 _BLOCKWISE = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
 """Collectives in which the larger buffer of a rank is a block for each rank."""
 
 _COMBINING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 
-_SPREAD_BYTES = 1 << 20
-"""Size from which on a collective has an instance for each thread (Settings.team_bytes of
-native/runtime/communicator.h: less is not worth waking them)."""
+_DEFAULTS = Tunables()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +35,7 @@ class Call:
 
     ``size``: bytes of the larger buffer of a rank with most; None if not every rank knows it. ``threads`` of each rank;
     ``sockets`` that the ranks fill, one after the other. ``crowded``: there are more ranks than cores. ``uneven``: with
-    counts.
+    counts. ``tuned``: the numbers to go by.
     """
 
     name: str
@@ -94,6 +47,7 @@ class Call:
     sockets: int = 1
     crowded: bool = False
     uneven: bool = False
+    tuned: Tunables = _DEFAULTS
 
     @property
     def busiest(self) -> int | None:
@@ -105,46 +59,55 @@ class Call:
     @property
     def spread(self) -> bool:
         """Whether the threads of a rank share the call."""
-        return self.threads > 1 and not self.uneven and self.size is not None and self.size >= _SPREAD_BYTES
+        return self.threads > 1 and not self.uneven and self.size is not None and self.size >= self.tuned.team_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """A condition of the table, and how it is said."""
+    """A condition of the table, and how it is said: with the names of tunables in braces."""
 
     text: str
     holds: Callable[[Call], bool]
 
 
-def _up_to(most: int) -> Callable[[Call], bool]:
-    return lambda call: call.busiest is not None and call.busiest <= most and not call.spread
+def _up_to(call: Call, most: int) -> bool:
+    return call.busiest is not None and call.busiest <= most and not call.spread
 
 
-def _uncrowded(more: int, most: int, ranks: int | None = None) -> Callable[[Call], bool]:
-    """Ranks with a core each, as many as ``ranks``, and a size in a range."""
-    return lambda call: (
-        not call.crowded and ranks in (None, call.ranks) and call.size is not None and more < call.size <= most
-    )
+def _uncrowded(call: Call, more: int, most: int) -> bool:
+    """Ranks with a core each, and a size in a range."""
+    return not call.crowded and call.size is not None and more < call.size <= most
 
 
-_SMALL = When("small: the busiest rank sends and receives at most 128 KB", _up_to(128 << 10))
-_SMALL_AT_ROOT = When("small: the root receives at most 16 MB, on one thread from 1 MB on", _up_to(16 << 20))
+_SMALL = When(
+    "small: the busiest rank sends and receives at most {small_bytes}",
+    lambda call: _up_to(call, call.tuned.small_bytes),
+)
+_SMALL_AT_ROOT = When(
+    "small: the root receives at most {small_at_root_bytes}, on one thread from {team_bytes} on",
+    lambda call: _up_to(call, call.tuned.small_at_root_bytes),
+)
 _BY_SOCKET = When("large, and the ranks fill several sockets", lambda call: call.sockets > 1)
-_FEW = When("large, on at most 16 ranks: every two have a connection", lambda call: call.ranks <= 16)
+_FEW = When(
+    "large, on at most {few_ranks} ranks: every two have a connection", lambda call: call.ranks <= call.tuned.few_ranks
+)
 _LARGE = When("large: more than what is small", lambda _: True)
 _ANY = When("all sizes take the same program", lambda _: True)
 _ACROSS_SIZES = When('reproducible="across-sizes", at any size', lambda call: call.reproducible == "across-sizes")
 _STREAM = When(
-    "more than 256 KB, at most 16 MB, on ranks with a core each: short tiles keep slots in a core's cache",
-    _uncrowded(256 << 10, 16 << 20),
+    "more than {stream_above_bytes}, at most {stream_most_bytes}, on ranks with a core each: short tiles keep slots in"
+    " a core's cache",
+    lambda call: _uncrowded(call, call.tuned.stream_above_bytes, call.tuned.stream_most_bytes),
 )
-_EARLY_16K = When(
-    "more than 16 KB, at most 128 KB, on 2 ranks with a core each: with short tiles the root begins early",
-    _uncrowded(16 << 10, 128 << 10, ranks=2),
+_EARLY_SHORT = When(
+    "more than {early_above_bytes}, at most {early_short_bytes}, on 2 ranks with a core each: with short tiles the root"
+    " begins early",
+    lambda call: call.ranks == 2 and _uncrowded(call, call.tuned.early_above_bytes, call.tuned.early_short_bytes),
 )
-_EARLY_32K = When(
-    "more than 128 KB, at most 512 KB, on 2 ranks with a core each: with short tiles the root begins early",
-    _uncrowded(128 << 10, 512 << 10, ranks=2),
+_EARLY = When(
+    "more than {early_short_bytes}, at most {early_most_bytes}, on 2 ranks with a core each: with short tiles the root"
+    " begins early",
+    lambda call: call.ranks == 2 and _uncrowded(call, call.tuned.early_short_bytes, call.tuned.early_most_bytes),
 )
 _RANK_ORDER = When('reproducible="rank-order", at any size', lambda call: call.reproducible == "rank-order")
 
@@ -157,7 +120,7 @@ class Line:
     collective: str
     when: When
     program: Callable[[int, int, int], Program]
-    tile: int | None = None
+    tile: Callable[[Tunables], int] | None = None
 
 
 def _flat_broadcast(ranks: int, root: int, _: int) -> Program:
@@ -183,10 +146,10 @@ TABLE = (
     Line("reduce_scatter", _FEW, lambda p, *_: direct.reduce_scatter(p)),
     Line("reduce_scatter", _LARGE, lambda p, *_: ring.reduce_scatter(p)),
     Line("all_to_all", _ANY, lambda p, *_: direct.all_to_all(p)),
-    Line("broadcast", _STREAM, _flat_broadcast, tile=32 << 10),
+    Line("broadcast", _STREAM, _flat_broadcast, tile=lambda tuned: tuned.stream_tile_bytes),
     Line("broadcast", _ANY, _flat_broadcast),
-    Line("reduce", _EARLY_16K, _flat_reduce, tile=16 << 10),
-    Line("reduce", _EARLY_32K, _flat_reduce, tile=32 << 10),
+    Line("reduce", _EARLY_SHORT, _flat_reduce, tile=lambda tuned: tuned.early_short_tile_bytes),
+    Line("reduce", _EARLY, _flat_reduce, tile=lambda tuned: tuned.early_tile_bytes),
     Line("reduce", _SMALL_AT_ROOT, _flat_reduce),
     Line("reduce", _BY_SOCKET, lambda p, root, sockets: movement_avoiding.reduce(p, sockets, root)),
     Line("reduce", _LARGE, lambda p, root, _: chain.reduce(p, root)),
@@ -203,6 +166,18 @@ NAMED = tuple(dict.fromkeys(line.collective for line in TABLE))
 """The collectives that are called by name, each a method of Communicator."""
 
 
+class _Shown(dict[str, str]):
+    """Tunables by name, as a sentence has them."""
+
+    def __init__(self, tuned: Tunables) -> None:
+        super().__init__()
+        self._tuned = tuned
+
+    def __missing__(self, name: str) -> str:
+        value: int = getattr(self._tuned, name)
+        return show_size(value) if name.endswith("_bytes") else str(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What a call runs: ``instances`` of the program of a line."""
@@ -212,6 +187,16 @@ class Choice:
     reproducible: Contract | None
     sockets: int
     instances: int
+    tuned: Tunables
+
+    @property
+    def why(self) -> str:
+        """The condition that holds."""
+        return self.line.when.text.format_map(_Shown(self.tuned))
+
+    @property
+    def tile(self) -> int | None:
+        return None if self.line.tile is None else self.line.tile(self.tuned)
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -229,7 +214,7 @@ class Choice:
 def choose(call: Call) -> Choice:
     """What the table says of a call of a collective in NAMED."""
     line = next(line for line in TABLE if line.collective == call.name and line.when.holds(call))
-    return Choice(line, call.root, call.reproducible, call.sockets, call.threads if call.spread else 1)
+    return Choice(line, call.root, call.reproducible, call.sockets, call.threads if call.spread else 1, call.tuned)
 
 
 _LENDING: dict[str, Callable[[int, int, bool], Program]] = {
@@ -254,23 +239,21 @@ _FETCHING: dict[str, Callable[[int, int, bool], Program]] = _LENDING | {
 """The same, but every rank fetches all that it wants, and makes the whole of a sum: nobody then stores to what lies in
 a cache of another rank."""
 
-_FETCHED_BELOW = {"all_reduce": 16 << 10, "all_gather": 64 << 10}
-"""Bytes below which ranks fetch from shared arrays. Above, other ways move less: a gather reads a block once, and
-stores it in its place on every rank. Measured on two cores of a Granite Rapids, as are the next."""
+_LENT_IN_ONE_ROUND = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"})
+"""Collectives that lend shared arrays, if they are not short, also where they would take one round."""
 
-_FETCHED_REACHED_BELOW = {"all_reduce": 64 << 10, "all_gather": 256 << 10, "reduce": 96 << 10}
-"""The same of private arrays, where each access is a call of the system: whoever fetches makes one, not three."""
 
-_LENT_FROM = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"), 4 << 10)
-"""Bytes that a rank sends, from which on it pays not to send them even in one round. Measured on two ranks."""
-
-_REACHED_FROM = 16 << 10
-"""Bytes that a rank sends, from which on calls find out whether it pays to reach private arrays of others."""
-
-_REACHED_CROWDED_FROM = {"all_to_all": 64 << 10}
-"""The same where ranks share cores. On 4 and 8 ranks on two cores, an AllToAll of 256 KB and 2 MB then took 0.6 to 0.8
-of the time (``benchmarks/reaching.py``). With this table widened, AllGather and Broadcast gained nothing on 4 ranks,
-and on 8 took up to twice as long; Gather and Scatter were not measured."""
+def _fetched_below(tuned: Tunables, name: str, reached: bool) -> int:
+    """Bytes below which ranks fetch."""
+    if reached:  # each access is a call of the system: whoever fetches makes one, not three
+        below = {
+            "all_reduce": tuned.cma_fetch_all_reduce_bytes,
+            "all_gather": tuned.cma_fetch_all_gather_bytes,
+            "reduce": tuned.cma_fetch_reduce_bytes,
+        }
+    else:
+        below = {"all_reduce": tuned.fetch_all_reduce_bytes, "all_gather": tuned.fetch_all_gather_bytes}
+    return below.get(name, 0)
 
 
 def can_lend(name: str, reproducible: Contract | None = None, *, inplace: bool) -> bool:
@@ -295,11 +278,12 @@ def lends(call: Call, one_round: bool, reached: bool) -> bool:
         sent = block if gathered else sent - block
     if reached and call.ranks > 2 and call.name in _COMBINING:
         return False  # which way a call goes must not change in which order it adds up
+    tuned = call.tuned
     if call.crowded:
-        least = _REACHED_CROWDED_FROM.get(call.name) if reached else None
-    else:
-        least = _REACHED_FROM if reached else _LENT_FROM.get(call.name)
-    return least is not None and sent >= least
+        return reached and call.name == "all_to_all" and sent >= tuned.cma_crowded_bytes
+    if reached:
+        return sent >= tuned.cma_bytes
+    return call.name in _LENT_IN_ONE_ROUND and sent >= tuned.lent_bytes
 
 
 def fetches(call: Call, inplace: bool, reached: bool) -> bool:
@@ -310,8 +294,7 @@ def fetches(call: Call, inplace: bool, reached: bool) -> bool:
     """
     if call.ranks > 2 or (call.name == "all_reduce" and inplace):
         return False
-    below = _FETCHED_REACHED_BELOW if reached else _FETCHED_BELOW
-    return call.size is not None and call.size < below.get(call.name, 0)
+    return call.size is not None and call.size < _fetched_below(call.tuned, call.name, reached)
 
 
 def is_small(name: str, ranks: int, size: int) -> bool:

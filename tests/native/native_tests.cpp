@@ -269,8 +269,10 @@ template <class Body> void on_threads(u32 ranks, Body body) {
 }
 
 Settings settings(u64 slots) {
-    Settings found{{50, 20}, 60.0, nullptr, slots, 64 << 10};
-    found.least_bytes = 0;  // no more slots than that
+    Settings found{{50, 20}, 60.0};
+    found.tunables.slots = slots;
+    found.tunables.slot_bytes = 64 << 10;
+    found.tunables.short_slots_bytes = 0;  // no more slots than that
     return found;
 }
 
@@ -282,7 +284,7 @@ void ring_calls(u32 ranks, bool fused, u64 slots, u64 first, bool more = false) 
         ThreadMemory memory(world);
         Settings mine = settings(slots);
         mine.first = first;
-        if (more) mine.least_bytes = Settings{}.least_bytes;
+        if (more) mine.tunables.short_slots_bytes = Tunables{}.short_slots_bytes;
         Communicator communicator(rank, ranks, memory, {}, mine);
         Plan plan(communicator, ring(rank, ranks, u32(slots), fused), 1, "ring");
         for (int round = 0; round < 60; ++round) {
@@ -623,7 +625,7 @@ void contested() {
         ThreadMemory memory(world, rank);
         Settings mine = settings(2);
         mine.reaching = Reaching::kWhereFaster;
-        mine.is_far = [](const char*) { return ++looked % 4 != 0; };
+        mine.is_far = [](const char*, u64) { return ++looked % 4 != 0; };
         Communicator communicator(rank, kRanks, memory, {}, mine);
         Plan slots(communicator, ring(rank, kRanks, 2, true), 1, "ring");
         Plan inplace(communicator, direct(rank, kRanks, true, true), 2, "in place");
@@ -1062,7 +1064,7 @@ void past_the_caches() {
 
 std::vector<const char*> looked_at;
 bool near_from_now_on;
-bool asked(const char* at) {
+bool asked(const char* at, u64) {
     looked_at.push_back(at);
     return !near_from_now_on;
 }
@@ -1076,7 +1078,9 @@ void looks_at_buffers() {
     Recorder recorder(1, 64, 64);
     mine.recorder = &recorder;
     mine.is_far = asked;
-    mine.processor.slots = {.sums = 256 << 10, .copies = 512 << 10, .manner = Manner::kBlocks};
+    mine.tunables.fifo_sums_past_bytes = 256 << 10;
+    mine.tunables.fifo_copies_past_bytes = 512 << 10;
+    mine.tunables.fifo_by_lines = 0;
     Communicator communicator(0, 1, memory, {}, mine);
     const auto plan_of = [&](std::vector<Operand> sources, u32 last, Place result = kOutput) {
         Writer writer(0, 1, 1, 0, 1);

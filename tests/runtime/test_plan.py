@@ -229,7 +229,7 @@ rank 1 scratch 0
 
 
 def test_native_code_has_as_much_room_in_one_round() -> None:
-    assert _native.EAGER == EAGER_BYTES
+    assert {row.name: row.value for row in _native.TUNABLES}["eager_bytes"] == EAGER_BYTES
 
 
 def test_two_rounds() -> None:

@@ -518,6 +518,20 @@ def explain(
     print(json.dumps(asdict(found), indent=2) if as_json else found)
 
 
+@app.command()
+def info(as_json: Json = False) -> None:
+    """List every tuned number, with its value, its unit and why it is so.
+
+    Those that HOCKET_TUNABLES sets are marked.
+    """
+    from hocket.cli import info as found
+
+    if as_json:
+        print(json.dumps(found.as_json(), indent=2))
+    else:
+        found.print_info(_console())
+
+
 @app.command(name="list")
 def list_(
     collective: Annotated[

@@ -19,6 +19,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from hocket import tunables
 from hocket.errors import Diagnostic, HocketError, Label, Location, Site, Where
 from hocket.formats import msccl_xml
 from hocket.ir.schedule import Schedule
@@ -341,7 +342,6 @@ def _arguments(target: str, function: Callable[..., object], words: Sequence[str
 
 _MOST_CASES = 1 << 16
 _RANGE = re.compile(r"(-?\d{1,1000})\.\.(-?\d{1,1000})\Z")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
@@ -404,11 +404,11 @@ def _convert(text: str, kind: object) -> object:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of ``64MB``, ``1.5K`` or ``8``; K is 1024."""
-    match = _SIZE.match(text.strip())
-    if match is None:
+    """Bytes of ``64MB``, ``1.5K`` or ``8``; K is 1024. Raises UsageError."""
+    size = tunables.parse_size(text)
+    if size is None:
         raise UsageError(f"{text!r} is no size", "a size is written 8, 64K, 25MB or 1G, where K = 1024")
-    return int(float(match[1]) * 1024 ** ("KMGT".index(match[2].upper()) + 1 if match[2] else 0))
+    return size
 
 
 def one_of(option: str, given: str, known: Collection[str]) -> str:

@@ -33,16 +33,17 @@ from hocket.errors import BootstrapFailed, HocketError, PeerFailed
 from hocket.runtime import arena, caches, segments, stores, trace
 from hocket.runtime.launchers import RANK, SIZE, TOKEN, Place, place
 from hocket.runtime.sockets import filled
+from hocket.runtime.tuned import difference, tuned
+from hocket.tunables import VARIABLE
 
 MOST_RANKS = math.isqrt(_native.MOST_CONNECTIONS)
 
 _NEVER, _WHERE_FASTER, _ALWAYS = range(3)  # calls reach into the memory of other ranks
 _WISHES = {"": _WHERE_FASTER, "never": _NEVER, "always": _ALWAYS}
-_MOST_REACHED = 16  # ranks that do: every two have a connection
 _LAUNCHER = "HOCKET_LAUNCHER"  # "descriptor:inode" of a socket on which the launcher says that a rank has ended
 _BATCH = 128  # descriptors in one message; the kernel takes 253
 _MESSAGE = 1 << 16
-_PROTOCOL = f"{_native.PROTOCOL}.5"  # what all of a meeting must have in common
+_PROTOCOL = f"{_native.PROTOCOL}.6"  # what all of a meeting must have in common
 _LONGEST = 1e6  # seconds that the system can be asked to wait for; what is longer counts as for ever
 _LINE = 4000  # characters of an error on its way to other ranks
 _PATIENCE = 1.0  # seconds beyond the timeout in which rank 0 may say who was missing
@@ -61,6 +62,7 @@ class _Hello(msgspec.Struct):
     size: int
     cores: list[int] = []
     witness: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
+    tuned: dict[str, int] = {}
 
 
 class _Common(msgspec.Struct):
@@ -191,6 +193,7 @@ def gather(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Me
     can leave a meeting before all have come, so if one ends while this rank waits for any, they never will meet.
     """
     if here.size == 1:
+        tuned()
         arena.own()
         return Meeting(0, 1, segments.create(1, here.token), [-1], [-1], _cores(os.sched_getaffinity(0)), here.token)
     try:
@@ -212,6 +215,7 @@ def _host(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Mee
             _bind(listener, here)
             listener.listen(here.size)
             host.await_hellos(listener)
+            host.check_tuned()
             own, far = socket.socketpair()  # only now, like all else that may fail: all are here to be told
             host.lifelines[0] = far.detach()
             host.arenas[0] = os.dup(_lent(here))
@@ -251,6 +255,7 @@ class _Host:
         self.arenas = [-1] * here.size
         self.cores = [os.sched_getaffinity(0)] * here.size  # of each rank, once it has come
         self.witnesses = [_native.WITNESS] * here.size
+        self._tuned: dict[int, Mapping[str, int]] = {}
         self._here = here
         self._timeout = timeout
         self._deadline = time.monotonic() + timeout
@@ -276,6 +281,20 @@ class _Host:
                 if listener.fileno() in ready:
                     for guest in self._accept(listener):
                         waiting.register(guest, selectors.EVENT_READ)
+
+    def check_tuned(self) -> None:
+        """Raise BootstrapFailed unless all ranks go by the same numbers: they would come to different slots and tiles.
+
+        Only once all are here to be told.
+        """
+        mine = _tuned(self._here)
+        for rank, theirs in sorted(self._tuned.items()):
+            found = difference(mine, theirs)
+            if found is not None:
+                raise BootstrapFailed(
+                    f"rank {self._here.name(rank)} is tuned otherwise than rank {self._here.name(0)}: {found}",
+                    f"{VARIABLE} and hocket's version must be the same on all ranks; hocket info lists the numbers",
+                )
 
     def hand_out(self, memory: int, cores: int, sockets: int) -> None:
         """Give every guest all lifelines, all arenas and the memory."""
@@ -365,6 +384,7 @@ class _Host:
         self.lifelines[hello.rank], self.arenas[hello.rank] = descriptors
         self.cores[hello.rank] = set(hello.cores)
         self.witnesses[hello.rank] = hello.witness
+        self._tuned[hello.rank] = hello.tuned
         return True
 
     def _accept(self, listener: socket.socket) -> list[socket.socket]:
@@ -414,6 +434,7 @@ def _join(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Mee
                 "size": here.size,
                 "cores": sorted(os.sched_getaffinity(0)),
                 "witness": _native.WITNESS,
+                "tuned": _tuned(here),
             }
             with far, suppress(ConnectionError):  # it may have said why it left
                 _send(host, hello, [far.fileno(), _lent(here)], deadline)
@@ -448,7 +469,7 @@ def _join(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Mee
 
 def _reached(rank: int, lifelines: Sequence[int], witnesses: Sequence[int]) -> list[int]:
     """The processes of all ranks, if this one may read and write the memory of all others; none else."""
-    if len(lifelines) > _MOST_REACHED:
+    if len(lifelines) > tuned().policy.cma_ranks:
         return []
     processes = [_maker(lifeline) for lifeline in lifelines]
     others = (r for r in range(len(lifelines)) if r != rank)
@@ -468,6 +489,14 @@ def _wish(here: Place, processes: Sequence[int]) -> int:
     except BootstrapFailed as error:
         raise BootstrapFailed(f"rank {here.name(here.rank)}: {error.reason}") from error
     return _WISHES[given] if processes else _NEVER
+
+
+def _tuned(here: Place) -> Mapping[str, int]:
+    """The numbers that all ranks must have in common, as this one has them. Raises BootstrapFailed."""
+    try:
+        return tuned().common
+    except BootstrapFailed as error:
+        raise BootstrapFailed(f"rank {here.name(here.rank)}: {error.reason}", error.help) from error
 
 
 def _lent(here: Place) -> int:

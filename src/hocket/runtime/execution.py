@@ -43,14 +43,11 @@ from hocket.runtime.counts import Counts, transfers
 from hocket.runtime.launchers import Place
 from hocket.runtime.plan import Plan
 from hocket.runtime.plan_cache import PlanCache
+from hocket.runtime.tuned import tuned
 
 _OPERATORS = {name: code for code, name in enumerate(_native.OPERATORS)}
 _PAIRS = {(code, _OPERATORS[op]) for code, name in enumerate(_native.TYPES) for op in _native.OPERATORS_OF[name]}
 _ORDERED = ("min", "max")  # of two zeros they give the first, or the second
-# How often to spin and to yield before sleeping, by whether ranks outnumber cores. Yielding soon costs nothing on an
-# idle core and much less where ranks share one with anything: 8 bytes on two ranks of a busy machine took 25 us rather
-# than the 280 us of 2000 spins, and no more on pinned ones.
-_PATIENCE = {False: (100, 200), True: (0, 20)}
 
 
 Key = tuple[object, ...]
@@ -149,7 +146,11 @@ class Endpoint:
         self.rank = meeting.rank
         self.size = meeting.size
         self.crowded = meeting.cores == 0
-        spins, yields = _PATIENCE[self.crowded]
+        numbers = tuned()
+        policy = self.tuned = numbers.policy
+        spins, yields = policy.spins, policy.yields
+        if self.crowded:
+            spins, yields = policy.crowded_spins, policy.crowded_yields
         self.threads = threads or max(1, meeting.cores)
         self.caches = caches.capacity(meeting.size)
         self.sockets = meeting.sockets
@@ -169,9 +170,11 @@ class Endpoint:
                 yields,
                 timeout,
                 self.threads,
+                policy.team_bytes,
                 self.caches,
                 caches.given() is None,
                 None if self._trace is None else self._trace.recorder,
+                numbers.native,
             )
         except (RuntimeError, MemoryError) as error:
             meeting.leave()

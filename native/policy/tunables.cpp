@@ -1,0 +1,51 @@
+#include "policy/tunables.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "core/interpreter.h"
+#include "device/prefetch.h"
+#include "protocol/waiting.h"
+#include "transport/arena.h"
+#include "transport/cma.h"
+#include "transport/memory.h"
+
+namespace hocket {
+namespace {
+
+u64 of_this_processor(Default value) {
+#if defined(__x86_64__)
+    if (__builtin_cpu_is("intel")) return value.intel;
+#endif
+    return value.zen;
+}
+
+}  // namespace
+
+std::span<const Tunable> tunables() {
+#define HOCKET_TUNABLE(name, unit, scope, value, source, reason) \
+    {#name, &unit, Scope::scope, of_this_processor(value), &Tunables::name, source, reason},
+#define HOCKET_FIXED(name, unit, value, source, reason) {#name, &unit, Scope::kFixed, value, nullptr, source, reason},
+    static const Tunable rows[] = {
+#include "policy/tunables.def"
+    };
+    return rows;
+}
+
+Tunables tunables_with(const std::map<std::string, u64>& given) {
+    Tunables found;
+    u64 known = 0;
+    for (const Tunable& row : tunables()) {
+        if (row.field == nullptr) continue;
+        const auto set = given.find(row.name);
+        known += set != given.end();
+        const u64 value = set != given.end() ? set->second : row.value;
+        if (value < row.unit->least || value > row.unit->most)
+            throw std::invalid_argument(std::string(row.name) + " is out of range");
+        found.*row.field = value;
+    }
+    if (known != given.size()) throw std::invalid_argument("there is no such tunable");
+    return found;
+}
+
+}  // namespace hocket

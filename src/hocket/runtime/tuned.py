@@ -1,0 +1,55 @@
+"""The tuned numbers of this process: the defaults of Python and of native code, and what HOCKET_TUNABLES says."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hocket import _native
+from hocket.tunables import ROWS, VARIABLE, Row, Tunables, given
+
+
+def _row(native: _native.Tunable) -> Row:
+    n = native
+    scope = "fixed" if n.fixed else "common" if n.common else "local"
+    return Row(n.name, n.unit, scope, n.value, n.least, n.most, n.source, n.reason)
+
+
+ALL = (*ROWS, *map(_row, _native.TUNABLES))
+"""Every tuned number, with its default on this processor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """``policy``: those of Python; ``native``: those of native code that are not its defaults; ``common``: all that must
+    be the same on all ranks."""
+
+    policy: Tunables
+    native: Mapping[str, int]
+    common: Mapping[str, int]
+
+
+def tuned() -> Tuned:
+    """The numbers to go by. Raises BootstrapFailed for a variable that makes no sense."""
+    return _tuned(os.environ.get(VARIABLE, ""))
+
+
+@functools.cache
+def _tuned(text: str) -> Tuned:
+    said = given(text, ALL)
+    own = {row.name for row in ROWS}
+    return Tuned(
+        Tunables(**{name: value for name, value in said.items() if name in own}),
+        {name: value for name, value in said.items() if name not in own},
+        {row.name: said.get(row.name, row.value) for row in ALL if row.scope != "local"},
+    )
+
+
+def difference(mine: Mapping[str, int], others: Mapping[str, int]) -> str | None:
+    """The first number in which two ranks differ, as both have it."""
+    for name in sorted({*mine, *others}):
+        if mine.get(name) != others.get(name):
+            return f"{name} is {others.get(name, 'unknown')} there, {mine.get(name, 'unknown')} here"
+    return None

@@ -1,0 +1,160 @@
+"""The tuned numbers: one table, what HOCKET_TUNABLES may say of it, and that ranks which differ do not meet."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import hocket
+from hocket import Communicator, _native
+from hocket.cli import app
+from hocket.errors import BootstrapFailed
+from hocket.explain import Explanation
+from hocket.runtime.tuned import ALL, difference, tuned
+from hocket.tunables import VARIABLE, Tunables, given, parse_size, show_size
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_every_row_says_what_it_is() -> None:
+    names = [row.name for row in ALL]
+    assert len(set(names)) == len(names) >= 60
+    for row in ALL:
+        assert re.fullmatch("[a-z][a-z0-9_]*", row.name)
+        assert row.reason
+        assert "\n" not in row.reason
+        assert row.least <= row.value <= row.most
+        assert not row.source or (ROOT / row.source).is_file()
+        assert not row.name.endswith("_bytes") or row.unit == "bytes"
+
+
+def test_native_defaults_are_those_of_the_table() -> None:
+    assert {row.name: row.value for row in _native.TUNABLES}.items() <= {row.name: row.value for row in ALL}.items()
+    assert tuned().policy == Tunables()
+    assert not tuned().native
+
+
+def test_sizes() -> None:
+    for size, text in ((0, "0 B"), (500, "500 B"), (1536, "1536 B"), (64 << 10, "64 KB"), (1 << 40, "1 TB")):
+        assert show_size(size) == text
+        assert parse_size(text.replace(" ", "")) == size
+    assert [parse_size(text) for text in ("1.5K", " 8 ", "64KiB", "-1", "", "K", "8 X")] == [
+        1536,
+        8,
+        64 << 10,
+        None,
+        None,
+        None,
+        None,
+    ]
+
+
+def test_what_can_be_said() -> None:
+    found = given(" slots=8, small_bytes=64KB,,spins = 0,stream_tile_bytes=4096", ALL)
+    assert found == {"slots": 8, "small_bytes": 64 << 10, "spins": 0, "stream_tile_bytes": 4096}
+    assert given("", ALL) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("slots", "must be name=value,..., not 'slots'"),
+        ("slot=8", "there is no tunable 'slot'"),
+        ("slots=", "slots must be a number from 1 to 1024, not ''"),
+        ("slots=0", "slots must be a number from 1 to 1024, not '0'"),
+        ("slots=-1", "slots must be a number from 1 to 1024, not '-1'"),
+        ("slots=8K", "slots must be a number from 1 to 1024, not '8K'"),
+        ("small_bytes=much", "small_bytes must be a number from 0 B to 1 TB, not 'much'"),
+        ("stream_tile_bytes=3000", "stream_tile_bytes must be a power of two from 64 B to 256 MB, not '3000'"),
+        ("eager_bytes=1K", "eager_bytes is fixed in the code"),
+        ("slots=8,slots=8", "slots is given twice"),
+    ],
+)
+def test_what_cannot(text: str, error: str) -> None:
+    with pytest.raises(BootstrapFailed, match=re.escape(error)):
+        given(text, ALL)
+
+
+def test_the_nearest_name_is_offered() -> None:
+    with pytest.raises(BootstrapFailed) as caught:
+        given("smal_bytes=1K", ALL)
+    assert caught.value.help == "did you mean small_bytes?"
+
+
+def test_the_first_difference_is_named() -> None:
+    common = tuned().common
+    assert difference(common, dict(common)) is None
+    assert difference(common, {**common, "slots": 8}) == "slots is 8 there, 4 here"
+    assert difference(common, {}) is not None
+
+
+def meets_again(comm: Communicator, text: str) -> str:
+    """What becomes of a meeting in which rank 1 alone has this variable."""
+    if comm.rank == 1:
+        os.environ[VARIABLE] = text
+    try:
+        with hocket.init(timeout=20) as other:
+            return "" if other.all_gather(np.array([comm.rank])).tolist() == list(range(comm.size)) else "wrong"
+    except BootstrapFailed as error:
+        return error.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("slots=8", "rank 1 is tuned otherwise than rank 0: slots is 8 there, 4 here"),
+        ("small_bytes=1K", "rank 1 is tuned otherwise than rank 0: small_bytes is 1024 there, 131072 here"),
+        ("slots=none", "rank 1: HOCKET_TUNABLES: slots must be a number from 1 to 1024, not 'none'"),
+        ("near_ticks=100,spins=1", ""),  # of that rank alone
+    ],
+)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_that_differ_refuse_each_other(text: str, error: str, ranks: int) -> None:
+    assert hocket.spawn(meets_again, ranks, (text,)) == [error] * ranks
+
+
+def explained(comm: Communicator, name: str, size: int) -> Explanation:
+    return comm.explain(name, size)
+
+
+def test_explain_says_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = hocket.spawn(explained, 2, ("all_reduce", 64 << 10))[0]
+    assert before.why == "small: the busiest rank sends and receives at most 128 KB"
+    monkeypatch.setenv(VARIABLE, "small_bytes=32KB,slots=16,slot_bytes=4K,least_slot_bytes=4K")
+    after = hocket.spawn(explained, 2, ("all_reduce", 64 << 10))[0]
+    assert after.why.startswith("large")
+    assert (after.program, after.tile, after.slots) == ("all_pairs_all_reduce", 4 << 10, 32)
+    small = hocket.spawn(explained, 2, ("all_reduce", 16 << 10))[0]
+    assert small.why == "small: the busiest rank sends and receives at most 32 KB"
+    assert replace(small, predicted=0, bandwidth=0) != before
+
+
+def test_info_lists_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "slots=8")
+    monkeypatch.setenv("COLUMNS", "200")
+    found = CliRunner().invoke(app, ["info"])
+    assert found.exit_code == 0, found.output
+    lines = {line.split()[0]: line.split() for line in found.output.splitlines() if line.strip()}
+    for row in ALL:
+        shown = " ".join(lines[row.name])
+        assert shown.startswith(f"{row.name} {8 if row.name == 'slots' else row.show(row.value)}")
+        assert ("default 4" in shown) == (row.name == "slots")
+    told = json.loads(CliRunner().invoke(app, ["info", "--json"]).output)
+    assert [(row["name"], row["default"], row["unit"]) for row in told["tunables"]] == [
+        (row.name, row.value, row.unit) for row in ALL
+    ]
+    assert [row["name"] for row in told["tunables"] if row["value"] != row["default"]] == ["slots"]
+
+
+def test_info_of_what_makes_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "slotz=8")
+    found = CliRunner().invoke(app, ["info"])
+    assert found.exit_code != 0
+    assert "did you mean slots?" in found.output
