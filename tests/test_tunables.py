@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -130,10 +129,9 @@ def test_explain_says_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "small_bytes=32KB,slots=16,slot_bytes=4K,least_slot_bytes=4K")
     after = hocket.spawn(explained, 2, ("all_reduce", 64 << 10))[0]
     assert after.why.startswith("large")
-    assert (after.program, after.tile, after.slots) == ("all_pairs_all_reduce", 4 << 10, 32)
+    assert (after.program, after.tile, after.slots) == ("all_pairs_all_reduce", 4 << 10, 16)
     small = hocket.spawn(explained, 2, ("all_reduce", 16 << 10))[0]
     assert small.why == "small: the busiest rank sends and receives at most 32 KB"
-    assert replace(small, predicted=0, bandwidth=0) != before
 
 
 def test_info_lists_all(monkeypatch: pytest.MonkeyPatch) -> None:
