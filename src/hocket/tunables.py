@@ -38,8 +38,8 @@ def show_size(size: int) -> str:
 
 
 Scope = Literal["common", "local", "fixed"]
-"""Who must have the same value: all ranks of a communicator, or nobody; a fixed one is part of the code, and the same on
-all ranks too."""
+"""Who must have the same value: all ranks of a communicator, or nobody; a fixed one is part of the code, and the same
+on all ranks too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,7 @@ class Row:
 _UNIT_RANGES = {"bytes": (0, 1 << 40), "ranks": (0, 1 << 20), "times": (0, 1 << 20)}
 
 
-def _tuned(
-    value: int, unit: str, reason: str, source: str = "", scope: Scope = "common", tile: bool = False
-) -> int:
+def _tuned(value: int, unit: str, reason: str, source: str = "", scope: Scope = "common", tile: bool = False) -> int:
     least, most = (64, 1 << 28) if tile else _UNIT_RANGES[unit]
     about = {"unit": unit, "scope": scope, "least": least, "most": most, "tile": tile}
     found: int = field(default=value, metadata={**about, "source": source, "reason": reason})

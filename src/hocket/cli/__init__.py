@@ -524,12 +524,12 @@ def info(as_json: Json = False) -> None:
 
     Those that HOCKET_TUNABLES sets are marked.
     """
-    from hocket.cli import info as found
+    from hocket.cli.info import described, print_info
 
     if as_json:
-        print(json.dumps(found.as_json(), indent=2))
+        print(json.dumps(described(), indent=2))
     else:
-        found.print_info(_console())
+        print_info(_console())
 
 
 @app.command(name="list")

@@ -26,7 +26,7 @@ def _all() -> tuple[Sequence[Row], str | None]:
     return ALL, _native.ISA
 
 
-def as_json() -> dict[str, object]:
+def described() -> dict[str, object]:
     """Raises BootstrapFailed for a variable that makes no sense."""
     rows, isa = _all()
     said = tunables.given(os.environ.get(VARIABLE, ""), rows)
