@@ -137,7 +137,7 @@ class Tunables:
     crowded_yields: int = _tuned(20, "times", "the same as yields where ranks share cores", _WAITING, "local")
 
 
-ROWS = tuple(Row(name=f.name, value=f.default, **f.metadata) for f in fields(Tunables))
+ROWS = tuple(Row(name=f.name, value=getattr(Tunables(), f.name), **f.metadata) for f in fields(Tunables))
 """Those of Python."""
 
 

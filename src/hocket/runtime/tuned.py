@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hocket import _native
-from hocket.tunables import ROWS, VARIABLE, Row, Tunables, given
+from hocket.tunables import ROWS, VARIABLE, Row, Scope, Tunables, given
 
 
 def _row(native: _native.Tunable) -> Row:
     n = native
-    scope = "fixed" if n.fixed else "common" if n.common else "local"
+    scope: Scope = "fixed" if n.fixed else "common" if n.common else "local"
     return Row(n.name, n.unit, scope, n.value, n.least, n.most, n.source, n.reason)
 
 
