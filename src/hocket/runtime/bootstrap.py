@@ -62,7 +62,7 @@ class _Hello(msgspec.Struct):
     size: int
     cores: list[int] = []
     witness: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
-    tuned: dict[str, int] = {}
+    tuned: dict[str, int] | str = {}  # or why it has none
 
 
 class _Common(msgspec.Struct):
@@ -255,7 +255,7 @@ class _Host:
         self.arenas = [-1] * here.size
         self.cores = [os.sched_getaffinity(0)] * here.size  # of each rank, once it has come
         self.witnesses = [_native.WITNESS] * here.size
-        self._tuned: dict[int, Mapping[str, int]] = {}
+        self._tuned: dict[int, Mapping[str, int] | str] = {}
         self._here = here
         self._timeout = timeout
         self._deadline = time.monotonic() + timeout
@@ -289,6 +289,8 @@ class _Host:
         """
         mine = _tuned(self._here)
         for rank, theirs in sorted(self._tuned.items()):
+            if isinstance(mine, str) or isinstance(theirs, str):
+                raise BootstrapFailed(mine if isinstance(mine, str) else str(theirs))
             found = difference(mine, theirs)
             if found is not None:
                 raise BootstrapFailed(
@@ -491,12 +493,13 @@ def _wish(here: Place, processes: Sequence[int]) -> int:
     return _WISHES[given] if processes else _NEVER
 
 
-def _tuned(here: Place) -> Mapping[str, int]:
-    """The numbers that all ranks must have in common, as this one has them. Raises BootstrapFailed."""
+def _tuned(here: Place) -> Mapping[str, int] | str:
+    """The numbers that all ranks must have in common, as this one has them; or what is wrong with them, to be told."""
     try:
         return tuned().common
     except BootstrapFailed as error:
-        raise BootstrapFailed(f"rank {here.name(here.rank)}: {error.reason}", error.help) from error
+        hint = "" if error.help is None else f" ({error.help})"
+        return f"rank {here.name(here.rank)}: {error.reason}{hint}"
 
 
 def _lent(here: Place) -> int:

@@ -23,8 +23,9 @@ ALL = (*ROWS, *map(_row, _native.TUNABLES))
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """``policy``: those of Python; ``native``: what is set of those of native code; ``common``: all that must be the same
-    on all ranks."""
+    """``policy``: those of Python; ``native``: what is set of those of native code; ``common``:
+    what must be the same on all ranks.
+    """
 
     policy: Tunables
     native: Mapping[str, int]
