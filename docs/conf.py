@@ -36,19 +36,26 @@ html_show_copyright = False
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 
-ORDER = ["language", "coming-from", "algorithms", "runtime", "msccl", "msccl-programs", "ci", "traffic", "how-fast"]
-"""Of the guide's pages; one that is not named comes last."""
+ORDER = [
+    *("language", "coming-from", "algorithms", "runtime", "msccl", "msccl-programs", "ci", "traffic", "how-fast"),
+    *("proof", "calls", "agreement", "paths", "policy"),
+]
+"""Of the pages of the guide, and of those of the design; one that is not named comes last."""
 
 
-def _rank(page: str) -> tuple[int, str]:
-    return ORDER.index(page) if page in ORDER else len(ORDER), page
+def _pages(folder: str) -> list[str]:
+    def rank(page: str) -> tuple[int, str]:
+        return ORDER.index(page) if page in ORDER else len(ORDER), page
+
+    return [f"{folder}/{page}" for page in sorted((path.stem for path in (ROOT / folder).glob("*.md")), key=rank)]
 
 
 SIDEBAR = {
-    "Guide": [f"docs/{page}" for page in sorted((path.stem for path in (ROOT / "docs").glob("*.md")), key=_rank)],
+    "Guide": _pages("docs"),
     "API": ["docs/api/programs", "docs/api/communicator", "docs/api/errors", "docs/api/algorithms"],
+    "Design": ["Architecture <ARCHITECTURE>", *_pages("docs/design")],
     "Measurements": [f"benchmarks/results/{path.stem}" for path in sorted((ROOT / "benchmarks/results").glob("*.md"))],
-    "Project": ["Architecture <ARCHITECTURE>", "CONTRIBUTING", "CHANGELOG"],
+    "Project": ["CONTRIBUTING", "CHANGELOG"],
 }
 
 

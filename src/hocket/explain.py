@@ -62,7 +62,7 @@ class Explanation:
     take slots. Private arrays that are as one of ``reached`` says are read and written by the system for other ranks,
     where that turns out to be faster than slots. ``past_caches``: results that nothing reads again do not go through
     the caches, as ``touched``, the bytes that all ranks touch, exceeds the ``caches``; where it does not, a call may
-    still find its arrays in no cache, and store so what pays then (ARCHITECTURE.md, "A look at the arrays").
+    still find its arrays in no cache, and store so what pays then (docs/design/policy.md, "residency probe").
     ``loaded`` and ``stored``: by the instructions of all ranks.
 
     ``predicted`` is what the busiest rank moves and what it waits for its first tile, at ``bandwidth``: that of a core

@@ -1,7 +1,7 @@
 """Which program a collective that is called by name runs: a table.
 
 Small buffers take a program that sends all there is to send at once: up to 16 KB a rank, such a call costs one look at
-what the others have said (ARCHITECTURE.md, "One round"). It pays with traffic: every buffer goes to every rank that
+what the others have said (docs/design/paths.md, eager). It pays with traffic: every buffer goes to every rank that
 needs it. So small is what does not make the busiest rank send or receive more than a limit.
 
 Others take a program that moves least (docs/traffic.md) in the fewest steps, which two-shot and direct ones do. They

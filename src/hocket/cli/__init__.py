@@ -180,7 +180,7 @@ def check(
 
 
 class StageName(StrEnum):
-    """The three stages of a program (ARCHITECTURE.md)."""
+    """The three stages of a program (docs/design/language.md)."""
 
     chunk = "chunk"
     instr = "instr"
