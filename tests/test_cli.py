@@ -477,6 +477,9 @@ def test_the_same_stage_gives_the_same_bytes(workplace: Path) -> None:
         (["list", "all_reduces"], "no algorithm implements 'all_reduces'", "did you mean AllReduce?"),
         (["launch", "-n", "2", "no.py"], "there is no file no.py", ""),
         (["launch", "-n", "2", "--", "no-such-command"], "there is no command 'no-such-command'", ""),
+        (["launch", "-n", "99999", "no.py"], "-n must be a number from 1 to 4096, not 99999", ""),
+        (["bench", "all_reduce", "-n", "99999"], "-n must be a number from 1 to 4096, not 99999", ""),
+        (["explain", "all_reduce", "-n", "99999"], "-n must be a number from 1 to 64, not 99999", ""),
         (["chekc"], "No such command", ""),
     ],
 )

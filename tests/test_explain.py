@@ -292,6 +292,7 @@ def test_on_the_command_line() -> None:
     shown = CliRunner().invoke(app, ["explain", "broadcast", "-n", "2", "--size", "64K"])
     assert shown.exit_code == 0
     assert "broadcast of 65536 bytes on 2 ranks" in shown.output
+    assert "1 thread block a rank, 2 steps in all, 1 round\n" in shown.output
     found = json.loads(CliRunner().invoke(app, ["explain", "broadcast", "-n", "2", "--size", "64K", "--json"]).output)
     assert found["program"] in shown.output
     for wrong in (["explain", "broadcats"], ["explain", "broadcast", "-n", "2", "--root", "2"]):

@@ -3,7 +3,7 @@
 // A plan holds numbers of chunks only; sizes, types, operators and addresses belong to a call. The words are, in order:
 // one header, then the tables of thread blocks, steps, operands, waits, connections and multicasts. Python packs
 // records by the field names below, which the bindings export, so that nothing is written down twice. No standard
-// headers: NVRTC compiles this file too.
+// headers, as in all of the core: other devices' compilers may have none.
 #pragma once
 
 namespace hocket {

@@ -1,6 +1,6 @@
 """What went wrong, where, and how it is shown: locations, diagnostics, error classes, one renderer.
 
-Call sites raise an error class with data; the wording lives here (design: one home for it). Each class has a stable
+Call sites raise an error class with data; the wording lives here, and nowhere else. Each class has a stable
 ``code`` and derives from the built-in exception that a caller of NumPy, torch or MPI would expect.
 """
 
@@ -413,7 +413,7 @@ class CountMismatch(HocketError, ValueError):
     """The other reference of a reduce; a copy has none."""
 
     def diagnostic(self) -> Diagnostic:
-        expected, found = _number(self.expected, "chunk"), _number(self.found, "chunk")
+        expected, found = counted(self.expected, "chunk"), counted(self.found, "chunk")
         first = Label(self.first, f"a reference to {expected}")
         if self.second is None:
             return Diagnostic(
@@ -518,7 +518,7 @@ class ChannelConflict(HocketError, ValueError):
 
 @dataclass(eq=False)
 class ThreadBlockConflict(HocketError, ValueError):
-    """Two operations that the user put into one thread block, where a thread block has one of each (section 5)."""
+    """Two operations that the user put into one thread block, which has one of each (paper section 5)."""
 
     code = "thread-block-conflict"
     rank: int
@@ -583,7 +583,7 @@ class PostconditionFailed(HocketError, ValueError):
         notes += [f"counted more than once: {_some(self.twice)}"] if self.twice else []
         notes += [f"does not belong there: {_some(self.foreign)}"] if self.foreign else []
         verb = "is" if self.others == 1 else "are"
-        notes += [f"{_number(self.others, 'more chunk')} {verb} wrong"] if self.others else []
+        notes += [f"{counted(self.others, 'more chunk')} {verb} wrong"] if self.others else []
         labels = [Label(flow.where, flow.text, flow is self.history[-1]) for flow in self.history]
         labels += [Label(p.where, f"{p.place} gets {p.holds}") for p in self.partials if p.where is not None]
         return Diagnostic(
@@ -665,7 +665,7 @@ def _some(items: Sequence[str], limit: int = 8) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Faults of a schedule (design: the proof)
+# Faults of a schedule, which its proof finds
 
 
 @dataclass(frozen=True, slots=True)
@@ -730,7 +730,7 @@ class Deadlock(HocketError, ValueError):
         these = f"these {len(steps)} steps wait" if len(steps) > 1 else "this step waits"
         return Diagnostic(
             self.code,
-            f"with {_number(self.slots, 'slot')} {these} for {'each other' if len(steps) > 1 else 'itself'}",
+            f"with {counted(self.slots, 'slot')} {these} for {'each other' if len(steps) > 1 else 'itself'}",
             _step_labels(steps),
             tuple(notes),
             "a file that does not serve them is right: see minBytes and maxBytes" if self.calls else None,
@@ -774,8 +774,10 @@ def _often(n: int) -> str:
     return ("never", "once", "twice")[n] if n < 3 else f"{n} times"
 
 
-def _number(n: int, noun: str) -> str:
-    return f"{n} {noun}{'s' * (n != 1)}"
+def counted(n: int, noun: str) -> str:
+    """``1 chunk``, ``2 chunks``, ``3 processes``."""
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{n} {noun}{plural * (n != 1)}"
 
 
 @dataclass(eq=False)
@@ -859,7 +861,7 @@ class TargetLimit(HocketError, ValueError):
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Faults of a run (design: the runtime)
+# Faults of a run
 
 
 @dataclass(eq=False)
@@ -940,7 +942,7 @@ class CallMismatch(HocketError, ValueError):
         if self.transfer is None:
             return "some rank does not send what another expects"
         source, target, sent, expected = self.transfer
-        return f"rank {source} sends {_number(sent, 'element')} to rank {target}, which expects {expected}"
+        return f"rank {source} sends {counted(sent, 'element')} to rank {target}, which expects {expected}"
 
 
 @dataclass(eq=False)

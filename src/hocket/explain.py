@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from hocket.errors import counted
 from hocket.ir.schedule import Schedule
 from hocket.ir.traffic import Traffic, traffic
 from hocket.runtime.execution import LENT, Endpoint, Lent
@@ -102,14 +103,17 @@ class Explanation:
         how = (
             "in one round, with the header of the call"
             if self.one_round
-            else f"through {self.slots} slots a connection"
+            else f"through {counted(self.slots, 'slot')} a connection"
         )
         past = "stored past them" if self.past_caches else "within them"
         lines = {
-            "call": "{collective} of {bytes} bytes on {ranks} ranks",
+            "call": f"{{collective}} of {counted(self.bytes, 'byte')} on {counted(self.ranks, 'rank')}",
             "program": "{program}",
             "because": "{why}",
-            "schedule": "{thread_blocks} thread blocks a rank, {steps} steps in all, {rounds} rounds",
+            "schedule": (
+                f"{counted(self.thread_blocks, 'thread block')} a rank, {counted(self.steps, 'step')} in all, "
+                f"{counted(self.rounds, 'round')}"
+            ),
             "tiles": "{tiles} of {tile} bytes for each chunk",
             "messages": how,
             "shared": f"with arrays of comm.empty: {'; '.join(map(str, self.shared)) or 'the same'}",

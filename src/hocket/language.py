@@ -192,7 +192,7 @@ _active: ContextVar[Tracer | None] = ContextVar("hocket_tracer", default=None)
 
 
 class Ref(Struct, frozen=True, eq=False, gc=False):
-    """A reference to the chunks that a place holds now; it goes stale when the place is overwritten (section 3.3)."""
+    """The chunks that a place holds now; it goes stale when the place is overwritten (paper section 3.3)."""
 
     tracer: Tracer
     span: Span

@@ -29,8 +29,8 @@ class Program:
     """A collective algorithm, written as the body of a ``with`` statement (paper section 3).
 
     ``name`` is what pictures and errors call it; ``protocol`` is how arrival is signalled ("auto" lets the runtime
-    choose); ``instances`` replicates the whole program (section 5.1). ``reproducible`` is a contract on the bits of its
-    sums that it must keep (``hocket.verify.Contract``), by default "across-ranks" for an AllReduce.
+    choose); ``instances`` replicates the whole program (paper section 5.1). ``reproducible`` is a contract on the bits
+    of its sums that it must keep (``hocket.verify.Contract``), by default "across-ranks" for an AllReduce.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Program:
 
     @property
     def chunk_dag(self) -> ChunkDag:
-        """What the program says: its Chunk DAG (section 4.1), whether or not it is correct."""
+        """What the program says: its Chunk DAG (paper section 4.1), whether or not it is correct."""
         return self._tracer.chunk_dag()
 
     def compile(

@@ -91,7 +91,7 @@ _BY_SOCKET = When("large, and the ranks fill several sockets", lambda call: call
 _FEW = When(
     "large, on at most {few_ranks} ranks: every two have a connection", lambda call: call.ranks <= call.tuned.few_ranks
 )
-_LARGE = When("large: more than what is small", lambda _: True)
+_LARGE = When("large: too large for the program for small buffers", lambda _: True)
 _ANY = When("all sizes take the same program", lambda _: True)
 _ACROSS_SIZES = When('reproducible="across-sizes", at any size', lambda call: call.reproducible == "across-sizes")
 _STREAM = When(

@@ -26,7 +26,7 @@ def all_gather(ranks: list[int], offset: int, count: int, ch: int) -> None:
 def all_reduce(nodes: int, gpus: int, parallel: int = 1, instances: int = 1) -> Program:
     """Reduce-scatter within nodes, reduce-scatter and all-gather across, all-gather within.
 
-    The channels are those of section 5.1; ``parallel`` splits the phases within a node. In place.
+    The channels are those of the paper's section 5.1; ``parallel`` splits the phases within a node. In place.
     """
     with Program(
         AllReduce((nodes, gpus), chunks=nodes * gpus, inplace=True), name="hierarchical_all_reduce", instances=instances

@@ -26,7 +26,7 @@ from hocket.cli.progress import working
 from hocket.cli.reports import MACHINES, Format
 from hocket.cli.result import Report, Verdict
 from hocket.cli.tables import print_report
-from hocket.cli.target import Case, UsageError, is_xml, one_case, parse_size
+from hocket.cli.target import Case, UsageError, check_processes, is_xml, one_case, parse_size
 from hocket.errors import HocketError, MissingPackage
 from hocket.formats.drawing import FORMATS
 from hocket.formats.msccl_targets import TARGETS
@@ -571,8 +571,7 @@ def launch(
     from hocket.runtime.bootstrap import MOST_RANKS
     from hocket.runtime.launch import launch as start
 
-    if ranks > MOST_RANKS:
-        raise UsageError(f"-n must be a number from 1 to {MOST_RANKS}, not {ranks}")
+    check_processes(ranks, MOST_RANKS)
     if command[0].endswith(".py"):
         if not Path(command[0]).is_file():
             raise UsageError(f"there is no file {command[0]}")

@@ -16,10 +16,11 @@ from rich.table import Table
 import hocket
 from hocket.cli.console import say
 from hocket.cli.measure import Job, Speed, buffers, check_names, check_operator, count_wrong, dtype_named, timed, unit
-from hocket.cli.target import UsageError, parse_size
+from hocket.cli.target import UsageError, check_processes, parse_size
 from hocket.collectives import Collective
-from hocket.errors import printable
+from hocket.errors import counted, printable
 from hocket.ir.schedule import Schedule
+from hocket.runtime.bootstrap import MOST_RANKS
 from hocket.tuning import NAMED, default_program, is_small
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class Sweep:
             raise UsageError(f"there is no collective {name!r}", hint)
         check_names(dtype, op or "sum")
         dtype_named(dtype)
+        check_processes(ranks or 4, MOST_RANKS)
         schedule = made or default_program(name, ranks or 4).compile()
         collective = schedule.collective
         if collective.name != name.replace("_", ""):
@@ -200,7 +202,8 @@ def print_rows(sweep: Sweep, rows: Sequence[Row], console: Console) -> None:
             cells += [_show_us(speed.median), _show_us(speed.p95), f"{speed.algbw:.3f}", f"{speed.busbw:.3f}"]
             cells.append(f"[red]{wrong}[/]" if wrong else "0")
         table.add_row(*cells)
-    say(console, f"{sweep.programs} on {sweep.collective.size} processes, {sweep.jobs[0].iterations} calls each\n")
+    processes = counted(sweep.collective.size, "process")
+    say(console, f"{sweep.programs} on {processes}, {counted(sweep.jobs[0].iterations, 'call')} each\n")
     console.print(table)
     wrong = sum(row.wrong for row in rows)
     console.print(

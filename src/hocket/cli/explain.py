@@ -6,9 +6,13 @@ import difflib
 
 import hocket
 from hocket import Communicator
-from hocket.cli.target import UsageError
+from hocket.cli.progress import working
+from hocket.cli.target import UsageError, check_processes
 from hocket.explain import Explanation
 from hocket.tuning import NAMED
+
+_MOST_RANKS = 64
+"""Each rank is a process that is started for the answer: more take minutes."""
 
 
 def explained(name: str, ranks: int, size: int, root: int) -> Explanation:
@@ -19,7 +23,9 @@ def explained(name: str, ranks: int, size: int, root: int) -> Explanation:
         raise UsageError(f"there is no collective {name!r}", hint)
     if root >= ranks:
         raise UsageError(f"there is no rank {root} of {ranks} to be the root")
-    found = hocket.spawn(_on_each_rank, ranks, (name, size, root))[0]
+    check_processes(ranks, _MOST_RANKS)
+    with working(f"asking {ranks} processes"):
+        found = hocket.spawn(_on_each_rank, ranks, (name, size, root))[0]
     assert found is not None
     return found
 

@@ -16,6 +16,7 @@ import hocket
 from hocket import _native, collectives
 from hocket.cli.target import UsageError
 from hocket.collectives import Collective
+from hocket.errors import counted
 from hocket.ir.geometry import bounds
 from hocket.ir.schedule import Schedule
 from hocket.semantics import OPERATORS, reference
@@ -88,9 +89,11 @@ class Measurement:
     def __str__(self) -> str:
         busbw = "" if self.busbw is None else f", busbw {self.busbw:.3g} GB/s"
         against = "the reference, bit for bit, and NumPy" if self.bitwise else "NumPy"
+        calls = counted(self.iterations, "call")
+        each = "1 process" if self.ranks == 1 else f"each of {self.ranks} processes"
         return (
-            f"{show_size(self.bytes)} of {self.dtype} on each of {self.ranks} processes\n"
-            f"  {show_seconds(self.median)} median, {show_seconds(self.p95)} p95 of {self.iterations} calls\n"
+            f"{show_size(self.bytes)} of {self.dtype} on {each}\n"
+            f"  {show_seconds(self.median)} median, {show_seconds(self.p95)} p95 of {calls}\n"
             f"  algbw {self.algbw:.3g} GB/s{busbw}\n"
             f"  {self.wrong} wrong against {against}"
         )

@@ -403,6 +403,12 @@ def _convert(text: str, kind: object) -> object:
     return text
 
 
+def check_processes(ranks: int, most: int) -> None:
+    """Raises UsageError for an -n that nobody should wait for."""
+    if not 1 <= ranks <= most:
+        raise UsageError(f"-n must be a number from 1 to {most}, not {ranks}", "each rank is a process of its own")
+
+
 def parse_size(text: str) -> int:
     """Bytes of ``64MB``, ``1.5K`` or ``8``; K is 1024. Raises UsageError."""
     size = tunables.parse_size(text)

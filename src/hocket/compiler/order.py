@@ -58,7 +58,7 @@ class _Ordering:
         self.rebuild = Rebuild(dag)
 
     def _by_urgency(self, to_leaf: list[int]) -> list[int]:
-        """By (depth, - reverse depth): earlier enabled first, then longer still to go (section 5.2, step 1)."""
+        """By (depth, - reverse depth): earlier enabled first, then longer still to go (paper section 5.2, step 1)."""
         depth = [0] * len(self.dag.instrs)
         for i, before in enumerate(self.dag.after):
             here = depth[i]

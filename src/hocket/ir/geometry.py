@@ -1,4 +1,4 @@
-"""How units are cut into chunks (design section 3, "Uneven sizes"); native/core cuts them the same way.
+"""How units are cut into chunks; native/core cuts them the same way.
 
 Units are of n elements each, or of lengths of their own (``counts=``): then n is the longest on any rank, and all units
 are cut by its chunks, so that a short unit has full first chunks and short or empty last ones.

@@ -2,7 +2,7 @@
 
 An instruction is ``dsts = reduce(srcs)``: it reads each source once, combines them, and writes the result to each
 destination. An operand is a local span of chunks or one end of a communication edge. The paper's eight opcodes are
-eight shapes of this form (design section 2).
+eight shapes of this form (``opcode``).
 """
 
 from __future__ import annotations

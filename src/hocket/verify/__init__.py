@@ -1,4 +1,4 @@
-"""The proof of a schedule: no deadlock, no race, the postcondition (design section 4).
+"""The proof of a schedule: no deadlock, no race, the postcondition.
 
 A schedule is an event graph in which every step waits for a conjunction of single-writer events, so its outcome does
 not depend on timing, and one abstract execution decides for all interleavings. Every rejection names the steps.
