@@ -109,6 +109,35 @@ def test_the_walk_sees_imports() -> None:
     assert "formats" not in imports(PACKAGE / "program.py", late=False)
 
 
+LONGEST = 60
+"""Lines of a function's body; its docstring and blank lines are not counted."""
+
+
+def too_long(source: str) -> list[str]:
+    """The functions of a module whose bodies are longer, with their lengths."""
+    lines = source.splitlines()
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body[ast.get_docstring(node) is not None :]
+            if body and node.end_lineno is not None:
+                length = sum(bool(line.strip()) for line in lines[body[0].lineno - 1 : node.end_lineno])
+                found += [f"{node.name}: {length}"] if length > LONGEST else []
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_functions_are_short(path: Path) -> None:
+    assert too_long(path.read_text()) == []
+
+
+def test_a_long_function_is_found() -> None:
+    long = "def f():\n" + "    pass\n\n" * 61
+    assert too_long(long) == ["f: 61"]
+    assert too_long(long.removesuffix("    pass\n\n")) == []
+    assert too_long(long.replace("    pass", '    """Why."""', 1)) == []
+
+
 def run(code: str) -> str:
     env = {**os.environ, "PYTHONPATH": str(SRC)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)

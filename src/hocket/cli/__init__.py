@@ -18,10 +18,10 @@ from typer.core import TyperGroup
 
 import hocket
 from hocket.cli.check import CheckCommand, judge
-from hocket.cli.compiled import Options, Pass, counts, under_contract
+from hocket.cli.compiled import Options, Pass, under_contract
 from hocket.cli.console import print_diagnostic, print_error, say
 from hocket.cli.files import are_files, gather, meaning
-from hocket.cli.passes import diff_of, named, parse_dump, pass_doc, pass_name, print_diff, print_times, text_after
+from hocket.cli.passes import Views
 from hocket.cli.progress import working
 from hocket.cli.reports import MACHINES, Format
 from hocket.cli.result import Report, Verdict
@@ -219,53 +219,35 @@ def show(
     The stages are what the program says (Chunk DAG), instructions of single ranks (Instruction DAG), and what runs
     (Schedule).
     """
-    dumps = [parse_dump(word, rank or []) for word in dump_ir or []]
-    diffs = [pass_name(word) for word in diff or []]
+    views = Views.asked(dump_ir or [], diff or [], time, rank or [])
     if output is not None:
         _check_picture(output)
     passes: list[Pass] = []
     with working(f"compiling {target}") as update:
         made = meaning(target) if is_xml(target) and not parameters else one_case(target, parameters or []).load()
         wanted = stage or StageName.schedule
-        if isinstance(made, Schedule) and (dumps or diffs or time or wanted is not StageName.schedule):
+        if isinstance(made, Schedule) and (views or wanted is not StageName.schedule):
             raise UsageError(f"{target} is a schedule already: it has no other stage and no passes")
         # What a wrong program says can be seen, though it does not compile.
-        chunks_only = wanted is StageName.chunk and isinstance(made, Program) and not (dumps or diffs or time)
-        if isinstance(made, Program) and chunks_only:
+        if isinstance(made, Program) and wanted is StageName.chunk and not views:
             found: Stage = made.chunk_dag
         else:
             options = Options(protocol, instances, slots, storage)
             schedule = made if isinstance(made, Schedule) else options.compile(made, passes)
             found = _stage(wanted, made, passes, schedule)
-        _check_ranks([*(rank or []), *(r for _, ranks in dumps for r in ranks)], found.collective.size)
+        _check_ranks([*(rank or []), *(r for _, ranks in views.dumps for r in ranks)], found.collective.size)
         if output is not None:
             update(f"drawing {output}")
             _draw(found, output, rank)
     text = print_stage(found, ranks=rank)
     if as_json:
-        listed = [
-            {"name": p.name, "doc": pass_doc(p.name), "seconds": p.seconds, "made": counts(p.after)} for p in passes
-        ]
-        report: dict[str, object] = {"name": found.name, "stage": wanted.value, "text": text, "passes": listed}
-        if dumps:
-            report["dumps"] = [
-                {"after": name, "ranks": ranks, "text": text_after(passes, name, ranks)} for name, ranks in dumps
-            ]
-        if diffs:
-            report["diffs"] = [{"pass": name, "lines": diff_of(named(passes, name), rank)} for name in diffs]
-        print(json.dumps(report, indent=2))
+        said = {"name": found.name, "stage": wanted.value, "text": text}
+        print(json.dumps(said | views.as_json(passes), indent=2))
         return
-    console = _console()
-    if time:
-        print_times(console, passes)
-    for name, ranks in dumps:
-        print(f"# after {name}" + "".join(f", rank {r}" for r in ranks))
-        print(text_after(passes, name, ranks), end="")
-    for name in diffs:
-        print_diff(console, named(passes, name), rank)
+    views.print(passes, _console())
     if output is not None:
         say(Console(stderr=True), f"drew {output}")
-    elif stage is not None or not (dumps or diffs or time):
+    elif stage is not None or not views:
         print(text, end="")
 
 

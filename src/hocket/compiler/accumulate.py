@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hocket.errors import Where
-from hocket.ir.chunk_dag import Span
+from hocket.ir.chunk_dag import Span, shares_chunk
 from hocket.ir.instr_dag import Instr, InstrDag, Source
 
 
@@ -96,10 +96,12 @@ def _joins(dag: InstrDag, chain: _Chain, i: int, its: set[tuple[int, int]]) -> b
     if instr.srcs[0] != between or min(chain.others, default=i) < i:
         return False
     if added:
-        fits = instr.dsts[0] == between and not any(overlap(between, source) for source in added)
+        fits = instr.dsts[0] == between and not any(shares_chunk(between, source) for source in added)
     else:
         read = [source for other in chain.others if other != i for source in dag.instrs[other].srcs]
-        fits = len(chain.srcs) > 1 and between.buffer == "sc" and not any(overlap(between, source) for source in read)
+        fits = (
+            len(chain.srcs) > 1 and between.buffer == "sc" and not any(shares_chunk(between, source) for source in read)
+        )
     return fits and len(chain.lengths | its) <= 1
 
 
@@ -111,12 +113,3 @@ def lengths(dag: InstrDag, instr: Instr) -> set[tuple[int, int]]:
         for span in instr.srcs + instr.dsts
         if isinstance(span, Span) and span.buffer != "sc"
     }
-
-
-def overlap(span: Span, other: object) -> bool:
-    """Whether the other operand is a span that shares a chunk with this one."""
-    if type(other) is not Span or other.buffer != span.buffer or other.rank != span.rank:
-        return False
-    if span.count == other.count == 1:
-        return span.index == other.index
-    return not set(span.indices()).isdisjoint(other.indices())

@@ -18,10 +18,10 @@ from functools import cached_property
 from itertools import chain
 
 from hocket.collectives import BufferName
-from hocket.compiler.accumulate import lengths, overlap
+from hocket.compiler.accumulate import lengths
 from hocket.compiler.channels import MAX_BASES
 from hocket.errors import Where
-from hocket.ir.chunk_dag import Span
+from hocket.ir.chunk_dag import Span, shares_chunk
 from hocket.ir.instr_dag import Arrival, Departure, Edge, Instr, InstrDag, Source, connections
 
 
@@ -103,6 +103,15 @@ class _Merging:
         for i, instr in enumerate(dag.instrs):
             if len(instr.srcs) > 1:
                 self._take_terms(i)
+        self._find_rides()
+        if not self.members:
+            return dag
+        for number, bearer in self.hosts.items():
+            self.instrs[number] = self._bearing(number, bearer)
+        return self._build()
+
+    def _find_rides(self) -> None:
+        """What sends or copies a value becomes part of who read or stored that value last."""
         home = self.home
         riders = (i for i in reversed(range(len(home))) if [type(source) for source in self.instrs[i].srcs] == [Span])
         latest: dict[Span, int] = {}  # who read or stored a span last
@@ -121,10 +130,10 @@ class _Merging:
             for target in instr.dsts:
                 if type(target) is Span:
                     latest[target] = host
-        if not self.members:
-            return dag
-        for number, bearer in self.hosts.items():
-            self.instrs[number] = self._bearing(number, bearer)
+
+    def _build(self) -> InstrDag:
+        """The DAG of the instructions that stay, with the members of each in it."""
+        dag, home = self.dag, self.home
         number_of: list[int] = []
         kept = 0
         for i, host in enumerate(home):
@@ -214,7 +223,7 @@ class _Merging:
         for other in self.followers[earlier]:
             if other < i:
                 return False
-            if other != i and place is not None and any(overlap(place, s) for s in self.instrs[other].srcs):
+            if other != i and place is not None and any(shares_chunk(place, s) for s in self.instrs[other].srcs):
                 return False
         return True
 
@@ -304,7 +313,7 @@ class _Merging:
                 place.buffer == "sc"
                 and local
                 and all(
-                    self.home[other] == number or not any(overlap(place, s) for s in self.instrs[other].srcs)
+                    self.home[other] == number or not any(shares_chunk(place, s) for s in self.instrs[other].srcs)
                     for other in self.followers[number]
                 )
             ):

@@ -6,14 +6,13 @@ waits and orders of the rank already imply it.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from hocket.ir.instr_dag import Arrival, Departure, InstrDag, connections
+from hocket.ir.instr_dag import Arrival, Departure, Instr, InstrDag, connections
 from hocket.ir.schedule import Destination, Rank, Receive, Schedule, Send, Source, Step, ThreadBlock, Wait
 
 Clock = NDArray[np.int32]
@@ -29,66 +28,74 @@ def synchronize(dag: InstrDag, slots: int) -> Schedule:
             if block_of[earlier] != block_of[i]:
                 waiting[i] = waited[earlier] = True
     asked = _asked(by_rank, block_of, waiting, waited) if any(waiting) else waiting
-    connection = connections(dag)
-    # The ends of each connection, and of the transfers whose messages lie in place.
-    receives: list[Receive] = []
-    sends: list[Send] = []
-    receive_of: list[Receive] = []
-    send_of: list[Send] = []
-    for e, (edge, number) in enumerate(zip(dag.edges, connection, strict=True)):
-        if number == len(sends):
-            channel = dag.channel(e)
-            assert channel is not None  # all have been given one
-            receives.append(Receive(edge.src, channel))
-            sends.append(Send(edge.dst, channel))
-        receive, send = receives[number], sends[number]
-        if edge.at is not None:
-            receive, send = structs.replace(receive, at=edge.at), structs.replace(send, at=edge.at)
-        receive_of.append(receive)
-        send_of.append(send)
+    ends = _Ends(dag)
     ranks = []
     for rank, numbers in enumerate(by_rank):
         count = max(map(block_of.__getitem__, numbers), default=-1) + 1
-        steps: list[list[Step]] = [[] for _ in range(count)]
-        # The connections of each block, in the order of their first use.
-        received: defaultdict[int, dict[int, None]] = defaultdict(dict)
-        sent: defaultdict[int, dict[int, None]] = defaultdict(dict)
-        nothing: Clock = np.full(count, -1, np.int32)
-        clocks: list[Clock | None] = [None] * count  # None for a thread block that knows nothing
-        finished: dict[int, Clock] = {}  # of those that are waited for and know something
+        blocks = [_Block(ends) for _ in range(count)]
+        clocks = _Clocks(dag, step_of, count)
         for i in numbers:
-            instr, block = dag.instrs[i], block_of[i]
-            waits: tuple[Wait, ...] = ()
-            if waiting[i]:
-                waits = _waits(dag.after[i], block, block_of, step_of, clocks, nothing, finished, bool(asked[i]))
-            clock = clocks[block]
-            if clock is not None and waited[i]:
-                finished[i] = clock.copy()
-            srcs: list[Source] = []
-            for source in instr.srcs:
-                if type(source) is Arrival:
-                    received[block][connection[source.edge]] = None
-                    srcs.append(receive_of[source.edge])
-                else:
-                    srcs.append(source)  # type: ignore[arg-type]
-            dsts: list[Destination] = []
-            for target in instr.dsts:
-                if type(target) is Departure:
-                    sent[block][connection[target.edge]] = None
-                    dsts.append(send_of[target.edge])
-                else:
-                    dsts.append(target)  # type: ignore[arg-type]
-            steps[block].append(Step(tuple(srcs), tuple(dsts), waits, instr.where))
-        blocks = [
-            ThreadBlock(
-                tuple([receives[n] for n in received.get(b, ())]),
-                tuple([sends[n] for n in sent.get(b, ())]),
-                tuple(its),
-            )
-            for b, its in enumerate(steps)
-        ]
-        ranks.append(Rank(dag.scratch[rank], tuple(blocks)))
+            waits = clocks.waits(i, bool(asked[i])) if waiting[i] else ()
+            if waited[i]:
+                clocks.remember(i)
+            blocks[block_of[i]].add(dag.instrs[i], waits)
+        ranks.append(Rank(dag.scratch[rank], tuple([block.build() for block in blocks])))
     return Schedule(dag.name, dag.collective, dag.protocol, slots, tuple(ranks))
+
+
+class _Ends:
+    """The ends of each connection, and those of each transfer, which also say where a message in place lies."""
+
+    def __init__(self, dag: InstrDag) -> None:
+        self.connection = connections(dag)
+        self.receives: list[Receive] = []
+        self.sends: list[Send] = []
+        self.receive_of: list[Receive] = []
+        self.send_of: list[Send] = []
+        for e, (edge, number) in enumerate(zip(dag.edges, self.connection, strict=True)):
+            if number == len(self.sends):
+                channel = dag.channel(e)
+                assert channel is not None  # all have been given one
+                self.receives.append(Receive(edge.src, channel))
+                self.sends.append(Send(edge.dst, channel))
+            receive, send = self.receives[number], self.sends[number]
+            if edge.at is not None:
+                receive, send = structs.replace(receive, at=edge.at), structs.replace(send, at=edge.at)
+            self.receive_of.append(receive)
+            self.send_of.append(send)
+
+
+class _Block:
+    """A thread block in the making; its connections are in the order of their first use."""
+
+    def __init__(self, ends: _Ends) -> None:
+        self._ends = ends
+        self._steps: list[Step] = []
+        self._received: dict[int, None] = {}
+        self._sent: dict[int, None] = {}
+
+    def add(self, instr: Instr, waits: tuple[Wait, ...]) -> None:
+        ends = self._ends
+        srcs: list[Source] = []
+        for source in instr.srcs:
+            if type(source) is Arrival:
+                self._received[ends.connection[source.edge]] = None
+                srcs.append(ends.receive_of[source.edge])
+            else:
+                srcs.append(source)  # type: ignore[arg-type]
+        dsts: list[Destination] = []
+        for target in instr.dsts:
+            if type(target) is Departure:
+                self._sent[ends.connection[target.edge]] = None
+                dsts.append(ends.send_of[target.edge])
+            else:
+                dsts.append(target)  # type: ignore[arg-type]
+        self._steps.append(Step(tuple(srcs), tuple(dsts), waits, instr.where))
+
+    def build(self) -> ThreadBlock:
+        receives = tuple([self._ends.receives[n] for n in self._received])
+        sends = tuple([self._ends.sends[n] for n in self._sent])
+        return ThreadBlock(receives, sends, tuple(self._steps))
 
 
 def _steps(dag: InstrDag) -> tuple[list[int], list[list[int]]]:
@@ -119,32 +126,40 @@ def _asked(by_rank: list[list[int]], block_of: Sequence[int], waiting: bytearray
     return found
 
 
-def _waits(
-    after: Sequence[int],
-    block: int,
-    block_of: Sequence[int],
-    step_of: Sequence[int],
-    clocks: list[Clock | None],
-    nothing: Clock,
-    finished: dict[int, Clock],
-    learns: bool,
-) -> tuple[Wait, ...]:
-    """The waits of an instruction; its thread block learns what they imply, if ``learns``."""
-    waits: list[tuple[int, int]] = []
-    clock = clocks[block]
-    # Later instructions know more, so what they imply need not be waited for again.
-    for before in reversed(after):
-        other, step = block_of[before], step_of[before]
-        if other == block or (clock is not None and clock[other] >= step):
-            continue
-        waits.append((other, step))
-        if not learns and len(after) == 1:
-            break
-        known = finished.get(before)
-        if clock is None:
-            clock = clocks[block] = nothing.copy() if known is None else known.copy()
-        elif known is not None:
-            np.maximum(clock, known, out=clock)
-        clock[other] = step
-    waits.sort()
-    return tuple([Wait(other, step) for other, step in waits])
+class _Clocks:
+    """What each thread block of a rank knows of the others."""
+
+    def __init__(self, dag: InstrDag, step_of: Sequence[int], count: int) -> None:
+        self._dag, self._step_of = dag, step_of
+        self._nothing: Clock = np.full(count, -1, np.int32)
+        self._now: list[Clock | None] = [None] * count  # None for a thread block that knows nothing
+        self._finished: dict[int, Clock] = {}  # of those that are waited for and know something
+
+    def waits(self, i: int, learns: bool) -> tuple[Wait, ...]:
+        """The waits of an instruction; its thread block learns what they imply, if ``learns``."""
+        block_of, after = self._dag.blocks, self._dag.after[i]
+        block = block_of[i]
+        waits: list[tuple[int, int]] = []
+        clock = self._now[block]
+        # Later instructions know more, so what they imply need not be waited for again.
+        for before in reversed(after):
+            other, step = block_of[before], self._step_of[before]
+            if other == block or (clock is not None and clock[other] >= step):
+                continue
+            waits.append((other, step))
+            if not learns and len(after) == 1:
+                break
+            known = self._finished.get(before)
+            if clock is None:
+                clock = self._now[block] = (self._nothing if known is None else known).copy()
+            elif known is not None:
+                np.maximum(clock, known, out=clock)
+            clock[other] = step
+        waits.sort()
+        return tuple([Wait(other, step) for other, step in waits])
+
+    def remember(self, i: int) -> None:
+        """What the thread block of an instruction knows when it ends."""
+        clock = self._now[self._dag.blocks[i]]
+        if clock is not None:
+            self._finished[i] = clock.copy()

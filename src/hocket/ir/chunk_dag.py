@@ -268,12 +268,14 @@ def misplaced(span: Span, sizes: Sizes) -> str | None:
     return None
 
 
-def shares_chunk(a: Span, b: Span) -> bool:
-    """Whether two spans have a chunk in common."""
-    if a.rank != b.rank or a.buffer != b.buffer:
+def shares_chunk(span: Span, other: object) -> bool:
+    """Whether another operand is a span that has a chunk in common with this one."""
+    if type(other) is not Span or other.rank != span.rank or other.buffer != span.buffer:
         return False
-    one, other = a.indices(), b.indices()
-    if one[-1] < other[0] or other[-1] < one[0]:
+    if span.count == other.count == 1:
+        return span.index == other.index
+    one, two = span.indices(), other.indices()
+    if one[-1] < two[0] or two[-1] < one[0]:
         return False
-    shorter, longer = (one, other) if len(one) <= len(other) else (other, one)
+    shorter, longer = (one, two) if len(one) <= len(two) else (two, one)
     return any(index in longer for index in shorter)

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from hocket.collectives import Collective
 from hocket.errors import InvalidSchedule, Where
-from hocket.ir.chunk_dag import Span, Storage, buffer_sizes, misplaced
+from hocket.ir.chunk_dag import Sizes, Span, Storage, buffer_sizes, misplaced
 
 
 class Arrival(Struct, frozen=True, gc=False):
@@ -202,17 +202,7 @@ def verify(dag: InstrDag) -> None:
         raise InvalidSchedule("not every instruction has its processing edges and, once assigned, its thread block")
     sizes = buffer_sizes(dag.collective, dag.scratch)
     for number, edge in enumerate(dag.edges):
-        if not (0 <= edge.src < ranks and 0 <= edge.dst < ranks and edge.src != edge.dst and edge.count >= 1):
-            raise InvalidSchedule(f"edge {number} moves {edge.count} chunks from rank {edge.src} to rank {edge.dst}")
-        if not 0 <= edge.instance < dag.refinement:
-            raise InvalidSchedule(f"edge {number} is of instance {edge.instance}, there are {dag.refinement}")
-        if edge.at is not None:
-            if edge.at.rank not in (edge.src, edge.dst) or edge.at.count != edge.count:
-                raise InvalidSchedule(
-                    f"edge {number} moves {edge.count} chunks through {edge.at} of rank {edge.at.rank}"
-                )
-            if wrong := misplaced(edge.at, sizes):
-                raise InvalidSchedule(f"edge {number}: {wrong}")
+        _check_edge(dag, number, edge, sizes)
     sent: list[int | None] = [None] * len(dag.edges)
     received: list[int | None] = [None] * len(dag.edges)
     for i, instr in enumerate(dag.instrs):
@@ -220,27 +210,47 @@ def verify(dag: InstrDag) -> None:
             raise InvalidSchedule(f"instruction {i} comes after one that is not before it on its rank")
         if not instr.srcs or not instr.dsts:
             raise InvalidSchedule(f"instruction {i} has no source or no destination")
-        counts = set()
-        for operand in (*instr.srcs, *instr.dsts):
-            if type(operand) is Span:
-                if wrong := misplaced(operand, sizes):
-                    raise InvalidSchedule(f"instruction {i}: {wrong}")
-                if operand.rank != instr.rank:
-                    raise InvalidSchedule(f"instruction {i} of rank {instr.rank} uses memory of rank {operand.rank}")
-                counts.add(operand.count)
-                continue
-            assert not isinstance(operand, Span)
-            receives = type(operand) is Arrival
-            ends = received if receives else sent
-            if not 0 <= operand.edge < len(dag.edges) or ends[operand.edge] is not None:
-                raise InvalidSchedule(f"instruction {i}: edge {operand.edge} is missing or used twice")
-            edge = dag.edges[operand.edge]
-            if (edge.dst if receives else edge.src) != instr.rank:
-                raise InvalidSchedule(f"instruction {i} is not at the end of edge {operand.edge}")
-            ends[operand.edge] = i
-            counts.add(edge.count)
+        counts = {
+            _checked_span(i, instr, operand, sizes)
+            if isinstance(operand, Span)
+            else _checked_end(dag, i, operand, received if type(operand) is Arrival else sent)
+            for operand in (*instr.srcs, *instr.dsts)
+        }
         if len(counts) != 1:
             raise InvalidSchedule(f"instruction {i} mixes spans of {sorted(counts)} chunks")
     for number, (s, r) in enumerate(zip(sent, received, strict=True)):
         if s is None or r is None or s >= r:
             raise InvalidSchedule(f"edge {number} is not sent before it is received")
+
+
+def _check_edge(dag: InstrDag, number: int, edge: Edge, sizes: Sizes) -> None:
+    ranks = dag.collective.size
+    if not (0 <= edge.src < ranks and 0 <= edge.dst < ranks and edge.src != edge.dst and edge.count >= 1):
+        raise InvalidSchedule(f"edge {number} moves {edge.count} chunks from rank {edge.src} to rank {edge.dst}")
+    if not 0 <= edge.instance < dag.refinement:
+        raise InvalidSchedule(f"edge {number} is of instance {edge.instance}, there are {dag.refinement}")
+    if edge.at is not None:
+        if edge.at.rank not in (edge.src, edge.dst) or edge.at.count != edge.count:
+            raise InvalidSchedule(f"edge {number} moves {edge.count} chunks through {edge.at} of rank {edge.at.rank}")
+        if wrong := misplaced(edge.at, sizes):
+            raise InvalidSchedule(f"edge {number}: {wrong}")
+
+
+def _checked_span(i: int, instr: Instr, span: Span, sizes: Sizes) -> int:
+    """The chunks of a local operand of instruction i."""
+    if wrong := misplaced(span, sizes):
+        raise InvalidSchedule(f"instruction {i}: {wrong}")
+    if span.rank != instr.rank:
+        raise InvalidSchedule(f"instruction {i} of rank {instr.rank} uses memory of rank {span.rank}")
+    return span.count
+
+
+def _checked_end(dag: InstrDag, i: int, end: Arrival | Departure, ends: list[int | None]) -> int:
+    """The chunks that instruction i sends or receives; ``ends``: which instruction does so, by edge."""
+    if not 0 <= end.edge < len(dag.edges) or ends[end.edge] is not None:
+        raise InvalidSchedule(f"instruction {i}: edge {end.edge} is missing or used twice")
+    edge = dag.edges[end.edge]
+    if (edge.dst if type(end) is Arrival else edge.src) != dag.instrs[i].rank:
+        raise InvalidSchedule(f"instruction {i} is not at the end of edge {end.edge}")
+    ends[end.edge] = i
+    return edge.count

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -248,102 +248,120 @@ def verify(schedule: Schedule) -> None:
 
     Whether the schedule does its job (races, deadlock, postcondition) is for ``hocket.verify``.
     """
-    collective, size = schedule.collective, schedule.collective.size
+    size = schedule.collective.size
     if len(schedule.ranks) != size:
         raise InvalidSchedule(f"{len(schedule.ranks)} ranks for a collective of {size}")
     if schedule.protocol not in PROTOCOLS:
         raise InvalidSchedule(f"there is no protocol {schedule.protocol!r}")
     if schedule.slots < 1:
         raise InvalidSchedule("a connection has at least one slot")
-    sizes = buffer_sizes(collective, [rank.scratch for rank in schedule.ranks])
-    aliases = [alias.buffer if (alias := collective.alias(r)) is not None else None for r in range(size)]
-    nobody: tuple[int, _Messages] = (-1, [])
-    # By sender, receiver and channel.
-    sent: dict[tuple[int, int, int], _Messages] = {}
-    received: dict[tuple[int, int, int], _Messages] = {}
-    for r, rank in enumerate(schedule.ranks):
-        owned: dict[tuple[bool, int, int], tuple[int, _Messages]] = {}  # with the thread block
-        for b, block in enumerate(rank.thread_blocks):
+    form = _Form(schedule)
+    for rank in range(size):
+        form.check_rank(rank)
+    form.check_connections()
+
+
+_Messages = list[Span | None]
+"""Where the messages at one end of a connection lie, in order."""
+
+_Ends = dict[tuple[bool, int, int], tuple[int, _Messages]]
+"""A rank's ends of connections, by whether it receives, peer and channel: the thread block, and the messages so far."""
+
+_NO_END: tuple[int, _Messages] = (-1, [])
+
+
+class _Form:
+    """Checks ranks one by one, and then whether both ends of each connection agree."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        collective = schedule.collective
+        self._schedule = schedule
+        self._sizes = buffer_sizes(collective, [rank.scratch for rank in schedule.ranks])
+        aliases = (collective.alias(rank) for rank in range(collective.size))
+        self._aliases = [None if alias is None else alias.buffer for alias in aliases]
+        # By sender, receiver and channel.
+        self._sent: dict[tuple[int, int, int], _Messages] = {}
+        self._received: dict[tuple[int, int, int], _Messages] = {}
+
+    def check_rank(self, rank: int) -> None:
+        blocks = self._schedule.ranks[rank].thread_blocks
+        ends = self._ends(rank)
+        lengths = [len(block.steps) for block in blocks]
+        own = {buffer: chunks for buffer, chunks in self._sizes[rank].items() if buffer != self._aliases[rank]}
+        for b, block in enumerate(blocks):
+            for s, step in enumerate(block.steps):
+                wrong = self._wrong_step(step, rank, b, ends, own) or _wrong_wait(step, b, lengths)
+                if wrong is not None:
+                    raise InvalidSchedule(wrong, self._schedule.step_name(rank, b, s))
+
+    def check_connections(self) -> None:
+        for connection, messages in self._sent.items():
+            _check_traffic(self._schedule, connection, messages, self._received.pop(connection, []))
+        for connection, messages in self._received.items():
+            _check_traffic(self._schedule, connection, [], messages)
+
+    def _ends(self, rank: int) -> _Ends:
+        """What the thread blocks of a rank say that they own."""
+        owned: _Ends = {}
+        for b, block in enumerate(self._schedule.ranks[rank].thread_blocks):
             ends: tuple[Receive | Send, ...] = (*block.receives, *block.sends)
             for end in ends:
                 key = receives, peer, channel = type(end) is Receive, end.peer, end.channel
                 if key in owned:
                     owner = owned[key][0]
                     if owner == b:
-                        raise InvalidSchedule(f"rank {r}, thread block {b}: connection {end} is named twice")
-                    _conflict(schedule, r, end, owner, b)
-                if peer == r or not 0 <= peer < size or channel < 0 or end.at is not None:
-                    raise InvalidSchedule(f"rank {r}, thread block {b}: there is no connection {end}")
+                        raise InvalidSchedule(f"rank {rank}, thread block {b}: connection {end} is named twice")
+                    _conflict(self._schedule, rank, end, owner, b)
+                if peer == rank or not 0 <= peer < len(self._sizes) or channel < 0 or end.at is not None:
+                    raise InvalidSchedule(f"rank {rank}, thread block {b}: there is no connection {end}")
                 messages: _Messages = []
                 owned[key] = b, messages
                 if receives:
-                    received[peer, r, channel] = messages
+                    self._received[peer, rank, channel] = messages
                 else:
-                    sent[r, peer, channel] = messages
-        lengths = [len(block.steps) for block in rank.thread_blocks]
-        own = {buffer: chunks for buffer, chunks in sizes[r].items() if buffer != aliases[r]}
-        for b, block in enumerate(rank.thread_blocks):
-            for s, step in enumerate(block.steps):
-                if not step.srcs or not step.dsts:
-                    raise InvalidSchedule("a step without source or destination", schedule.step_name(r, b, s))
-                count: int | None = None
-                mixed = in_place = False
-                for operand in step.srcs + step.dsts:
-                    if isinstance(operand, Span):
-                        place = operand
-                        if operand.rank != r:
-                            raise InvalidSchedule("memory of another rank", schedule.step_name(r, b, s))
-                        lies_well = place.count == place.stride == 1 and 0 <= place.index < own.get(place.buffer, 0)
-                    else:
-                        owner, messages = owned.get((type(operand) is Receive, operand.peer, operand.channel), nobody)
-                        if owner != b:
-                            raise InvalidSchedule(
-                                f"{operand} is not a connection of its thread block", schedule.step_name(r, b, s)
-                            )
-                        messages.append(operand.at)
-                        if operand.at is None:
-                            continue
-                        place = operand.at
-                        in_place, lies_well = True, False
-                        if place.rank not in (r, operand.peer) or place.buffer == "sc":
-                            raise InvalidSchedule(
-                                f"the message of {operand} is in no input or output of its two ranks",
-                                schedule.step_name(r, b, s),
-                            )
-                    if not lies_well:
-                        if wrong := misplaced(place, sizes):
-                            raise InvalidSchedule(wrong, schedule.step_name(r, b, s))
-                        if place.buffer == aliases[place.rank]:
-                            name = "in" if place.buffer == "out" else "out"
-                            raise InvalidSchedule(
-                                f"a step names {place}, which in-place is memory of {name!r}",
-                                schedule.step_name(r, b, s),
-                            )
-                    if count is None:
-                        count = place.count
-                    elif count != place.count:
-                        mixed = True
-                if count is None:
-                    raise InvalidSchedule(
-                        "a step has no local operand to say how many chunks it works on", schedule.step_name(r, b, s)
-                    )
-                if mixed:
-                    raise InvalidSchedule("the spans of a step must be of one length", schedule.step_name(r, b, s))
-                if in_place:
-                    _check_in_place(schedule, r, b, s, step)
-                if in_place or len(step.srcs) > 1 or len(step.dsts) > 1 or type(step.srcs[0]) is type(step.dsts[0]):
-                    _check_operands(schedule, r, b, s, step, in_place)
-                for wait in step.waits:
-                    other = wait.thread_block
-                    if other == b or not 0 <= other < len(lengths) or not 0 <= wait.step < lengths[other]:
-                        raise InvalidSchedule(
-                            f"a step waits for {other}.{wait.step}, no step of another thread block",
-                            schedule.step_name(r, b, s),
-                        )
-    for connection, messages in sent.items():
-        _check_traffic(schedule, connection, messages, received.pop(connection, []))
-    for connection, messages in received.items():
-        _check_traffic(schedule, connection, [], messages)
+                    self._sent[rank, peer, channel] = messages
+        return owned
+
+    def _wrong_step(self, step: Step, rank: int, block: int, ends: _Ends, own: Mapping[BufferName, int]) -> str | None:
+        """What is wrong with what a step does; its messages are noted in ``ends``. ``own``: sizes of its memory."""
+        if not step.srcs or not step.dsts:
+            return "a step without source or destination"
+        counts: set[int] = set()
+        in_place = False
+        for operand in step.srcs + step.dsts:
+            if isinstance(operand, Span):
+                place = operand
+                if place.rank != rank:
+                    return "memory of another rank"
+                if place.count == place.stride == 1 and 0 <= place.index < own.get(place.buffer, 0):
+                    counts.add(1)
+                    continue
+            else:
+                owner, messages = ends.get((type(operand) is Receive, operand.peer, operand.channel), _NO_END)
+                if owner != block:
+                    return f"{operand} is not a connection of its thread block"
+                messages.append(operand.at)
+                if operand.at is None:
+                    continue
+                place, in_place = operand.at, True
+                if place.rank not in (rank, operand.peer) or place.buffer == "sc":
+                    return f"the message of {operand} is in no input or output of its two ranks"
+            if wrong := self._wrong_place(place):
+                return wrong
+            counts.add(place.count)
+        if not counts:
+            return "a step has no local operand to say how many chunks it works on"
+        if len(counts) > 1:
+            return "the spans of a step must be of one length"
+        return (_wrong_in_place(step) if in_place else None) or _wrong_overlap(step, in_place)
+
+    def _wrong_place(self, place: Span) -> str | None:
+        if wrong := misplaced(place, self._sizes):
+            return wrong
+        if place.buffer == self._aliases[place.rank]:
+            name = "in" if place.buffer == "out" else "out"
+            return f"a step names {place}, which in-place is memory of {name!r}"
+        return None
 
 
 def _step_with(schedule: Schedule, rank: int, end: Send | Receive, number: int) -> StepName:
@@ -356,10 +374,6 @@ def _step_with(schedule: Schedule, rank: int, end: Send | Receive, number: int) 
         if type(operand) is type(end) and (operand.peer, operand.channel) == (end.peer, end.channel)
     )
     return schedule.step_name(rank, *next(islice(places, number, None)))
-
-
-_Messages = list[Span | None]
-"""Where the messages at one end of a connection lie, in order."""
 
 
 def _check_traffic(schedule: Schedule, connection: tuple[int, int, int], sent: _Messages, received: _Messages) -> None:
@@ -385,53 +399,54 @@ def _check_traffic(schedule: Schedule, connection: tuple[int, int, int], sent: _
         )
 
 
-def _check_in_place(schedule: Schedule, rank: int, block: int, number: int, step: Step) -> None:
+def _wrong_in_place(step: Step) -> str | None:
     """What says that a message is in place does nothing else, and so does what learns it."""
     offers = any(type(target) is Send and target.at is not None and not target.pushes for target in step.dsts)
     if offers and any(type(d) is not Send or step.srcs != (d.at,) for d in step.dsts):
-        raise InvalidSchedule(
-            "a step that offers a place of its rank to be read does nothing else",
-            schedule.step_name(rank, block, number),
-        )
+        return "a step that offers a place of its rank to be read does nothing else"
     learns = any(type(source) is Receive and source.at is not None and not source.pulls for source in step.srcs)
     if learns and (len(step.srcs) > 1 or step.dsts != tuple([s.at for s in step.srcs if type(s) is Receive])):
-        raise InvalidSchedule(
-            "a step that learns of a place of its rank that was stored to does nothing else",
-            schedule.step_name(rank, block, number),
-        )
+        return "a step that learns of a place of its rank that was stored to does nothing else"
+    return None
 
 
-def _check_operands(schedule: Schedule, rank: int, block: int, number: int, step: Step, in_place: bool) -> None:
+def _wrong_overlap(step: Step, in_place: bool) -> str | None:
     """A step does one slot operation for each end, and is the same whichever of its chunks it does first."""
+    if not in_place and len(step.srcs) == len(step.dsts) == 1 and type(step.srcs[0]) is not type(step.dsts[0]):
+        return None
     for operands in (step.srcs, step.dsts):
         if len(operands) > 1:
             ends = [(operand.peer, operand.channel) for operand in operands if not isinstance(operand, Span)]
             if len(ends) > 1 and len(set(ends)) < len(ends):
-                raise InvalidSchedule(
-                    "a step uses one end of a connection twice", schedule.step_name(rank, block, number)
-                )
+                return "a step uses one end of a connection twice"
     if in_place:
         reads, writes = step.reads(), step.writes()
     else:
         reads, writes = (tuple([o for o in operands if isinstance(o, Span)]) for operands in (step.srcs, step.dsts))
     if len(writes) < 2 and (not reads or reads == writes):
-        return
+        return None
     written: dict[tuple[int, BufferName], list[Span]] = {}
     for target in writes:
         others = written.setdefault((target.rank, target.buffer), [])
         for other in others:
             if shares_chunk(target, other):
-                raise InvalidSchedule(
-                    f"a step writes {target} and {other}, which overlap", schedule.step_name(rank, block, number)
-                )
+                return f"a step writes {target} and {other}, which overlap"
         others.append(target)
     for source in reads:
         for target in written.get((source.rank, source.buffer), ()):
             # Equal is fine, as in a reduce; and mostly they are one object.
             if source is not target and source != target and shares_chunk(source, target):
-                raise InvalidSchedule(
-                    f"a step reads {source} and writes {target}, which overlap", schedule.step_name(rank, block, number)
-                )
+                return f"a step reads {source} and writes {target}, which overlap"
+    return None
+
+
+def _wrong_wait(step: Step, block: int, lengths: Sequence[int]) -> str | None:
+    """``lengths``: steps of each thread block of the rank."""
+    for wait in step.waits:
+        other = wait.thread_block
+        if other == block or not 0 <= other < len(lengths) or not 0 <= wait.step < lengths[other]:
+            return f"a step waits for {other}.{wait.step}, no step of another thread block"
+    return None
 
 
 def _conflict(schedule: Schedule, rank: int, end: Receive | Send, first: int, second: int) -> None:

@@ -3,15 +3,15 @@ volume). The runtime counts the same while it runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
-from hocket.collectives import AllToAll
+from hocket.collectives import AllToAll, Collective
 from hocket.ir.chunk_dag import Span
 from hocket.ir.geometry import bounds, chunk_length, output_units
 from hocket.ir.memory import apart as lying_apart
 from hocket.ir.messages import EAGER_BYTES, one_round, stored_once
-from hocket.ir.schedule import Destination, Receive, Schedule, Send, Step
+from hocket.ir.schedule import Destination, Rank, Receive, Schedule, Send, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,61 +58,80 @@ def traffic(
     if not itemsize or 64 % itemsize:
         n, itemsize = n * itemsize, 1
         units = None if units is None else [[length * itemsize for length in rank] for rank in units]
-    lengths = {"in": units, "out": None if units is None else output_units(collective, units)}
-    chunk = chunk_length(collective.chunks, n, itemsize)
-    free = stored_once(schedule)
+    sizes = _Sizes(collective, n, itemsize, units)
     pairwise = units is not None and isinstance(collective, AllToAll)
-    once = None if pairwise else one_round(schedule)
-    if once is not None:
-        # The runtime's tile is the power of two that holds a chunk, if the messages of a rank have room.
-        least = max(64, 1 << (chunk * itemsize - 1).bit_length())
-        least = least if tile is None else min(least, tile)
-        if least < chunk * itemsize or once.chunks * least > EAGER_BYTES:
-            once = None
-
-    def bytes_of(rank: int, step: Step, destinations: Sequence[Destination]) -> int:
-        """Of one operand: of each chunk as much as the shortest local operand has."""
-        spans = [operand for operand in (*step.srcs, *destinations) if type(operand) is Span]
-        total = 0
-        for j in range(step.count or 0):
-            least = chunk
-            for span in spans:
-                if span.buffer == "sc":
-                    continue
-                given = lengths[span.buffer]
-                own = None if given is None else given[rank]
-                place = bounds(collective, n, itemsize, span.index + j * span.stride, own)
-                least = min(least, place.stop - place.start)
-            total += least
-        return total * itemsize
+    eager = not pairwise and _in_one_round(schedule, sizes.chunk * itemsize, tile)
+    free = stored_once(schedule)
+    lie_apart = apart and not schedule.in_place()
 
     def of_rank(rank: int) -> Traffic:
         part = schedule.ranks[rank]
-        loaded = stored = 0
-        if apart and collective.alias(rank) is not None and not schedule.in_place():
+        if lie_apart and collective.alias(rank) is not None:
             part = lying_apart(collective, rank, part) or part
-        sent = set()
-        for block in part.thread_blocks:
-            for step in block.steps:
-                if not step.moves:
-                    continue
-                targets = [target for target in step.dsts if type(target) is Span or (rank, target) not in free]
-                if once is None:
-                    groups = [targets]
-                else:
-                    groups = [[d for d in step.dsts if type(d) is Span]]
-                    if isinstance(step.dsts[0], Send) and step.srcs not in sent:
-                        sent.add(step.srcs)
-                        groups.append([step.dsts[0]])
-                for group in groups:
-                    if group:
-                        size = bytes_of(rank, step, group)
-                        loads, stores = _reached(step) if reached else (len(step.srcs), len(group))
-                        loaded += loads * size
-                        stored += stores * size
+        loaded = stored = 0
+        for step, targets in _eager_operations(part) if eager else _slot_operations(rank, part, free):
+            if targets:
+                size = sizes.of_operand(rank, step, targets)
+                loads, stores = _reached(step) if reached else (len(step.srcs), len(targets))
+                loaded += loads * size
+                stored += stores * size
         return Traffic(loaded, stored)
 
     return tuple(of_rank(rank) for rank in range(collective.size))
+
+
+class _Sizes:
+    """How long chunks are in a call; the arguments are those of ``traffic``."""
+
+    def __init__(self, collective: Collective, n: int, itemsize: int, units: Sequence[Sequence[int]] | None) -> None:
+        self.chunk = chunk_length(collective.chunks, n, itemsize)
+        self._collective, self._n, self._itemsize = collective, n, itemsize
+        self._units = {"in": units, "out": None if units is None else output_units(collective, units)}
+
+    def of_operand(self, rank: int, step: Step, destinations: Sequence[Destination]) -> int:
+        """Bytes of one operand: of each chunk as much as the shortest local operand has."""
+        spans = [o for o in (*step.srcs, *destinations) if type(o) is Span and o.buffer != "sc"]
+        total = 0
+        for j in range(step.count or 0):
+            least = self.chunk
+            for span in spans:
+                given = self._units[span.buffer]
+                own = None if given is None else given[rank]
+                place = bounds(self._collective, self._n, self._itemsize, span.index + j * span.stride, own)
+                least = min(least, place.stop - place.start)
+            total += least
+        return total * self._itemsize
+
+
+def _in_one_round(schedule: Schedule, chunk: int, tile: int | None) -> bool:
+    """Whether a call on chunks of so many bytes takes one round. The runtime's tile is then the power of two that holds
+    a chunk, if the messages of a rank have room."""
+    once = one_round(schedule)
+    if once is None:
+        return False
+    least = max(64, 1 << (chunk - 1).bit_length())
+    least = least if tile is None else min(least, tile)
+    return chunk <= least and once.chunks * least <= EAGER_BYTES
+
+
+_Operation = tuple[Step, Sequence[Destination]]
+"""A step, and those of its destinations that it stores to at once."""
+
+
+def _eager_operations(part: Rank) -> Iterator[_Operation]:
+    """In one round a step stores what it keeps, and then what it sends, once for all who get the same."""
+    sent = set()
+    for step in (step for block in part.thread_blocks for step in block.steps if step.moves):
+        yield step, [target for target in step.dsts if type(target) is Span]
+        if isinstance(step.dsts[0], Send) and step.srcs not in sent:
+            sent.add(step.srcs)
+            yield step, [step.dsts[0]]
+
+
+def _slot_operations(rank: int, part: Rank, free: Container[tuple[int, Destination]]) -> Iterator[_Operation]:
+    """``free``: sends whose slot another send has filled."""
+    for step in (step for block in part.thread_blocks for step in block.steps if step.moves):
+        yield step, [target for target in step.dsts if type(target) is Span or (rank, target) not in free]
 
 
 def _reached(step: Step) -> tuple[int, int]:

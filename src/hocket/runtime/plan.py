@@ -14,7 +14,7 @@ from hocket.errors import InvalidArgument, Location, StepName, Where, caller
 from hocket.ir.chunk_dag import Span
 from hocket.ir.memory import apart, last_pushes, last_stores
 from hocket.ir.messages import Connection, multicasts, one_round, two_rounds
-from hocket.ir.schedule import Rank, Receive, Schedule, Send, Step
+from hocket.ir.schedule import Destination, Rank, Receive, Schedule, Send, Source, Step
 from hocket.runtime.buffers import Layout, layout_of
 
 _PLACES = {"in": 0, "out": 1, "sc": 2}
@@ -144,54 +144,35 @@ class _Whole:
         return found
 
     def _words(self, rank: int, part: Rank) -> bytes:
-        schedule, collective = self._schedule, self._schedule.collective
         own = self._own[rank]
-        number = {connection: i for i, connection in enumerate(own)}
-
-        def operand(place: Span | Receive | Send) -> tuple[int, int, int, int, int]:
-            if isinstance(place, Span):
-                unit, position = (0, place.index) if place.buffer == "sc" else divmod(place.index, collective.chunks)
-                return _PLACES[place.buffer], 0, unit, position, place.stride
-            receives = isinstance(place, Receive)
-            end = number[(place.peer, rank, place.channel) if receives else (rank, place.peer, place.channel)]
-            if place.at is None:
-                return _RECEIVE if receives else _SEND, end, 0, 0, 0
-            if place.at.rank == rank:
-                return _HERE, end, 0, 0, 0
-            return _THEIRS[place.at.buffer], end, *divmod(place.at.index, collective.chunks), place.at.stride
-
-        blocks: list[dict[str, int]] = []
-        steps: list[dict[str, int]] = []
-        operands: list[dict[str, int]] = []
-        waits: list[dict[str, int]] = []
+        steps = _StepTables(rank, self._schedule.collective.chunks, own)
         last = last_stores(part) | self._pushes[rank]
         for b, block in enumerate(part.thread_blocks):
-            blocks.append({"first_step": len(steps), "steps": len(block.steps)})
+            steps.begin_block(len(block.steps))
             for s, step in enumerate(block.steps):
                 dsts = [
                     d
                     for d, place in enumerate(step.dsts)
                     if not (isinstance(place, Send) and self._is_further((rank, place.peer, place.channel)))
                 ]
-                steps.append(
-                    {
-                        "count": _count(step),
-                        "first_operand": len(operands),
-                        "sources": len(step.srcs),
-                        "destinations": len(dsts),
-                        "first_wait": len(waits),
-                        "waits": len(step.waits),
-                        "last": sum(1 << bit for bit, d in enumerate(dsts[:32]) if (b, s, d) in last),
-                    }
-                )
-                for place in (*step.srcs, *(step.dsts[d] for d in dsts)):
-                    fields = zip(("place", "end", "unit", "position", "stride"), operand(place), strict=True)
-                    operands.append(dict(fields))
-                waits.extend({"block": wait.thread_block, "step": wait.step} for wait in step.waits)
-        connections = [self._connection(rank, connection) for connection in own]
-        shared = [{"source": m.source, "channel": m.channel, "messages": m.messages} for m in self._multicasts]
+                bits = sum(1 << bit for bit, d in enumerate(dsts[:32]) if (b, s, d) in last)
+                steps.add(step, [step.dsts[d] for d in dsts], bits)
+        tables = {
+            "block": steps.blocks,
+            "step": steps.steps,
+            "operand": steps.operands,
+            "wait": steps.waits,
+            "connection": [self._connection(rank, connection) for connection in own],
+            "multicast": [{"source": m.source, "channel": m.channel, "messages": m.messages} for m in self._multicasts],
+        }
+        header = self._header(rank, part) | {f"{kind}s": len(records) for kind, records in tables.items()}
+        return _pack("header", [header]) + b"".join(_pack(kind, records) for kind, records in tables.items())
+
+    def _header(self, rank: int, part: Rank) -> dict[str, int]:
+        """All but the numbers of records."""
+        collective = self._schedule.collective
         work, depth = self._pace
-        header = {
+        return {
             "magic": _native.PLAN_MAGIC,
             "rank": rank,
             "ranks": collective.size,
@@ -199,30 +180,14 @@ class _Whole:
             "input_blocks": collective.input_blocks(rank),
             "output_blocks": collective.output_blocks(rank),
             "scratch": part.scratch,
-            "slots": schedule.slots,
+            "slots": self._schedule.slots,
             "widest": max(self._widths.values(), default=0 if self._storage else 1),
             "fan": self._fan,
             "work": work,
             "depth": depth,
             "eager": 0 if self._round is None else self._round.chunks,
             "two_rounds": int(self._two_rounds),
-            "blocks": len(blocks),
-            "steps": len(steps),
-            "operands": len(operands),
-            "waits": len(waits),
-            "connections": len(connections),
-            "multicasts": len(shared),
         }
-        tables = (
-            ("header", [header]),
-            ("block", blocks),
-            ("step", steps),
-            ("operand", operands),
-            ("wait", waits),
-            ("connection", connections),
-            ("multicast", shared),
-        )
-        return b"".join(_pack(kind, records) for kind, records in tables)
 
     def _connection(self, rank: int, connection: Connection) -> dict[str, int]:
         source, target, channel = connection
@@ -239,6 +204,52 @@ class _Whole:
             "reader": reader,
             "more": len(self._multicasts[multicast].readers) - 1 if sends and multicast >= 0 and not reader else 0,
         }
+
+
+class _StepTables:
+    """The records of a rank's steps, and of what they refer to. ``connections``: those of the rank, as numbered."""
+
+    def __init__(self, rank: int, chunks: int, connections: Sequence[Connection]) -> None:
+        self.blocks: list[dict[str, int]] = []
+        self.steps: list[dict[str, int]] = []
+        self.operands: list[dict[str, int]] = []
+        self.waits: list[dict[str, int]] = []
+        self._rank, self._chunks = rank, chunks
+        self._number = {connection: i for i, connection in enumerate(connections)}
+
+    def begin_block(self, steps: int) -> None:
+        self.blocks.append({"first_step": len(self.steps), "steps": steps})
+
+    def add(self, step: Step, dsts: Sequence[Destination], last: int) -> None:
+        """A step that stores to ``dsts``; ``last``: the set of those that share no chunk with another operand."""
+        self.steps.append(
+            {
+                "count": _count(step),
+                "first_operand": len(self.operands),
+                "sources": len(step.srcs),
+                "destinations": len(dsts),
+                "first_wait": len(self.waits),
+                "waits": len(step.waits),
+                "last": last,
+            }
+        )
+        for place in (*step.srcs, *dsts):
+            fields = zip(("place", "end", "unit", "position", "stride"), self._operand(place), strict=True)
+            self.operands.append(dict(fields))
+        self.waits.extend({"block": wait.thread_block, "step": wait.step} for wait in step.waits)
+
+    def _operand(self, place: Source | Destination) -> tuple[int, int, int, int, int]:
+        rank, chunks = self._rank, self._chunks
+        if isinstance(place, Span):
+            unit, position = (0, place.index) if place.buffer == "sc" else divmod(place.index, chunks)
+            return _PLACES[place.buffer], 0, unit, position, place.stride
+        receives = isinstance(place, Receive)
+        end = self._number[(place.peer, rank, place.channel) if receives else (rank, place.peer, place.channel)]
+        if place.at is None:
+            return _RECEIVE if receives else _SEND, end, 0, 0, 0
+        if place.at.rank == rank:
+            return _HERE, end, 0, 0, 0
+        return _THEIRS[place.at.buffer], end, *divmod(place.at.index, chunks), place.at.stride
 
 
 def pace(schedule: Schedule) -> tuple[int, int]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from hocket.collectives import BufferName
 from hocket.errors import Deadlock, InvalidSchedule, StepName, WaitKind
-from hocket.ir.chunk_dag import Span
-from hocket.ir.schedule import Receive, Schedule, Send, Step
+from hocket.ir.schedule import Receive, Schedule, Send, Step, ThreadBlock
 
 Order = list[int]
 """Numbers of steps in an order in which they can run."""
@@ -43,23 +41,34 @@ class Events:
         self.in_place: set[tuple[int, int, int]] = set()
         self.before: list[list[int]] = [[i - 1] if position else [] for i, position in enumerate(self.position)]
         for r, part in enumerate(schedule.ranks):
-            first = self.first[r]
-            for b, block in enumerate(part.thread_blocks):
-                for into in block.receives:
-                    self.received[into.peer, r, into.channel] = []
-                for out in block.sends:
-                    self.sent[r, out.peer, out.channel] = []
-                for i, step in enumerate(block.steps, first[b]):
-                    if step.waits:
-                        self.before[i] += [first[wait.thread_block] + wait.step for wait in step.waits]
-                    for source in step.srcs:
-                        if type(source) is Receive:
-                            self.received[source.peer, r, source.channel].append(i)
-                    for target in step.dsts:
-                        if type(target) is Send:
-                            self.sent[r, target.peer, target.channel].append(i)
-                            if target.at is not None:
-                                self.in_place.add((r, target.peer, target.channel))
+            for start, block in zip(self.first[r], part.thread_blocks, strict=True):
+                self._add_block(r, start, block)
+        self._match_transfers()
+        self._after: list[list[int]] = [[] for _ in self.steps]
+        for i, before in enumerate(self.before):
+            for j in before:
+                self._after[j].append(i)
+
+    def _add_block(self, rank: int, start: int, block: ThreadBlock) -> None:
+        """The waits of a thread block's steps, and what they send and receive."""
+        for into in block.receives:
+            self.received[into.peer, rank, into.channel] = []
+        for out in block.sends:
+            self.sent[rank, out.peer, out.channel] = []
+        for i, step in enumerate(block.steps, start):
+            if step.waits:
+                self.before[i] += [self.first[rank][wait.thread_block] + wait.step for wait in step.waits]
+            for source in step.srcs:
+                if type(source) is Receive:
+                    self.received[source.peer, rank, source.channel].append(i)
+            for target in step.dsts:
+                if type(target) is Send:
+                    self.sent[rank, target.peer, target.channel].append(i)
+                    if target.at is not None:
+                        self.in_place.add((rank, target.peer, target.channel))
+
+    def _match_transfers(self) -> None:
+        """The k-th receive of a connection comes after its k-th send."""
         counts = [step.count for step in self.steps]
         for connection, receives in self.received.items():
             for send, receive in zip(self.sent.get(connection, ()), receives, strict=True):
@@ -70,10 +79,6 @@ class Events:
                         self.name(receive),
                     )
                 self.before[receive].append(send)
-        self._after: list[list[int]] = [[] for _ in self.steps]
-        for i, before in enumerate(self.before):
-            for j in before:
-                self._after[j].append(i)
 
     def name(self, i: int) -> StepName:
         """How an error names step ``i``."""
@@ -163,11 +168,6 @@ class Events:
         if self.rank[i] != self.rank[j]:
             return "transfer"
         return "order" if self.block[i] == self.block[j] else "wait"
-
-
-def accesses(spans: Iterable[Span], rank: int, buffer: BufferName, index: int) -> bool:
-    """Whether a chunk is in one of the spans."""
-    return any(span.rank == rank and span.buffer == buffer and index in span.indices() for span in spans)
 
 
 def _shortest(

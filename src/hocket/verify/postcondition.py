@@ -11,10 +11,10 @@ from msgspec import structs
 
 from hocket.collectives import BufferName, Collective, Contribution, Sum, members
 from hocket.errors import Flow, Location, Partial, PostconditionFailed, UninitializedChunk, Where, show_span
-from hocket.ir.chunk_dag import ChunkDag, Kind, Span
+from hocket.ir.chunk_dag import ChunkDag, Kind, Span, shares_chunk
 from hocket.ir.schedule import Narrowing, Receive, Send, Source
 from hocket.semantics import Memory, evaluate, initial_memory
-from hocket.verify.events import Events, Order, accesses
+from hocket.verify.events import Events, Order
 
 Term = int
 """An expression, by number: an input chunk, or a sum of terms from the first to the last that is rounded once."""
@@ -210,61 +210,76 @@ def check_values(events: Events, order: Order) -> tuple[Terms, tuple[Narrowing, 
     """
     schedule = events.schedule
     terms = Terms(schedule.collective, [rank.scratch for rank in schedule.ranks])
-    memory = terms.memory
-    # Lists, because no more is in flight than there are slots, and there are many connections.
-    queues: dict[tuple[int, int, int], list[list[Term]]] = {
-        key: [] for key in events.sent if key not in events.in_place
-    }
-    narrow: dict[tuple[int, int], Location | None] = {}
-    chunks = schedule.collective.chunks
-    place = terms.place
-    steps, ranks, in_place = events.steps, events.rank, bool(events.in_place)
-    rank, number = 0, 0
-
-    def fetch(source: Source) -> list[Term]:
-        if isinstance(source, Receive):
-            if source.at is None:
-                return queues[source.peer, rank, source.channel].pop(0)
-            source = source.at
-        values = source.get(memory[source.rank][source.buffer])
-        if None in values:
-            missing = source.indices()[values.index(None)]
-            where = steps[number].where
-            raise UninitializedChunk(source.rank, source.buffer, missing, where[0] if where else None)
-        return values  # type: ignore[return-value]
-
+    tile = _Tile(events, terms)
     for number in order:
-        step, rank = steps[number], ranks[number]
-        if in_place and not step.moves:
-            continue
-        terms.step = number
-        values = evaluate(step.srcs, fetch, terms.combine)
-        for target in step.dsts:
-            if isinstance(target, Send):
-                if target.at is None:
-                    queues[rank, target.peer, target.channel].append(values)
-                    continue
-                target = target.at
-            target.set(memory[target.rank][target.buffer], values)
-            if target.buffer == "sc" or chunks == 1:
-                continue
-            for i, value in enumerate(values):
-                location = (target.index + i * target.stride) % chunks
-                if place[value] < location and (place[value], location) not in narrow:
-                    narrow[place[value], location] = step.where[0].resolve() if step.where else None
+        tile.run(number)
 
     def history(rank: int, buffer: BufferName, index: int) -> tuple[Flow, ...]:
+        chunk = Span(rank, buffer, index)
         flows = []
-        for i in order:
-            step = events.steps[i]
-            if step.where and accesses(step.writes(), rank, buffer, index):
+        for step in (events.steps[i] for i in order):
+            if step.where and any(shares_chunk(chunk, place) for place in step.writes()):
                 flows.append(Flow(step.where[0], f"{step} writes it"))
         return tuple(flows[-5:])
 
     error = _check_outputs(terms, history)
     if error is not None:
         raise error
-    return terms, tuple(Narrowing(value, location, narrow[value, location]) for value, location in sorted(narrow))
+    return terms, tuple(Narrowing(*pair, tile.narrow[pair]) for pair in sorted(tile.narrow))
+
+
+class _Tile:
+    """One tile of a schedule, run over expressions step by step.
+
+    ``narrow``: the value and the location of each narrowing (``ir/schedule.py``), and where the program says so first.
+    """
+
+    def __init__(self, events: Events, terms: Terms) -> None:
+        self.narrow: dict[tuple[int, int], Location | None] = {}
+        self._terms = terms
+        self._steps, self._ranks, self._in_place = events.steps, events.rank, bool(events.in_place)
+        self._chunks = events.schedule.collective.chunks
+        self._number = 0
+        # Lists, because no more is in flight than there are slots, and there are many connections.
+        self._queues: dict[tuple[int, int, int], list[list[Term]]] = {
+            key: [] for key in events.sent if key not in events.in_place
+        }
+
+    def run(self, number: int) -> None:
+        """Step ``number``, after all that it waits for."""
+        step, rank = self._steps[number], self._ranks[number]
+        if self._in_place and not step.moves:
+            return
+        self._number = self._terms.step = number
+        values = evaluate(step.srcs, self._fetch, self._terms.combine)
+        for target in step.dsts:
+            if isinstance(target, Send):
+                if target.at is None:
+                    self._queues[rank, target.peer, target.channel].append(values)
+                    continue
+                target = target.at
+            target.set(self._terms.memory[target.rank][target.buffer], values)
+            if target.buffer != "sc" and self._chunks > 1:
+                self._note_narrowings(target, values, step.where)
+
+    def _fetch(self, source: Source) -> list[Term]:
+        if isinstance(source, Receive):
+            if source.at is None:
+                return self._queues[source.peer, self._ranks[self._number], source.channel].pop(0)
+            source = source.at
+        values = source.get(self._terms.memory[source.rank][source.buffer])
+        if None in values:
+            missing = source.indices()[values.index(None)]
+            where = self._steps[self._number].where
+            raise UninitializedChunk(source.rank, source.buffer, missing, where[0] if where else None)
+        return values  # type: ignore[return-value]
+
+    def _note_narrowings(self, target: Span, values: list[Term], where: tuple[Where, ...]) -> None:
+        place, narrow = self._terms.place, self.narrow
+        for i, value in enumerate(values):
+            location = (target.index + i * target.stride) % self._chunks
+            if place[value] < location and (place[value], location) not in narrow:
+                narrow[place[value], location] = where[0].resolve() if where else None
 
 
 _History = Callable[[int, BufferName, int], tuple[Flow, ...]]

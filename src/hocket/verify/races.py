@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from hocket.collectives import BufferName
 from hocket.errors import Race
-from hocket.ir.chunk_dag import Span
+from hocket.ir.chunk_dag import Span, shares_chunk
 from hocket.ir.schedule import Receive, Schedule, Send
 from hocket.semantics import Place
-from hocket.verify.events import Events, Order, accesses
+from hocket.verify.events import Events, Order
 
 Clock = NDArray[np.int32]
 """For each thread block of a rank the last step that is known to have finished; -1 for none."""
@@ -128,97 +128,123 @@ _Access = tuple[int, int | None]
 _Begin = tuple[int, int, Clock]
 """A thread block, a position there, and a clock: what has ended before a step begins."""
 
+_Suspect = tuple[int, int, Span]
+"""Two steps in the order of the execution, and the chunk that both access."""
 
-def _suspects(
-    events: Events, rank: int, numbers: list[int], visits: dict[int, list[_Visit]]
-) -> Iterator[tuple[int, int, Span]]:
+
+def _suspects(events: Events, rank: int, numbers: list[int], visits: dict[int, list[_Visit]]) -> Iterator[_Suspect]:
     """Pairs of conflicting accesses to the rank's memory that the clocks of its thread blocks do not order.
 
     ``numbers``: its steps and those that visit it, in order.
     """
-    first = events.first[rank]
-    blocks = len(first)
-    if blocks == 1 and not visits:
+    if len(events.first[rank]) == 1 and not visits:
         return
-    rank_of, block_of, position = events.rank, events.block, events.position
-    own = [i for i in numbers if rank_of[i] == rank]
-    waited = {first[w.thread_block] + w.step for i in own for w in events.steps[i].waits}
-    waited.update(visit.begins for found in visits.values() for visit in found if visit.begins is not None)
-    nothing = np.full(blocks, -1, np.int32)  # shared by all that know nothing, never written
-    clocks: list[Clock] = [nothing] * blocks
-    finished: dict[int, Clock] = {}  # of those that are waited for and know something
-    wrote: dict[BufferName, dict[int, _Access]] = {"in": {}, "out": {}, "sc": {}}
-    readers: dict[BufferName, dict[int, list[_Access]]] = {"in": {}, "out": {}, "sc": {}}
+    own = [i for i in numbers if events.rank[i] == rank]
+    offers = {visit.begins for found in visits.values() for visit in found if visit.begins is not None}
+    clocks = _Clocks(events, rank, own, offers)
+    accesses = _Accesses(events, rank)
+    for i in numbers:
+        if events.rank[i] != rank:
+            for visit in visits[i]:
+                if visit.begins is None:
+                    yield from accesses.write(visit.span, (i, visit.ends), None)
+                else:
+                    yield from accesses.read(visit.span, (i, None), clocks.at(visit.begins))
+            continue
+        step, begin = events.steps[i], clocks.begin(i)
+        if step.moves:
+            for source in step.srcs:
+                if type(source) is Span:
+                    yield from accesses.read(source, (i, i), begin)
+            for target in step.dsts:
+                if type(target) is Span:
+                    yield from accesses.write(target, (i, i), begin)
+        clocks.end(i)
 
-    def ordered(last: _Access, access: _Access, begin: _Begin | None) -> bool:
+
+class _Clocks:
+    """What the thread blocks of a rank know, as its steps begin and end in the order of the execution."""
+
+    def __init__(self, events: Events, rank: int, own: list[int], offers: set[int]) -> None:
+        self._events = events
+        self._first = events.first[rank]
+        self._remembered = {self._first[w.thread_block] + w.step for i in own for w in events.steps[i].waits} | offers
+        self._nothing = np.full(len(self._first), -1, np.int32)  # shared by all that know nothing, never written
+        self._now: list[Clock] = [self._nothing] * len(self._first)
+        self._finished: dict[int, Clock] = {}  # of those that are remembered and know something
+
+    def begin(self, i: int) -> _Begin:
+        """What has ended before a step begins: its thread block learns from what it waits for."""
+        events = self._events
+        block = events.block[i]
+        clock = self._now[block]
+        for wait in events.steps[i].waits:
+            if clock[wait.thread_block] < wait.step:
+                known = self._finished.get(self._first[wait.thread_block] + wait.step)
+                if clock is self._nothing:
+                    clock = self._now[block] = (self._nothing if known is None else known).copy()
+                elif known is not None:
+                    np.maximum(clock, known, out=clock)
+                clock[wait.thread_block] = wait.step
+        return block, events.position[i], clock
+
+    def end(self, i: int) -> None:
+        clock = self._now[self._events.block[i]]
+        if clock is not self._nothing and i in self._remembered:
+            self._finished[i] = clock.copy()
+
+    def at(self, offer: int) -> _Begin:
+        """What has ended before an earlier step that offers a place has."""
+        events = self._events
+        return events.block[offer], events.position[offer], self._finished.get(offer, self._nothing)
+
+
+class _Accesses:
+    """The last write of each chunk of a rank, and the reads since; each new access is compared with them."""
+
+    def __init__(self, events: Events, rank: int) -> None:
+        self._rank = rank
+        self._block, self._position = events.block, events.position
+        self._wrote: dict[BufferName, dict[int, _Access]] = {"in": {}, "out": {}, "sc": {}}
+        self._readers: dict[BufferName, dict[int, list[_Access]]] = {"in": {}, "out": {}, "sc": {}}
+
+    def read(self, span: Span, access: _Access, begin: _Begin | None) -> Iterator[_Suspect]:
+        wrote, readers = self._wrote[span.buffer], self._readers[span.buffer]
+        for index in span.indices():
+            last = wrote.get(index)
+            if last is not None and not self._ordered(last, access, begin):
+                yield last[0], access[0], Span(self._rank, span.buffer, index)
+            earlier = readers.get(index)
+            if earlier is None:
+                readers[index] = [access]
+            else:
+                earlier.append(access)
+
+    def write(self, span: Span, access: _Access, begin: _Begin | None) -> Iterator[_Suspect]:
+        wrote, readers = self._wrote[span.buffer], self._readers[span.buffer]
+        for index in span.indices():
+            last = wrote.get(index)
+            if last is not None and not self._ordered(last, access, begin):
+                yield last[0], access[0], Span(self._rank, span.buffer, index)
+            for last in readers.pop(index, ()):
+                if not self._ordered(last, access, begin):
+                    yield last[0], access[0], Span(self._rank, span.buffer, index)
+            wrote[index] = access
+
+    def _ordered(self, last: _Access, access: _Access, begin: _Begin | None) -> bool:
         ends = last[1]
         if last[0] == access[0]:
             return True
         if ends is None or begin is None:
             return False
         block, at, clock = begin
-        other = block_of[ends]
-        return position[ends] < at if other == block else bool(clock[other] >= position[ends])
-
-    def read(span: Span, access: _Access, begin: _Begin | None) -> Iterator[tuple[int, int, Span]]:
-        writer, reading = wrote[span.buffer], readers[span.buffer]
-        for index in span.indices():
-            last = writer.get(index)
-            if last is not None and not ordered(last, access, begin):
-                yield last[0], access[0], Span(rank, span.buffer, index)
-            earlier = reading.get(index)
-            if earlier is None:
-                reading[index] = [access]
-            else:
-                earlier.append(access)
-
-    def write(span: Span, access: _Access, begin: _Begin | None) -> Iterator[tuple[int, int, Span]]:
-        writer, reading = wrote[span.buffer], readers[span.buffer]
-        for index in span.indices():
-            last = writer.get(index)
-            if last is not None and not ordered(last, access, begin):
-                yield last[0], access[0], Span(rank, span.buffer, index)
-            for last in reading.pop(index, ()):
-                if not ordered(last, access, begin):
-                    yield last[0], access[0], Span(rank, span.buffer, index)
-            writer[index] = access
-
-    for i in numbers:
-        if rank_of[i] != rank:
-            for visit in visits[i]:
-                if visit.begins is None:
-                    yield from write(visit.span, (i, visit.ends), None)
-                else:
-                    offer = visit.begins
-                    begin = block_of[offer], position[offer], finished.get(offer, nothing)
-                    yield from read(visit.span, (i, None), begin)
-            continue
-        step, block = events.steps[i], block_of[i]
-        clock = clocks[block]
-        for wait in step.waits:
-            if clock[wait.thread_block] < wait.step:
-                known = finished.get(first[wait.thread_block] + wait.step)
-                if clock is nothing:
-                    clock = clocks[block] = nothing.copy() if known is None else known.copy()
-                elif known is not None:
-                    np.maximum(clock, known, out=clock)
-                clock[wait.thread_block] = wait.step
-        if step.moves:
-            access, begin = (i, i), (block, position[i], clock)
-            for source in step.srcs:
-                if type(source) is Span:
-                    yield from read(source, access, begin)
-            for target in step.dsts:
-                if type(target) is Span:
-                    yield from write(target, access, begin)
-        if clock is not nothing and i in waited:
-            finished[i] = clock.copy()
+        other = self._block[ends]
+        return self._position[ends] < at if other == block else bool(clock[other] >= self._position[ends])
 
 
 def _race(events: Events, first: int, second: int, span: Span) -> Race:
     def access(i: int) -> str:
-        (index,) = span.indices()
-        return "writes" if accesses(events.steps[i].writes(), span.rank, span.buffer, index) else "reads"
+        return "writes" if any(shares_chunk(span, place) for place in events.steps[i].writes()) else "reads"
 
     return Race(
         span.rank,
