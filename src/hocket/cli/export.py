@@ -132,7 +132,7 @@ def _compile(dag: ChunkDag, instances: int, slots: int, *, single: bool) -> Sche
     """The compiler's passes; ``single`` cuts operations into those of one chunk once instances are told apart."""
     stage: Stage = dag
     for step in PASSES:
-        stage = step.run(stage, Options(instances, slots, opcodes=True))
+        stage = step(stage, Options(instances, slots, opcodes=True))
         if single and isinstance(stage, ChunkDag):
             stage = single_operations(stage)
     assert isinstance(stage, Schedule)

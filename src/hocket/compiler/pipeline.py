@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Generic, TypeVar
 
 from hocket.compiler.accumulate import accumulate
 from hocket.compiler.blocks import assign_thread_blocks
@@ -37,54 +38,49 @@ class Options:
     in_place: bool = False
 
 
+Before = TypeVar("Before", ChunkDag, InstrDag)
+
+
 @dataclass(frozen=True, slots=True)
-class Pass:
-    """A pure function from one stage to the next."""
+class Pass(Generic[Before]):
+    """A pure function from one stage, of type ``takes``, to the next."""
 
     name: str
     doc: str
-    run: Callable[[Stage, Options], Stage]
+    takes: type[Before]
+    run: Callable[[Before, Options], Stage]
+
+    def __call__(self, stage: Stage, options: Options) -> Stage:
+        assert isinstance(stage, self.takes)
+        return self.run(stage, options)
 
 
-def _on_chunks(run: Callable[[ChunkDag, Options], Stage]) -> Callable[[Stage, Options], Stage]:
-    def checked(stage: Stage, options: Options) -> Stage:
-        assert isinstance(stage, ChunkDag)
-        return run(stage, options)
-
-    return checked
-
-
-def _on_instrs(run: Callable[[InstrDag, Options], Stage]) -> Callable[[Stage, Options], Stage]:
-    def checked(stage: Stage, options: Options) -> Stage:
-        assert isinstance(stage, InstrDag)
-        return run(stage, options)
-
-    return checked
-
-
-def _accumulate(dag: InstrDag, options: Options) -> InstrDag:
-    return dag if options.opcodes else accumulate(dag)
-
-
-def _merge(dag: InstrDag, options: Options) -> InstrDag:
-    return dag if options.opcodes else merge(dag, options.slots)
-
-
-def _peer(dag: InstrDag, options: Options) -> InstrDag:
-    return peer(dag) if options.in_place else dag
-
-
-PASSES: tuple[Pass, ...] = (
-    Pass("replicate", "cut chunks for parallel instances", _on_chunks(lambda dag, o: replicate(dag, o.instances))),
-    Pass("lower", "operations become instructions of ranks", _on_chunks(lambda dag, o: lower(dag))),
-    Pass("accumulate", "local additions in one instruction", _on_instrs(_accumulate)),
-    Pass("fuse", "receive and send in one instruction", _on_instrs(lambda dag, o: fuse(dag))),
-    Pass("channels", "give every transfer a channel", _on_instrs(lambda dag, o: assign_channels(dag))),
-    Pass("order", "a global order that runs with the given slots", _on_instrs(lambda dag, o: order(dag, o.slots))),
-    Pass("merge", "one pass over memory where there would be several", _on_instrs(_merge)),
-    Pass("peer", "messages that lie in the memory of a rank", _on_instrs(_peer)),
-    Pass("blocks", "assign thread blocks", _on_instrs(lambda dag, o: assign_thread_blocks(dag))),
-    Pass("sync", "waits across thread blocks; the schedule", _on_instrs(lambda dag, o: synchronize(dag, o.slots))),
+PASSES: tuple[Pass[ChunkDag] | Pass[InstrDag], ...] = (
+    Pass("replicate", "cut chunks for parallel instances", ChunkDag, lambda dag, o: replicate(dag, o.instances)),
+    Pass("lower", "operations become instructions of ranks", ChunkDag, lambda dag, _: lower(dag)),
+    Pass(
+        "accumulate",
+        "local additions in one instruction",
+        InstrDag,
+        lambda dag, o: dag if o.opcodes else accumulate(dag),
+    ),
+    Pass("fuse", "receive and send in one instruction", InstrDag, lambda dag, _: fuse(dag)),
+    Pass("channels", "give every transfer a channel", InstrDag, lambda dag, _: assign_channels(dag)),
+    Pass("order", "a global order that runs with the given slots", InstrDag, lambda dag, o: order(dag, o.slots)),
+    Pass(
+        "merge",
+        "one pass over memory where there would be several",
+        InstrDag,
+        lambda dag, o: dag if o.opcodes else merge(dag, o.slots),
+    ),
+    Pass(
+        "peer",
+        "messages that lie in the memory of a rank",
+        InstrDag,
+        lambda dag, o: peer(dag) if o.in_place else dag,
+    ),
+    Pass("blocks", "assign thread blocks", InstrDag, lambda dag, _: assign_thread_blocks(dag)),
+    Pass("sync", "waits across thread blocks; the schedule", InstrDag, lambda dag, o: synchronize(dag, o.slots)),
 )
 
 
@@ -107,7 +103,7 @@ def run_passes(dag: ChunkDag, options: Options, observer: Observer | None = None
     stage: Stage = dag
     for step in PASSES:
         start = perf_counter()
-        after = step.run(stage, options)
+        after = step(stage, options)
         if observer is not None:
             seconds = perf_counter() - start
             verify(after)
