@@ -36,4 +36,4 @@ def test_every_version_of_python_is_tested_and_has_a_wheel() -> None:
 def test_hooks_run_what_the_tests_run() -> None:
     [local] = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     assert local["repo"] == "local"
-    assert [hook["id"] for hook in local["hooks"]] == ["ruff-check", "ruff-format", "mypy"]
+    assert [hook["id"] for hook in local["hooks"]] == ["ruff-check", "ruff-format", "mypy", "clang-format"]

@@ -20,11 +20,11 @@ constexpr u64 kCacheLine = 64;
 // every chunk, that the busiest rank handles in a tile, and that the longest chain of steps does, over all ranks.
 // `eager`: chunks of the eager area that the rank that sends most needs for a call in one round; 0 if the schedule
 // takes more than one (runtime/plan.py). `two_rounds`: 1 if it takes two, with all messages in place (ir/messages.py).
-#define HOCKET_PLAN_HEADER(X)                                                                                          \
-    X(magic)                                                                                                           \
-    X(rank)                                                                                                            \
-    X(ranks) X(chunks) X(input_blocks) X(output_blocks) X(scratch) X(slots) X(widest) X(fan) X(work) X(depth) X(eager) \
-        X(two_rounds) X(blocks) X(steps) X(operands) X(waits) X(connections) X(multicasts)
+// clang-format off
+#define HOCKET_PLAN_HEADER(X) \
+    X(magic) X(rank) X(ranks) X(chunks) X(input_blocks) X(output_blocks) X(scratch) X(slots) X(widest) X(fan) X(work) \
+    X(depth) X(eager) X(two_rounds) X(blocks) X(steps) X(operands) X(waits) X(connections) X(multicasts)
+// clang-format on
 
 // A thread block: `steps` steps from `first_step`.
 #define HOCKET_PLAN_BLOCK(X) X(first_step) X(steps)

@@ -12,11 +12,11 @@ struct Traffic {
 };
 
 // The element types, each with its size in bytes. Names are NumPy's, for bfloat16 that of ml_dtypes.
-#define HOCKET_TYPES(X)                                                                                  \
-    X(bool, 1)                                                                                           \
-    X(int8, 1)                                                                                           \
-    X(int16, 2) X(int32, 4) X(int64, 8) X(uint8, 1) X(uint16, 2) X(uint32, 4) X(uint64, 8) X(float16, 2) \
-        X(bfloat16, 2) X(float32, 4) X(float64, 8) X(complex64, 8) X(complex128, 16)
+// clang-format off
+#define HOCKET_TYPES(X) \
+    X(bool, 1) X(int8, 1) X(int16, 2) X(int32, 4) X(int64, 8) X(uint8, 1) X(uint16, 2) X(uint32, 4) X(uint64, 8) \
+    X(float16, 2) X(bfloat16, 2) X(float32, 4) X(float64, 8) X(complex64, 8) X(complex128, 16)
+// clang-format on
 
 #define HOCKET_COUNT(name, bytes) +1
 #define HOCKET_NAME(name, bytes) #name,
