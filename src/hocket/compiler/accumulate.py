@@ -5,6 +5,7 @@ The order of the terms stays; values of 16 bits are rounded once instead of afte
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hocket.errors import Where
@@ -33,43 +34,51 @@ def accumulate(dag: InstrDag) -> InstrDag:
     local = [type(instr.srcs[0]) is type(instr.dsts[0]) is Span and len(instr.dsts) == 1 for instr in instrs]
     if not any(here and len(instr.srcs) > 1 for here, instr in zip(local, instrs, strict=True)):
         return dag
+    return _joined(dag, _chains(dag, local))
+
+
+def _chains(dag: InstrDag, local: Sequence[bool]) -> dict[int, _Chain]:
+    """All local instructions, each in one chain, by the last of each chain."""
     followers: dict[int, list[int]] = {}
     for i, before in enumerate(dag.after):
         for earlier in before:
             if local[earlier]:
                 followers.setdefault(earlier, []).append(i)
-    chains: dict[int, _Chain] = {}  # by their last instruction
-    for i, instr in enumerate(instrs):
+    chains: dict[int, _Chain] = {}
+    for i, instr in enumerate(dag.instrs):
         if not local[i]:
             continue
-        chain, its = None, lengths(dag, instr)
-        for earlier in dag.after[i]:
-            if earlier in chains and _joins(dag, chains[earlier], i, its):
-                chain = chains.pop(earlier)
-                chain.srcs += instr.srcs[1:]
-                chain.where += instr.where
-                chain.members.append(i)
-                chain.others.discard(i)
-                chain.others.update(followers.get(i, ()))
-                chain.lengths |= its
-                break
-        else:
+        its = lengths(dag, instr)
+        end = next((e for e in dag.after[i] if e in chains and _joins(dag, chains[e], i, its)), None)
+        if end is None:
             others = set(followers.get(i, ()))
-            chain = _Chain(list(instr.srcs), _target(instr), list(instr.where), [i], others, its)
+            chains[i] = _Chain(list(instr.srcs), _target(instr), list(instr.where), [i], others, its)
+            continue
+        chain = chains[i] = chains.pop(end)
+        chain.srcs += instr.srcs[1:]
         chain.target = _target(instr)
-        chains[i] = chain
-    end = list(range(len(instrs)))  # the last instruction of the chain that an instruction is in
+        chain.where += instr.where
+        chain.members.append(i)
+        chain.others.discard(i)
+        chain.others.update(followers.get(i, ()))
+        chain.lengths |= its
+    return chains
+
+
+def _joined(dag: InstrDag, chains: Mapping[int, _Chain]) -> InstrDag:
+    """The DAG with one instruction for each chain, in the place of its last."""
+    end = list(range(len(dag.instrs)))  # the last instruction of the chain that an instruction is in
     for i, chain in chains.items():
         for member in chain.members:
             end[member] = i
     number: list[int] = []
     kept: list[Instr] = []
     after: list[tuple[int, ...]] = []
-    for i, (instr, before) in enumerate(zip(instrs, dag.after, strict=True)):
+    for i, (instr, before) in enumerate(zip(dag.instrs, dag.after, strict=True)):
         number.append(len(kept))
         if end[i] != i:
             continue
-        if local[i] and len(chains[i].members) > 1:
+        if i in chains and len(chains[i].members) > 1:
             chain = chains[i]
             instr = Instr(instr.rank, tuple(chain.srcs), (chain.target,), tuple(chain.where))
             before = tuple(set().union(*[dag.after[member] for member in chain.members]).difference(chain.members))
