@@ -404,7 +404,7 @@ def _convert(text: str, kind: object) -> object:
 
 
 def check_processes(ranks: int, most: int) -> None:
-    """Raises UsageError for an -n that nobody should wait for."""
+    """Raises UsageError for an -n of no processes, or of more than ``most``."""
     if not 1 <= ranks <= most:
         raise UsageError(f"-n must be a number from 1 to {most}, not {ranks}", "each rank is a process of its own")
 

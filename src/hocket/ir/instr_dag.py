@@ -210,12 +210,12 @@ def verify(dag: InstrDag) -> None:
             raise InvalidSchedule(f"instruction {i} comes after one that is not before it on its rank")
         if not instr.srcs or not instr.dsts:
             raise InvalidSchedule(f"instruction {i} has no source or no destination")
-        counts = {
-            _checked_span(i, instr, operand, sizes)
-            if isinstance(operand, Span)
-            else _checked_end(dag, i, operand, received if type(operand) is Arrival else sent)
-            for operand in (*instr.srcs, *instr.dsts)
-        }
+        counts = set()
+        for operand in (*instr.srcs, *instr.dsts):
+            if isinstance(operand, Span):
+                counts.add(_checked_span(i, instr, operand, sizes))
+            else:
+                counts.add(_checked_end(dag, i, operand, received if type(operand) is Arrival else sent))
         if len(counts) != 1:
             raise InvalidSchedule(f"instruction {i} mixes spans of {sorted(counts)} chunks")
     for number, (s, r) in enumerate(zip(sent, received, strict=True)):
@@ -246,7 +246,7 @@ def _checked_span(i: int, instr: Instr, span: Span, sizes: Sizes) -> int:
 
 
 def _checked_end(dag: InstrDag, i: int, end: Arrival | Departure, ends: list[int | None]) -> int:
-    """The chunks that instruction i sends or receives; ``ends``: which instruction does so, by edge."""
+    """The chunks that instruction i sends or receives, which is noted in ``ends``, by edge."""
     if not 0 <= end.edge < len(dag.edges) or ends[end.edge] is not None:
         raise InvalidSchedule(f"instruction {i}: edge {end.edge} is missing or used twice")
     edge = dag.edges[end.edge]
