@@ -265,6 +265,55 @@ def test_closing_gives_back_what_the_background_took() -> None:
         comm.barrier()
 
 
+def drained(comm: Communicator) -> None:
+    """Closing waits for the calls in the background; one of them has failed, of which its handle tells."""
+    other, x = comm.dup(), np.full(BIG, comm.rank + 1)
+    failed = comm.all_reduce(np.ones(comm.rank + 1), async_=True)
+    handle = comm.all_reduce(x, async_=True) if comm.rank == 0 else None
+    if handle is None:
+        other.barrier()  # rank 0 is about to close
+        assert comm.all_reduce(x)[-1] == 3
+        with pytest.raises(PeerFailed, match="rank 0 closed"):
+            comm.barrier()
+    else:
+        other.barrier(async_=True)
+        comm.close(drain=True)
+        assert handle.done()
+        assert handle.wait()[-1] == 3
+        with pytest.raises(CommunicatorDead):
+            comm.barrier()
+    with pytest.raises(CallMismatch):
+        failed.wait()
+    comm.close(drain=True)
+    other.close(drain=True)
+
+
+def test_closing_when_all_has_ended() -> None:
+    hocket.spawn(drained, 2)
+
+
+def undrained(comm: Communicator) -> None:
+    """Rank 1 fails while rank 0 drains, and Ctrl-C ends the waiting, not the call."""
+    other = comm.dup()
+    if comm.rank == 0:
+        handle = comm.barrier(async_=True)
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            comm.close(drain=True)
+        assert not handle.done()
+        other.barrier()
+        comm.close(drain=True)
+        with pytest.raises(PeerFailed, match="rank 1 had enough"):
+            handle.wait()
+    else:
+        other.barrier()
+        comm.abort("had enough")
+
+
+def test_what_ends_draining() -> None:
+    hocket.spawn(undrained, 2)
+
+
 def forking(comm: Communicator) -> int:
     other = comm.dup()
     x = np.ones(BIG)

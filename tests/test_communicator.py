@@ -6,6 +6,7 @@ import re
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -280,39 +281,85 @@ def test_sizes_a_program_cannot_run_on() -> None:
     hocket.spawn(uneven, 2)
 
 
-def two_threads(comm: Communicator) -> str:
-    import threading
-
+def two_threads(comm: Communicator, name: str) -> str:
+    """Both threads of rank 0 want a call that rank 1 does not enter yet: one of them waits, the other is told so."""
     found: list[str] = []
     begun = threading.Event()
+    second = comm.dup()
+    calls: dict[str, Callable[[], object]] = {
+        "barrier": comm.barrier,
+        "all_reduce": lambda: comm.all_reduce(np.ones(3)),
+        "split": lambda: comm.split(0),
+        "wrong": lambda: comm.broadcast(np.ones(3), root=5),
+    }
 
     def enter() -> None:
         begun.set()
         try:
-            comm.barrier()
+            calls[name]()
         except HocketError as error:
             found.append(error.code)
 
+    if name == "all_reduce":
+        comm.all_reduce(np.ones(3))  # the next one is known
     if comm.rank == 0:
-        # Both threads want the barrier that rank 1 does not enter: one of them waits, the other is told so.
         threads = [threading.Thread(target=enter) for _ in range(2)]
         for thread in threads:
             thread.start()
         while not found:
             begun.wait()
-        second = hocket.init()
         second.barrier()
         for thread in threads:
             thread.join()
     else:
-        second = hocket.init()
         second.barrier()
-        comm.barrier()
+        enter()
+    comm.barrier()
     return ",".join(found)
 
 
-def test_two_threads_in_one_communicator() -> None:
-    assert hocket.spawn(two_threads, 2) == [CommunicatorBusy.code, ""]
+@pytest.mark.parametrize("name", ["barrier", "all_reduce", "split"])
+def test_a_second_thread_is_refused(name: str) -> None:
+    assert hocket.spawn(two_threads, 2, (name,)) == [CommunicatorBusy.code, ""]
+
+
+def test_a_second_thread_with_wrong_arguments_is_refused() -> None:
+    assert hocket.spawn(two_threads, 2, ("wrong",)) == [f"{CommunicatorBusy.code},invalid-argument", "invalid-argument"]
+
+
+def threads_in_turn(comm: Communicator) -> None:
+    """A call in the background waits for the one that another thread is in, and the next call for that."""
+    second = comm.dup()
+    found: list[str] = []
+
+    def enter() -> None:
+        try:
+            comm.barrier()
+        except CommunicatorBusy:  # the other thread is in it
+            pending = comm.all_reduce(np.ones(3), async_=True)
+            second.barrier()
+            assert comm.all_reduce(np.ones(4))[0] == 2
+            assert pending.done()
+            found.append("refused")
+        else:
+            found.append("entered")
+
+    if comm.rank == 0:
+        threads = [threading.Thread(target=enter) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(found) == ["entered", "refused"]
+    else:
+        second.barrier()
+        comm.barrier()
+        assert comm.all_reduce(np.ones(3))[0] == 2
+        assert comm.all_reduce(np.ones(4))[0] == 2
+
+
+def test_threads_take_turns_in_the_background() -> None:
+    hocket.spawn(threads_in_turn, 2)
 
 
 def no_memory(comm: Communicator) -> None:

@@ -166,6 +166,12 @@ class Communicator:
     on where its handle, or even the communicator, is dropped; it ends where the communicator is closed.
     Wrong arguments raise at once on the rank that gave them, everything else in ``wait``.
 
+    Threads make one call at a time: while one is in a call, or as it starts one in the background, another raises
+    CommunicatorBusy, and its call was not made. Calls in the background wait their turn, whichever thread starts them.
+    Calls have one order, the same on every rank, so threads agree on whose is next, or have a ``dup`` each.
+    ``send`` and ``recv`` are refused only where another thread has the same partner, in the same direction.
+    ``subgroup``, ``abort``, ``close``, ``traffic``, ``empty`` and handles are for any thread at any time.
+
     In the collectives that have a name, ``out`` has exactly the shape of the result. Arrays lie apart, or in place as
     NCCL has it: ``x`` and ``out`` are the same, or one is the own block of the other. The default schedule of a
     collective is compiled when it is first called, and kept.
@@ -871,6 +877,23 @@ class Communicator:
         """A new communicator of the same ranks, whose calls are independent of this one's."""
         return cast("Communicator", self.split(0))
 
+    def subgroup(self, ranks: Sequence[int], tag: str = "") -> Communicator:
+        """A new communicator of these ranks, made by them alone: the first of them is its rank 0, and so on.
+
+        This rank is one of them, each of which gives the same ranks in the same order, and the same ``tag``. Returns
+        once all have. Calls with the same ranks and tag are matched in their order, so that the same group can be made
+        again. It is no call of this communicator: ranks that are not among these take no part, calls in the background
+        go on, and other threads may make calls, or subgroups, meanwhile. What is promised of ``split`` holds.
+
+        Ranks may make groups that overlap, each rank in an order of its own, unless they wait for each other in a
+        circle, such as two that make two groups in opposite orders. One order on all ranks makes no circle.
+
+        Raises InvalidArgument or WrongType for wrong arguments, and then nobody else is told. A rank that ends, or
+        does not come in time, ends this communicator as in a call: PeerFailed, CallTimeout. Also CommunicatorDead, and
+        BootstrapFailed where a rank lacks what it needs.
+        """
+        return Communicator(self._endpoint.subgroup(ranks, tag))
+
     def abort(self, reason: str = "called abort()") -> None:
         """End the communicator now, on every rank; also from another thread while this one is in a call.
 
@@ -878,9 +901,13 @@ class Communicator:
         """
         self._endpoint.abort(reason)
 
-    def close(self) -> None:
-        """Leave the communicator. Does not wait; closing twice is allowed."""
-        self._endpoint.close()
+    def close(self, drain: bool = False) -> None:
+        """Leave the communicator; closing twice is allowed. Calls in the background end with CommunicatorDead.
+
+        With ``drain`` they end as they would, before this rank leaves; errors are for who waits on their handles.
+        Without, closing does not wait.
+        """
+        self._endpoint.close(drain)
 
     def __enter__(self) -> Self:
         return self

@@ -32,7 +32,7 @@ from tests.runtime import counted, exits, hardships
 from tests.runtime.counted import COUNTED, ROOTED, Case
 from tests.runtime.processes import BOUND, Word, judge_step, leftovers, run
 
-PHASES = ("bootstrap", "idle", "call", "close", "split", "dup")
+PHASES = ("bootstrap", "idle", "call", "close", "split", "dup", "subgroup")
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -106,12 +106,16 @@ def live(kill: Kill, rank: int) -> None:
             if kill.calls % 2:
                 comm.barrier()
             return
-        if kill.phase in ("split", "dup"):
+        makes = {
+            "split": lambda: comm.split(rank % 2, -rank),
+            "dup": comm.dup,
+            "subgroup": lambda: comm.subgroup(range(kill.ranks)),
+        }
+        if kill.phase in makes:
             if victim:
                 die_later(kill.delay)
             while True:
-                part = comm.dup() if kill.phase == "dup" else comm.split(rank % 2, -rank)
-                part.close()  # calls on it would name ranks by other numbers
+                makes[kill.phase]().close()  # calls on it would name ranks by other numbers
         while True:
             comm.run(schedule, x)
 

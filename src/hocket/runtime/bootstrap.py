@@ -10,7 +10,7 @@ one fails on all, for the same reason.
 from __future__ import annotations
 
 import errno
-import json
+import functools
 import math
 import os
 import secrets
@@ -24,12 +24,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
 from hocket import _native
-from hocket.errors import BootstrapFailed, HocketError, PeerFailed
+from hocket.errors import BootstrapFailed, CallTimeout, HocketError, PeerFailed
 from hocket.runtime import arena, caches, segments, stores, trace
 from hocket.runtime.launchers import RANK, SIZE, TOKEN, Place, place
 from hocket.runtime.sockets import filled
@@ -38,15 +38,19 @@ from hocket.tunables import VARIABLE
 
 MOST_RANKS = math.isqrt(_native.MOST_CONNECTIONS)
 
-_NEVER, _WHERE_FASTER, _ALWAYS = range(3)  # calls reach into the memory of other ranks
+_Wish = Literal[0, 1, 2]  # when calls are to reach into the memory of other ranks
+_NEVER: _Wish = 0
+_WHERE_FASTER: _Wish = 1
+_ALWAYS: _Wish = 2
 _WISHES = {"": _WHERE_FASTER, "never": _NEVER, "always": _ALWAYS}
 _LAUNCHER = "HOCKET_LAUNCHER"  # "descriptor:inode" of a socket on which the launcher says that a rank has ended
 _BATCH = 128  # descriptors in one message; the kernel takes 253
 _MESSAGE = 1 << 16
-_PROTOCOL = f"{_native.PROTOCOL}.6"  # what all of a meeting must have in common
+_PROTOCOL = f"{_native.PROTOCOL}.7"  # what all of a meeting must have in common
 _LONGEST = 1e6  # seconds that the system can be asked to wait for; what is longer counts as for ever
 _LINE = 4000  # characters of an error on its way to other ranks
 _PATIENCE = 1.0  # seconds beyond the timeout in which rank 0 may say who was missing
+_CROWDED = 0.02  # seconds between two attempts to join a queue that is full, which the kernel does not tell of
 _FILES = "a limit on open files (ulimit -n) must be raised"
 _meetings = count()  # a program may call init() several times; each rank counts its own calls, in the same order
 
@@ -62,25 +66,32 @@ class _Hello(msgspec.Struct):
     size: int
     cores: list[int] = []
     witness: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
-    tuned: dict[str, int] | str = {}  # or why it has none
+    tuned: Mapping[str, int] | str = {}  # or why it has none
 
 
 class _Common(msgspec.Struct):
-    """What rank 0 says to all that have come."""
+    """What rank 0 says to all that have come. Descriptors come with it, and with messages that follow."""
 
     cores: int
     sockets: int
     witnesses: list[int]
+    token: str
 
 
 class _Reach(msgspec.Struct):
     """What a rank wishes as to each other's memory, and what all have agreed on."""
 
-    reach: Literal[0, 1, 2]
+    reach: _Wish
 
 
 class _More(msgspec.Struct):
     """Descriptors come with it."""
+
+
+class _Failure(msgspec.Struct):
+    """Why there is no meeting, in place of what was to be said: a rank if it is of one, what happened, what helps."""
+
+    failed: tuple[int | None, str, str | None] | None = None
 
 
 @dataclass(slots=True)
@@ -91,7 +102,7 @@ class Meeting:
     the memory that ranks lend, -1 for the own rank. ``cores``: those of each rank, of all that they may use together; 0
     where there are more ranks than cores. ``sockets``: those that the ranks fill. ``processes``: the numbers of the
     ranks' processes, if all may access each other's memory, else none; ``always``: wherever they can, they do.
-    ``token``: what they met under.
+    ``token``: a secret of these ranks, from which they make those of their next meetings.
     """
 
     rank: int
@@ -105,7 +116,7 @@ class Meeting:
     processes: list[int] = field(default_factory=list)
     always: bool = False
 
-    def reaching(self, processes: list[int], agreed: int) -> Meeting:
+    def reaching(self, processes: list[int], agreed: _Wish) -> Meeting:
         """This meeting, with what all have agreed on as to each other's memory."""
         return replace(self, processes=processes if agreed else [], always=agreed == _ALWAYS)
 
@@ -195,9 +206,12 @@ def gather(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Me
     if here.size == 1:
         tuned()
         arena.own()
-        return Meeting(0, 1, segments.create(1, here.token), [-1], [-1], _cores(os.sched_getaffinity(0)), here.token)
+        memory, cores = segments.create(1, here.token), _cores(os.sched_getaffinity(0))
+        return Meeting(0, 1, memory, [-1], [-1], cores, secrets.token_hex(16))
     try:
         met = (_host if here.rank == 0 else _join)(here, timeout, watched)
+    except HocketError:
+        raise
     except (OSError, ValueError) as error:
         raise _impossible(here, timeout, error) from error
     os.close(met.arenas[here.rank])
@@ -207,44 +221,52 @@ def gather(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Me
 
 def _host(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Meeting:
     host = _Host(here, timeout, watched)
-    memory: int | None = None
+    created: int | BootstrapFailed = -1
     own: socket.socket | None = None
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.setblocking(False)
         try:
-            _bind(listener, here)
+            _bind(listener, here, here.rank)
             listener.listen(here.size)
+            _wake(here)
+            created = _created(here)  # while others are on their way
             host.await_hellos(listener)
             host.check_tuned()
-            own, far = socket.socketpair()  # only now, like all else that may fail: all are here to be told
+            if isinstance(created, BootstrapFailed):  # only now, like all else that may fail: all are here to be told
+                raise created
+            own, far = socket.socketpair()
             host.lifelines[0] = far.detach()
             host.arenas[0] = os.dup(_lent(here))
             cores, sockets = _cores(set().union(*host.cores)) // here.size, filled(host.cores)
-            try:
-                memory = segments.create(here.size, here.token)
-            except BootstrapFailed as error:
-                raise BootstrapFailed(f"rank {here.name(0)}: {error.reason}", error.help) from error
-            host.hand_out(memory, cores, sockets)
+            token = secrets.token_hex(16)
+            host.hand_out(created, cores, sockets, token)
             processes = _reached(here.rank, host.lifelines, host.witnesses)
             wishes = [_wish(here, processes), *host.await_answers()]
             agreed = max(wishes) if all(wishes) else _NEVER
-            host.dismiss({"reach": agreed})
+            host.dismiss(_Reach(agreed))
         except BaseException as error:
-            for descriptor in (*host.lifelines, *host.arenas, -1 if memory is None else memory):
+            for descriptor in (*host.lifelines, *host.arenas, created if isinstance(created, int) else -1):
                 if descriptor >= 0:
                     os.close(descriptor)
             if own is not None:
                 own.close()
-            expected = isinstance(error, OSError | ValueError)
-            failed = _impossible(here, timeout, error) if expected else error
-            host.dismiss({"failed": _told(here, failed)}, listener)
+            failed = _impossible(here, timeout, error) if _is_expected(error) else error
+            host.dismiss(_told(here, failed), listener)
             if failed is error:
                 raise
             raise failed from error
     with own:
         os.dup2(own.fileno(), host.lifelines[0], inheritable=False)
-    met = Meeting(0, here.size, memory, host.lifelines, host.arenas, cores, here.token, sockets)
+    met = Meeting(0, here.size, created, host.lifelines, host.arenas, cores, token, sockets)
     return met.reaching(processes, agreed)
+
+
+def _created(here: Place) -> int | BootstrapFailed:
+    """The descriptor of the memory of a meeting, or why there is none."""
+    try:
+        return segments.create(here.size, here.token)
+    except BootstrapFailed as error:
+        return BootstrapFailed(f"rank {here.name(here.rank)}: {error.reason}", error.help)
 
 
 class _Host:
@@ -298,21 +320,20 @@ class _Host:
                     f"{VARIABLE} and hocket's version must be the same on all ranks; hocket info lists the numbers",
                 )
 
-    def hand_out(self, memory: int, cores: int, sockets: int) -> None:
+    def hand_out(self, memory: int, cores: int, sockets: int, token: str) -> None:
         """Give every guest all lifelines, all arenas and the memory."""
-        descriptors = [*self.lifelines, *self.arenas]
+        common = _Common(cores, sockets, self.witnesses, token)
+        descriptors = [*self.lifelines, *self.arenas, memory]
         for guest in self._guests.values():
             with suppress(ConnectionError):  # it is gone: await_answers will see
-                word = {"cores": cores, "sockets": sockets, "witnesses": self.witnesses}
-                _send(guest, word, [], self._deadline)
                 for sent in range(0, len(descriptors), _BATCH):
-                    _send(guest, {}, descriptors[sent : sent + _BATCH], self._deadline)
-                _send(guest, {}, [memory], self._deadline)
+                    batch = descriptors[sent : sent + _BATCH]
+                    _send(guest, _More() if sent else common, batch, self._deadline)
 
-    def await_answers(self) -> list[int]:
+    def await_answers(self) -> list[_Wish]:
         """Return once every guest has said that it has all: what they wish as to each other's memory."""
-        pending, wishes = dict(self._guests), list[int]()
-        with selectors.DefaultSelector() as waiting:
+        pending, wishes = dict(self._guests), list[_Wish]()
+        with selectors.PollSelector() as waiting:
             for descriptor in (*(guest.fileno() for guest in pending.values()), *self._watched):
                 waiting.register(descriptor, selectors.EVENT_READ)
             while pending:
@@ -323,7 +344,7 @@ class _Host:
                     wishes.append(self._hear(rank, guest, _Reach).reach)
         return wishes
 
-    def dismiss(self, word: dict[str, Any], listener: socket.socket | None = None) -> None:
+    def dismiss(self, word: msgspec.Struct, listener: socket.socket | None = None) -> None:
         """Say a last word to all that are here, also to those at the door."""
         for guest in (*self._guests.values(), *self._strangers):
             with guest, suppress(OSError):
@@ -343,7 +364,7 @@ class _Host:
         if not events and time.monotonic() >= self._deadline:
             users = ", ".join(map(str, sorted(self._foreign)))
             also = f"; a process of another user ({users}) was, and is no rank" if users else ""
-            raise stores.absent(self._here.size, self._timeout, set(map(self._here.name, missing)), also)
+            raise _absent(self._here, self._timeout, missing, also)
         return {key.fd for key, _ in events}
 
     def _hear(self, rank: int, guest: socket.socket, kind: type[Word]) -> Word:
@@ -430,14 +451,8 @@ def _join(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Mee
 
         try:
             own, far = socket.socketpair()
-            hello = {
-                "protocol": _PROTOCOL,
-                "rank": here.rank,
-                "size": here.size,
-                "cores": sorted(os.sched_getaffinity(0)),
-                "witness": _native.WITNESS,
-                "tuned": _tuned(here),
-            }
+            cores = sorted(os.sched_getaffinity(0))
+            hello = _Hello(_PROTOCOL, here.rank, here.size, cores, _native.WITNESS, _tuned(here))
             with far, suppress(ConnectionError):  # it may have said why it left
                 _send(host, hello, [far.fileno(), _lent(here)], deadline)
             common = hear(_Common)
@@ -448,24 +463,23 @@ def _join(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Mee
             segments.check(received[-1], here.token)
             processes = _reached(here.rank, received[: here.size], common.witnesses)
             with suppress(ConnectionError):
-                _send(host, {"reach": _wish(here, processes)}, [], deadline)
+                _send(host, _Reach(_wish(here, processes)), [], deadline)
             agreed = hear(_Reach).reach
         except BaseException as error:
             for descriptor in received:
                 os.close(descriptor)
             if own is not None:
                 own.close()
-            expected = isinstance(error, OSError | ValueError)
-            failed = _impossible(here, timeout, error) if expected else error
+            failed = _impossible(here, timeout, error) if _is_expected(error) else error
             with suppress(OSError):
-                _send(host, {"failed": _told(here, failed)}, [], deadline + _PATIENCE)
+                _send(host, _told(here, failed), [], deadline + _PATIENCE)
             if failed is error:
                 raise
             raise failed from error
     lifelines, arenas = received[: here.size], received[here.size : -1]
     with own:
         os.dup2(own.fileno(), lifelines[here.rank], inheritable=False)
-    met = Meeting(here.rank, here.size, received[-1], lifelines, arenas, common.cores, here.token, common.sockets)
+    met = Meeting(here.rank, here.size, received[-1], lifelines, arenas, common.cores, common.token, common.sockets)
     return met.reaching(processes, agreed)
 
 
@@ -478,7 +492,7 @@ def _reached(rank: int, lifelines: Sequence[int], witnesses: Sequence[int]) -> l
     return processes if all(_native.reaches(processes[r], witnesses[r]) for r in others) else []
 
 
-def _wish(here: Place, processes: Sequence[int]) -> int:
+def _wish(here: Place, processes: Sequence[int]) -> _Wish:
     """What this rank wishes as to reaching into those processes: what HOCKET_REACH says, if there are any.
 
     Raises BootstrapFailed for variables that make no sense, while all can still be told.
@@ -517,15 +531,26 @@ def _connect(
     waiting: selectors.BaseSelector,
     watched: Mapping[int, int | None],
 ) -> None:
-    pause = 0.001
-    while True:
-        host.settimeout(_left(deadline))
-        try:
-            host.connect(_address(here))
-            break
-        except (ConnectionRefusedError, BlockingIOError):  # rank 0 is not there yet, or has its hands full
-            _raise_ended(waiting.select(pause), watched)
-            pause = min(2 * pause, 0.02)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell:
+        can_be_rung = False
+        while True:
+            host.settimeout(_left(deadline))
+            try:
+                host.connect(_address(here))
+                break
+            except ConnectionRefusedError:  # rank 0 does not listen yet
+                pause = _left(deadline)
+            except BlockingIOError:  # it has its hands full
+                pause = _CROWDED
+            if not can_be_rung:
+                _bind(bell, here, here.rank)
+                waiting.register(bell, selectors.EVENT_READ)
+                can_be_rung = True
+                continue  # rank 0 may have come before it could ring
+            events = waiting.select(pause)
+            _raise_ended(events, watched)
+            if bell.fileno() in {key.fd for key, _ in events}:
+                bell.recv(1)
     user = _user(host)
     if user != os.geteuid():
         raise BootstrapFailed(
@@ -535,27 +560,36 @@ def _connect(
         )
 
 
-def _bind(listener: socket.socket, here: Place) -> None:
+def _wake(here: Place) -> None:
+    """Tell the guests that wait for rank 0 that it listens now."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+        line.setblocking(False)
+        for rank in range(1, here.size):
+            with suppress(ConnectionRefusedError, BlockingIOError):  # it is not there yet, or has been rung
+                line.sendto(b".", _address(here, rank))
+
+
+def _bind(line: socket.socket, here: Place, rank: int) -> None:
     try:
-        listener.bind(_address(here))
+        line.bind(_address(here, rank))
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
-        raise _taken(here) from error
+        raise _taken(here, rank) from error
 
 
-def _taken(here: Place) -> BootstrapFailed:
-    """Who has the name that rank 0 is to listen by, as far as a connection tells."""
+def _taken(here: Place, rank: int) -> BootstrapFailed:
+    """Who has the name that a rank is to be found by, as far as a connection tells."""
     user: int | None = None
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other, suppress(OSError):
         other.setblocking(False)
-        other.connect(_address(here))
+        other.connect(_address(here, rank))
         user = _user(other)
     if user == os.geteuid():
-        return BootstrapFailed(f"two processes are rank {here.name(0)}")
+        return BootstrapFailed(f"two processes are rank {here.name(rank)}")
     whose = "another process" if user is None else f"a process of another user ({user})"
     return BootstrapFailed(
-        f"{whose} has taken the name by which the ranks of this job would find rank {here.name(0)}",
+        f"{whose} has taken the name by which the ranks of this job would find rank {here.name(rank)}",
         f"{TOKEN}, another text and the same on all ranks, gives the job another name",
     )
 
@@ -565,12 +599,13 @@ def _are_of_rank(descriptors: Sequence[int]) -> bool:
     return len(descriptors) == 2 and stat.S_ISSOCK(os.fstat(descriptors[0]).st_mode) and segments.ours(descriptors[1])
 
 
-def _address(here: Place) -> str:
-    return f"\0hocket/{here.token}"
+def _address(here: Place, rank: int = 0) -> str:
+    """By what a rank is found: rank 0 by those that come, another by rank 0 while it waits for that."""
+    return f"\0hocket/{here.token}" + (f"/{rank}" if rank else "")
 
 
-def _send(line: socket.socket, word: Mapping[str, Any], descriptors: Sequence[int], deadline: float) -> None:
-    data = json.dumps(word).encode()
+def _send(line: socket.socket, word: msgspec.Struct, descriptors: Sequence[int], deadline: float) -> None:
+    data = msgspec.json.encode(word)
     while True:
         line.settimeout(_left(deadline))
         try:
@@ -599,32 +634,50 @@ def _raise_ended(events: Sequence[tuple[selectors.SelectorKey, int]], watched: M
         raise PeerFailed(int(number), f"{how} before the ranks had met")
 
 
-def _told(here: Place, error: BaseException) -> list[object]:
-    """An error as it travels: the rank it is of, if it is of one, what happened, and what helps."""
+def _told(here: Place, error: BaseException) -> _Failure:
+    """An error as it travels."""
     if isinstance(error, BootstrapFailed):
-        return [None, error.reason[:_LINE], error.help]
+        return _Failure((None, _clean(error.reason), error.help))
     if isinstance(error, PeerFailed):
-        return [error.rank, error.reason[:_LINE], None]
+        return _Failure((error.rank, _clean(error.reason), None))
+    if isinstance(error, CallTimeout):
+        return _Failure((error.rank, "was waited for in vain", None))
     how = "was interrupted" if isinstance(error, KeyboardInterrupt) else f"raised {type(error).__name__}"
-    return [here.name(here.rank), f"{how} while the ranks were meeting", None]
+    return _Failure((here.name(here.rank), f"{how} while the ranks were meeting", None))
+
+
+def _clean(text: str) -> str:
+    """As much of a text as travels, without what UTF-8 has no code for, such as bytes of a file name."""
+    return text[:_LINE].encode(errors="backslashreplace").decode()
 
 
 def _heard(data: bytes, kind: type[Word]) -> Word:
     """A message. Raises the error that it tells of, and ValueError for what is no message of that kind."""
     try:
-        word = json.loads(data)
-        if not isinstance(word, dict) or "failed" not in word:
-            return msgspec.convert(word, kind)
-        rank, reason, helps = msgspec.convert(word["failed"], tuple[int | None, str, str | None])
-    except (ValueError, RecursionError, msgspec.ValidationError):
+        failed = msgspec.json.decode(data, type=_Failure).failed
+        if failed is None:
+            return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, RecursionError):
         raise ValueError("what came is no message of a meeting") from None
+    rank, reason, helps = failed
     raise BootstrapFailed(reason, helps) if rank is None else PeerFailed(rank, reason)
+
+
+def _is_expected(error: BaseException) -> bool:
+    """Whether it is of the system, or of a message that makes no sense."""
+    return isinstance(error, OSError | ValueError) and not isinstance(error, HocketError)
+
+
+def _absent(here: Place, timeout: float, missing: Collection[int], also: str = "") -> HocketError:
+    """Who was not there in time. Ranks that have met before wait as they do in a call."""
+    names = set(map(here.name, missing))
+    return CallTimeout(min(names), timeout) if here.called else stores.absent(here.size, timeout, names, also)
 
 
 def _impossible(here: Place, timeout: float, error: BaseException) -> HocketError:
     """What an error of the system, or a message that makes no sense, means for this meeting."""
     if isinstance(error, TimeoutError):
-        return stores.absent(here.size, timeout, {here.name(0)})
+        return _absent(here, timeout, {0})
     number = error.errno if isinstance(error, OSError) else None
     why = os.strerror(number) if number else str(error)
     helps = _FILES if number in (errno.EMFILE, errno.ENFILE) else None
@@ -674,8 +727,15 @@ def _credentials(end: socket.socket) -> tuple[int, int]:
 
 def _cores(allowed: Collection[int]) -> int:
     """How many of the cores that may be used the control group gives time for; all where it does not say."""
+    quota = _quota()
+    return len(allowed) if quota is None else min(len(allowed), quota)
+
+
+@functools.cache
+def _quota() -> int | None:
+    """The cores that the control group gives time for, None where it does not say. Read once in a process."""
     with suppress(OSError, ValueError):
         limit, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
         if limit != "max":
-            return min(len(allowed), int(limit) // int(period))
-    return len(allowed)
+            return int(limit) // int(period)
+    return None

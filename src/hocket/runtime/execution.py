@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import atexit
+import hashlib
 import inspect
 import json
 import operator
 import os
-import secrets
 import sys
-import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Generic, NoReturn, TypeVar, cast
 
 import numpy as np
 
 from hocket import _native
 from hocket._native import Fault, Outcome
+from hocket.collectives import whole
 from hocket.errors import (
     BootstrapFailed,
     CallMismatch,
@@ -187,7 +188,7 @@ class Endpoint:
         self._timeout = timeout
         self._ended = ""
         self._pairs: list[Endpoint] = []
-        self._met: dict[tuple[int, ...], Place] = {}  # pairs that are there, or that a thread is waiting to meet
+        self._asked: dict[tuple[str, tuple[int, ...]], count[int]] = {}  # for communicators of its ranks, by kind
         self._prepared: dict[int, tuple[weakref.ref[Schedule], Prepared]] = {}
         self._programs: dict[Key, Prepared] = {}
         self._shared = PlanCache(meeting.memory, meeting.rank, meeting.lifelines, timeout)
@@ -380,57 +381,71 @@ class Endpoint:
             self.refuse(WrongType(f"color and key must be integers, not {name_of(color)} and {name_of(key)}", caller()))
         if any(number is not None and number.bit_length() > 63 for number in numbers):
             self.refuse(InvalidArgument("color and key must be integers of 64 bits", caller()))
-        word = [*numbers, secrets.token_hex(16)]
-        said = member.exchange(json.dumps(word))
+        said = member.exchange(json.dumps(numbers))
         if isinstance(said, Outcome):
             self._raise(said)
         if color is None:
             return None
-        words = [json.loads(text) for text in said]
-        ranks = sorted((k, rank) for rank, (c, k, _) in enumerate(words) if c == word[0])
-        called = tuple(rank for _, rank in ranks)
-        here = Place(called.index(self.rank), len(called), words[called[0]][2], called)
-        return self._gathered(here)
+        given = [json.loads(text) for text in said]
+        ranks = sorted((k, rank) for rank, (c, k) in enumerate(given) if c == numbers[0])
+        return self._gathered("split", tuple(rank for _, rank in ranks))
+
+    def subgroup(self, ranks: Sequence[int], tag: str) -> Endpoint:
+        """See ``Communicator.subgroup``."""
+        self._alive()
+        if not isinstance(tag, str):
+            raise WrongType(f"tag must be a text, not {name_of(tag)}", caller())
+        given = [whole(rank) for rank in ranks] if isinstance(ranks, Iterable) else []
+        called = tuple(rank for rank in given if rank is not None and 0 <= rank < self.size)
+        if self.rank not in called or len(set(called)) < len(given):
+            raise InvalidArgument(
+                f"ranks must be different ones in [0, {self.size}), this one, {self.rank}, among them, not {ranks!r}",
+                caller(),
+            )
+        return self._gathered(f"subgroup {tag}", called)
 
     def pair(self, sender: int, receiver: int) -> Endpoint:
-        """A communicator of these two ranks, the sender its rank 0, that ends with this one. Both ask for it.
+        """A communicator of these two ranks, the sender its rank 0, that ends with this one. Both ask for it, once.
 
         This rank is one of them, or both. Raises CallTimeout and PeerFailed, with ranks of this communicator.
         """
         called = (sender, receiver) if sender != receiver else (sender,)
-        here = Place(called.index(self.rank), len(called), f"{self._token}/{sender}-{receiver}", called)
-        if self._met.setdefault(called, here) is not here:
-            raise CommunicatorBusy
-        pair = self._gathered(here, ends_with_this=True)
+        pair = self._gathered("pair", called, ends_with_this=True)
         self._pairs.append(pair)
         return pair
 
-    def _gathered(self, here: Place, ends_with_this: bool = False) -> Endpoint:
-        """Some ranks of this communicator as a new one."""
+    def _gathered(self, kind: str, called: tuple[int, ...], ends_with_this: bool = False) -> Endpoint:
+        """These ranks as a communicator, in this order, once all of them ask for one of this kind.
+
+        What they ask for again is another one, unless it ends with this one: then a second thread is too many.
+        """
         member = self._alive()  # keeps the lifelines
-        begun = time.monotonic()
+        number = next(self._asked.setdefault((kind, called), count()))
+        if number and ends_with_this:
+            raise CommunicatorBusy
+        token = hashlib.sha256(repr((self._token, kind, called, number)).encode()).hexdigest()[:32]
+        here = Place(called.index(self.rank), len(called), token, called)
         try:
             # The own one tells of an end by another thread of this process.
-            meeting = gather(here, self._timeout, {self._lifelines[rank]: rank for rank in here.called})
+            meeting = gather(here, self._timeout, {self._lifelines[rank]: rank for rank in called})
             meeting.cores = min(meeting.cores, self._cores)
             if ends_with_this and here.size > 1:
                 os.close(meeting.lifelines[here.rank])
                 meeting.lifelines[here.rank] = -1
                 other = 1 - here.rank
-                os.dup2(self._lifelines[here.called[other]], meeting.lifelines[other], inheritable=False)
+                os.dup2(self._lifelines[called[other]], meeting.lifelines[other], inheritable=False)
             return Endpoint(meeting, self._timeout, self.threads)
         except PeerFailed as error:
-            self._lose(member, error, here.called)
+            self._lose(member, error, called)
+        except CallTimeout as error:
+            self.time_out(error.rank, error.seconds)
         except BaseException as error:  # the others wait for this rank, and see its end by this communicator's lifeline
-            late = time.monotonic() - begun >= self._timeout
-            if ends_with_this and late and isinstance(error, BootstrapFailed):
-                self.time_out(here.called[1 - here.rank], self._timeout)
             interrupted = isinstance(error, KeyboardInterrupt)
             self.abort("was interrupted" if interrupted else f"could not meet: {getattr(error, 'reason', error)}")
             raise
 
     def time_out(self, rank: int, seconds: float) -> NoReturn:
-        """End this communicator, as a pair of it has waited for a rank in vain. Raises CallTimeout."""
+        """End this communicator, as a rank was waited for in vain outside of its calls. Raises CallTimeout."""
         self.fail(rank, "was waited for in vain")
         raise CallTimeout(rank, seconds) from None
 
@@ -447,8 +462,13 @@ class Endpoint:
         self.fail(error.rank, error.reason)
         raise error from None
 
-    def close(self) -> None:
-        """Leave. A rank that still needs this one raises PeerFailed."""
+    def close(self, drain: bool = False) -> None:
+        """Leave, with ``drain`` once calls in the background have ended.
+
+        A rank that still needs this one raises PeerFailed.
+        """
+        if drain:
+            self._land()
         if self._member is not None:
             self._member.leave()
             self._release("it was closed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ def filled(allowed: Sequence[Collection[int]], cpus: Path = Path("/sys/devices/s
         return max(1, int(given))
     found: list[str] = []
     for processors in allowed:
-        packages = {_package(cpus / f"cpu{number}") for number in processors}
+        packages = {_package(cpus, number) for number in processors}
         if len(packages) != 1:
             return 1
         found += packages
@@ -28,9 +29,10 @@ def filled(allowed: Sequence[Collection[int]], cpus: Path = Path("/sys/devices/s
     return sockets if starts == even else 1
 
 
-def _package(cpu: Path) -> str:
-    """The name of a processor's socket; the same for all where the system does not say."""
+@functools.cache
+def _package(cpus: Path, number: int) -> str:
+    """The name of a processor's socket; the same for all where the system does not say. Read once in a process."""
     try:
-        return (cpu / "topology" / "physical_package_id").read_text(encoding="utf-8").strip()
+        return (cpus / f"cpu{number}" / "topology" / "physical_package_id").read_text(encoding="utf-8").strip()
     except OSError:
         return ""
