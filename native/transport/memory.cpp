@@ -67,7 +67,7 @@ SharedMemory::SharedMemory(int descriptor, u32 ranks, std::vector<int> arenas, A
       own_(own),
       processes_(std::move(processes)) {
     for (const int arena : arenas) neighbours_.push_back({arena, nullptr, 0});
-    void* at = map(descriptor_, 0, control_bytes_);
+    void* at = ::mmap(nullptr, control_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
     if (at == MAP_FAILED) {
         const int failed = errno;
         close();

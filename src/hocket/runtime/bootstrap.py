@@ -50,7 +50,7 @@ _PROTOCOL = f"{_native.PROTOCOL}.7"  # what all of a meeting must have in common
 _LONGEST = 1e6  # seconds that the system can be asked to wait for; what is longer counts as for ever
 _LINE = 4000  # characters of an error on its way to other ranks
 _PATIENCE = 1.0  # seconds beyond the timeout in which rank 0 may say who was missing
-_CROWDED = 0.02  # seconds between two attempts to join a queue that is full, which the kernel does not tell of
+_NAP = 0.05  # seconds after which a rank looks for rank 0 again, should that have no way to wake it
 _FILES = "a limit on open files (ulimit -n) must be raised"
 _meetings = count()  # a program may call init() several times; each rank counts its own calls, in the same order
 
@@ -538,16 +538,14 @@ def _connect(
             try:
                 host.connect(_address(here))
                 break
-            except ConnectionRefusedError:  # rank 0 does not listen yet
-                pause = _left(deadline)
-            except BlockingIOError:  # it has its hands full
-                pause = _CROWDED
+            except (ConnectionRefusedError, BlockingIOError):  # rank 0 is not there yet, or has its hands full
+                pass
             if not can_be_rung:
                 _bind(bell, here, here.rank)
                 waiting.register(bell, selectors.EVENT_READ)
                 can_be_rung = True
                 continue  # rank 0 may have come before it could ring
-            events = waiting.select(pause)
+            events = waiting.select(_NAP)
             _raise_ended(events, watched)
             if bell.fileno() in {key.fd for key, _ in events}:
                 bell.recv(1)
@@ -562,10 +560,10 @@ def _connect(
 
 def _wake(here: Place) -> None:
     """Tell the guests that wait for rank 0 that it listens now."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
         line.setblocking(False)
         for rank in range(1, here.size):
-            with suppress(ConnectionRefusedError, BlockingIOError):  # it is not there yet, or has been rung
+            with suppress(OSError):  # it is not there yet
                 line.sendto(b".", _address(here, rank))
 
 
