@@ -20,7 +20,7 @@ import stat
 import struct
 import time
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -50,7 +50,7 @@ _PROTOCOL = f"{_native.PROTOCOL}.7"  # what all of a meeting must have in common
 _LONGEST = 1e6  # seconds that the system can be asked to wait for; what is longer counts as for ever
 _LINE = 4000  # characters of an error on its way to other ranks
 _PATIENCE = 1.0  # seconds beyond the timeout in which rank 0 may say who was missing
-_NAP = 0.05  # seconds after which a rank looks for rank 0 again, should that have no way to wake it
+_NAP = 0.05  # seconds after which a rank looks for rank 0 again, should that be unable to ring its bell
 _FILES = "a limit on open files (ulimit -n) must be raised"
 _meetings = count()  # a program may call init() several times; each rank counts its own calls, in the same order
 
@@ -226,9 +226,9 @@ def _host(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Mee
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.setblocking(False)
         try:
-            _bind(listener, here, here.rank)
+            _bind(listener, here)
             listener.listen(here.size)
-            _wake(here)
+            _ring(here)
             created = _created(here)  # while others are on their way
             host.await_hellos(listener)
             host.check_tuned()
@@ -531,24 +531,23 @@ def _connect(
     waiting: selectors.BaseSelector,
     watched: Mapping[int, int | None],
 ) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell:
-        can_be_rung = False
-        while True:
+    with ExitStack() as rung:
+        bell: socket.socket | None = None
+        for attempt in count():
             host.settimeout(_left(deadline))
-            try:
+            with suppress(ConnectionRefusedError, BlockingIOError):  # rank 0 is not there yet, or has its hands full
                 host.connect(_address(here))
                 break
-            except (ConnectionRefusedError, BlockingIOError):  # rank 0 is not there yet, or has its hands full
-                pass
-            if not can_be_rung:
-                _bind(bell, here, here.rank)
-                waiting.register(bell, selectors.EVENT_READ)
-                can_be_rung = True
-                continue  # rank 0 may have come before it could ring
-            events = waiting.select(_NAP)
-            _raise_ended(events, watched)
-            if bell.fileno() in {key.fd for key, _ in events}:
-                bell.recv(1)
+            if attempt == 0:  # and look again: rank 0 may have come before there was a bell
+                bell = _bell(here)
+                if bell is not None:
+                    waiting.register(rung.enter_context(bell), selectors.EVENT_READ)
+                    rung.callback(waiting.unregister, bell)
+                continue
+            _raise_ended(waiting.select(_NAP), watched)
+            if bell is not None:
+                with suppress(BlockingIOError):
+                    bell.recv(1)
     user = _user(host)
     if user != os.geteuid():
         raise BootstrapFailed(
@@ -558,36 +557,47 @@ def _connect(
         )
 
 
-def _wake(here: Place) -> None:
-    """Tell the guests that wait for rank 0 that it listens now."""
+def _bell(here: Place) -> socket.socket | None:
+    """What rank 0 rings once it listens. None where this rank can have none: no more files, say."""
+    with suppress(OSError), ExitStack() as undone:
+        bell = undone.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        bell.setblocking(False)
+        bell.bind(_address(here, here.rank))
+        undone.pop_all()
+        return bell
+    return None
+
+
+def _ring(here: Place) -> None:
+    """Tell those that wait for rank 0, and have a bell, that it listens now."""
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
         line.setblocking(False)
         for rank in range(1, here.size):
-            with suppress(OSError):  # it is not there yet
+            with suppress(OSError):  # it does not wait
                 line.sendto(b".", _address(here, rank))
 
 
-def _bind(line: socket.socket, here: Place, rank: int) -> None:
+def _bind(listener: socket.socket, here: Place) -> None:
     try:
-        line.bind(_address(here, rank))
+        listener.bind(_address(here))
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
-        raise _taken(here, rank) from error
+        raise _taken(here) from error
 
 
-def _taken(here: Place, rank: int) -> BootstrapFailed:
-    """Who has the name that a rank is to be found by, as far as a connection tells."""
+def _taken(here: Place) -> BootstrapFailed:
+    """Who has the name that rank 0 is to listen by, as far as a connection tells."""
     user: int | None = None
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other, suppress(OSError):
         other.setblocking(False)
-        other.connect(_address(here, rank))
+        other.connect(_address(here))
         user = _user(other)
     if user == os.geteuid():
-        return BootstrapFailed(f"two processes are rank {here.name(rank)}")
+        return BootstrapFailed(f"two processes are rank {here.name(0)}")
     whose = "another process" if user is None else f"a process of another user ({user})"
     return BootstrapFailed(
-        f"{whose} has taken the name by which the ranks of this job would find rank {here.name(rank)}",
+        f"{whose} has taken the name by which the ranks of this job would find rank {here.name(0)}",
         f"{TOKEN}, another text and the same on all ranks, gives the job another name",
     )
 
@@ -598,7 +608,7 @@ def _are_of_rank(descriptors: Sequence[int]) -> bool:
 
 
 def _address(here: Place, rank: int = 0) -> str:
-    """By what a rank is found: rank 0 by those that come, another by rank 0 while it waits for that."""
+    """The name of the socket that rank 0 listens on, or of another's bell."""
     return f"\0hocket/{here.token}" + (f"/{rank}" if rank else "")
 
 
