@@ -176,9 +176,9 @@ int reserve_control(int descriptor, u32 ranks);
 class SharedMemory final : public Memory {
   public:
     // Takes the descriptors over, also where it throws std::system_error. Who made the file has reserved the control
-    // region: ranks that all did so at once would wait for each other in the kernel. `arenas`: those of all ranks, -1 for the own,
-    // which is `own`; none where there is one rank. `processes`: of all ranks, none where they cannot reach each
-    // other's memory.
+    // region: ranks that all did so at once would wait for each other in the kernel. `arenas`: those of all ranks, -1
+    // for the own, which is `own`; none where there is one rank. `processes`: of all ranks, none where they cannot
+    // reach each other's memory.
     SharedMemory(int descriptor, u32 ranks, std::vector<int> arenas, Arena& own, std::vector<pid_t> processes);
     ~SharedMemory() override;
     SharedMemory(const SharedMemory&) = delete;

@@ -531,7 +531,7 @@ def _connect(
     waiting: selectors.BaseSelector,
     watched: Mapping[int, int | None],
 ) -> None:
-    with ExitStack() as rung:
+    with ExitStack() as meanwhile:
         bell: socket.socket | None = None
         for attempt in count():
             host.settimeout(_left(deadline))
@@ -541,8 +541,8 @@ def _connect(
             if attempt == 0:  # and look again: rank 0 may have come before there was a bell
                 bell = _bell(here)
                 if bell is not None:
-                    waiting.register(rung.enter_context(bell), selectors.EVENT_READ)
-                    rung.callback(waiting.unregister, bell)
+                    waiting.register(meanwhile.enter_context(bell), selectors.EVENT_READ)
+                    meanwhile.callback(waiting.unregister, bell)
                 continue
             _raise_ended(waiting.select(_NAP), watched)
             if bell is not None:
