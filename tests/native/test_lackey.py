@@ -23,8 +23,7 @@ from hocket.runtime.plan import lower
 ROOT = Path(__file__).parents[2]
 SOURCES = (
     *(path for path in ROOT.glob("native/*/*.cpp") if path.parent.name != "python"),
-    ROOT / "tests/native/native_tests.cpp",
-    ROOT / "tests/native/plain_memcpy.cpp",
+    *(ROOT / "tests/native").rglob("*.cpp"),
 )
 ACCESS = re.compile(rb" ([LSM]) ([0-9a-f]+),(\d+)\n")
 

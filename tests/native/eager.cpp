@@ -1,0 +1,45 @@
+// Calls in one round.
+
+#include "handmade.h"
+#include "ranks.h"
+#include "runner.h"
+
+namespace hocket::test {
+namespace {
+
+// The first value of the input may come from elsewhere.
+void rounds_of(u32 ranks, u64 first, u32 threads) {
+    World world(ranks, first);
+    on_threads(ranks, [&](u32 rank) {
+        ThreadMemory memory(world);
+        Settings mine = settings(2);
+        mine.first = first;
+        mine.threads = threads;
+        mine.team_bytes = 0;
+        Communicator communicator(rank, ranks, memory, {}, mine);
+        Plan plan(communicator, exchanged(rank, ranks), 6, "one round");
+        for (int round = 0; round < 120; ++round) {
+            const u64 n = round % 7 == 6 ? 5000 : u64(round * 37 % 401) % (round % 2 ? 13 : 4000);
+            std::vector<int> data(n), before(n);
+            for (u64 i = 0; i < n; ++i) before[i] = int(i * 7 + rank * 1000 + u64(round));
+            const bool apart = round % 3 == 0;
+            if (!apart) data = before;
+            char* at = reinterpret_cast<char*>(data.data());
+            char* from = apart ? reinterpret_cast<char*>(before.data()) : nullptr;
+            const Outcome outcome =
+                communicator.run(plan, {at, nullptr, from, at, apart ? n * 4 : 0, n, 0, type_named("int32"), 0, true});
+            CHECK(outcome.fault == Fault::kNone);
+            for (u64 i = 0; i < n; ++i)
+                CHECK(data[i] == int(ranks * (i * 7 + u64(round)) + 1000 * (ranks * (ranks - 1) / 2)));
+        }
+    });
+}
+
+TEST(rounds) {
+    for (u32 ranks = 2; ranks <= 4; ++ranks)
+        for (const u64 first : {u64(0), (u64(1) << 32) - 50, ~u64(0) - 50})
+            for (const u32 threads : {1u, 2u}) rounds_of(ranks, first, threads);
+}
+
+}  // namespace
+}  // namespace hocket::test

@@ -1,0 +1,97 @@
+// Several threads of one rank: teams, and calls in the background.
+
+#include "handmade.h"
+#include "ranks.h"
+#include "runner.h"
+
+namespace hocket::test {
+namespace {
+
+// Two threads share the thread blocks of each rank: rings on channels of their own, and blocks that copy their results
+// once they are there, past the caches. `patience` is little, so that threads fall asleep on slots and on semaphores.
+TEST(teams) {
+    constexpr u32 kRanks = 2, kRings = 3;
+    for (const u32 threads : {1u, 2u, 3u}) {
+        World world(kRanks);
+        on_threads(kRanks, [&](u32 rank) {
+            ThreadMemory memory(world);
+            Settings mine = settings(2);
+            mine.patience = {5, 2};
+            mine.threads = threads;
+            mine.team_bytes = mine.cache_bytes = 0;
+            Recorder recorder(threads, 64, 1 << 16);
+            mine.recorder = &recorder;
+            std::atomic<bool> over{false};
+            std::thread reader([&] {  // a timeline may be read while another thread is in a call
+                while (!over)
+                    for (const Tape<StepEvent>& tape : recorder.steps)
+                        for (const StepEvent& event : tape.events())
+                            CHECK(event.begin <= event.end && event.call <= 100);
+            });
+            Communicator communicator(rank, kRanks, memory, {}, mine);
+            Writer writer(rank, kRanks, kRanks * kRings, 0, 2);
+            for (u32 number = 0; number < kRings; ++number) {
+                writer.block(number);
+                ring(writer, rank, kRanks, true, number * kRanks);
+            }
+            for (u32 number = kRings; number-- > 0;) {
+                writer.block();
+                for (u32 chunk = 0; chunk < kRanks; ++chunk)
+                    writer.step({{kInput, number * kRanks + chunk}}, {{kOutput, number * kRanks + chunk}},
+                                {{number, 2 * kRanks - 2}}, 1);
+            }
+            Plan plan(communicator, writer.words(), 3, "rings");
+            for (int round = 0; round < 100; ++round) {
+                const u64 n = u64(round * 61 % 1201);
+                std::vector<int> data(n), result(n);
+                for (u64 i = 0; i < n; ++i) data[i] = int(i * 5 + rank * 1000 + u64(round));
+                const Outcome outcome = communicator.run(
+                    plan, {reinterpret_cast<char*>(data.data()), reinterpret_cast<char*>(result.data()), nullptr,
+                           nullptr, 0, n, 64, type_named("int32"), 0, true});
+                CHECK(outcome.fault == Fault::kNone);
+                for (u64 i = 0; i < n; ++i) CHECK(result[i] == int(kRanks * (i * 5 + u64(round)) + 1000));
+            }
+            over = true;
+            reader.join();
+            u64 expected = 0, found = 0;
+            for (const CallEvent& call : recorder.calls.events()) expected += call.tiles * plan.header().steps;
+            for (const Tape<StepEvent>& tape : recorder.steps) {
+                found += tape.events().size();
+                CHECK(tape.dropped() == 0);
+            }
+            CHECK(found == expected);  // once the calls are full, steps are not recorded either
+            CHECK(recorder.calls.dropped() == 100 - 64);
+        });
+    }
+}
+
+// Calls that are made in the background, in order, while the ranks' own threads look on.
+TEST(background) {
+    World world(3);
+    on_threads(3, [&](u32 rank) {
+        ThreadMemory memory(world);
+        Communicator communicator(rank, 3, memory, {}, settings(2));
+        Plan plan(communicator, ring(rank, 3, 2, true), 1, "ring");
+        constexpr u64 kJobs = 20, kElements = 300;
+        std::vector<std::vector<int>> data(kJobs, std::vector<int>(kElements, int(rank)));
+        std::vector<Outcome> outcomes(kJobs);
+        std::vector<Queue::Job> jobs(kJobs);
+        Queue queue;
+        for (u64 j = 0; j < kJobs; ++j) {
+            jobs[j].body = [&, j] {
+                outcomes[j] = communicator.run(plan, {reinterpret_cast<char*>(data[j].data()), nullptr, nullptr,
+                                                      nullptr, 0, kElements, 64, type_named("int32"), 0, true});
+            };
+            queue.submit(jobs[j]);
+        }
+        while (!queue.done(jobs[0])) ::sched_yield();
+        while (!queue.wait(jobs[kJobs - 1], 1)) continue;
+        for (u64 j = 0; j < kJobs; ++j) {
+            CHECK(outcomes[j].fault == Fault::kNone);
+            for (const int value : data[j]) CHECK(value == 3);
+        }
+    });
+}
+
+}  // namespace
+}  // namespace hocket::test
