@@ -1,32 +1,26 @@
 // The interpreter: runs one rank's plan as a resumable execution.
 //
-// A thread block is a cursor (tile, step). A step is *ready* when its waits are met, its received slots are full and
-// its slots to send into are free; then it *executes* and *publishes*. `advance` visits each thread block once and
-// never blocks. The tile loop is the outer one. There is one instruction, `dsts = reduce(srcs)`.
+// A thread block is a cursor (tile, step). A step is *ready* when its waits are met, its messages are there and what it
+// sends has a place; then it *executes* and *publishes*. `advance` visits each thread block once and never blocks. The
+// tile loop is the outer one. There is one instruction, `dsts = reduce(srcs)`.
 //
-// A call in one round has the messages of all ranks in place before it advances: `send` has executed the steps that
-// send, and nothing that they store is waited for but by the call header. One in two rounds needs no message: with all
-// ranks in the call, all that others lend it may be read and written, and nobody leaves before those are done that use
-// its buffers. In both the ends are always ready and count no messages.
+// What it runs on are two template parameters, so that no call is a virtual one. A Device computes and orders the
+// threads of a rank (below). A Port is the end of a connection: it moves messages between ranks (port.h). Neither knows
+// of plans, and the interpreter knows neither processes nor networks. In shared memory the Device is Cpu
+// (device/cpu.h), the Port a Fifo (transport/fifo.h).
 //
-// A message may lie in a buffer of one of its ranks, which the other reads or writes in place. Except in two rounds,
-// its slots are counted as ever, though there are none. What another reads in a rank's buffers it has read once it
-// frees the slot: a rank ends a call when it has no `reader`. What another writes there, a step of the rank receives.
-// Buffers of another rank that this one cannot load from and store to, the layer reaches.
+// Two ways to run take what not every port has. Eager, in one round: the messages of all ranks are in place before it
+// advances. `send` has executed the steps that send, and nothing that they store is waited for but by the call header.
+// In two rounds there is no message: with all ranks in the call, all that others lend it may be read and written, and
+// nobody leaves before those are done that use its buffers. In both the ends are always ready and count no messages.
 //
-// The hardware layer H supplies, beside the operations of slots.h,
-//   h.publish_semaphore / H::observe_semaphore    a step's writes -> the steps of the same rank that wait for it
-//   h.reduce(dsts, m, srcs, k, bytes, last)       the kernel; it allows a destination to be one of the sources. `last`:
-//                                                 destinations that this call does not touch again (plan.h)
-//   h.reach(room, sources, used, bytes)           the same where some operands lie in buffers to be reached
-//   h.drain()                                     orders what `reduce` has stored with what is published after
-//   h.published(peer)                             after a counter that `peer` may be waiting for has moved
-//   h.begins(), h.executed(block, step, tile)     around the work of a step, before it is published: for who watches
-// An execution of one layer also runs on any that derives from it.
+// Zero-copy: a message lies in a buffer of one of its ranks, which the other reads or writes in place. Except in two
+// rounds, it is counted as ever. What another reads in a rank's buffers it has read once it releases the message: a
+// rank ends a call when it has no `reader`. What another writes there, a step of the rank receives.
 #pragma once
 
 #include "core/plan.h"
-#include "core/slots.h"
+#include "core/port.h"
 
 namespace hocket {
 
@@ -117,7 +111,8 @@ struct Stall {
     u32 peer;
 };
 
-// The buffers of another rank: its input and its output. `reached`: they are addresses in its process, not in this one.
+// The buffers of another rank: its input and its output. `reached`: this rank can neither load from them nor store to
+// them, only have the device `reach` them.
 struct Theirs {
     char* buffers[2];
     bool reached;
@@ -131,17 +126,36 @@ struct Room {
 };
 constexpr u32 kMine = ~u32(0);  // an owner: what this rank can load and store itself
 
+// What computes, and orders what the threads of one rank do.
+//   publish_semaphore, observe_semaphore   a step's writes -> the steps of the same rank that wait for it
+//   reduce(dsts, m, srcs, k, bytes, last)  the kernel; it allows a destination to be one of the sources. `last`:
+//                                          destinations that this call does not touch again (plan.h)
+//   drain()                                orders what `reduce` has stored with what is published after
+//   begins(), executed(block, step, tile)  around the work of a step, before it is published: for who watches
+//   reach(room, sources, used, bytes)      with a zero-copy port: `reduce`, where some operands lie in buffers that are
+//                                          `reached`
+template <class D>
+concept Device = requires(D& device, u64* semaphore, char* const* operands, u32 number, u64 value) {
+    device.publish_semaphore(semaphore, value);
+    { D::observe_semaphore(semaphore) } -> Is<u64>;
+    device.reduce(operands, number, operands, number, value, number);
+    device.drain();
+    device.begins();
+    device.executed(number, number, value);
+};
+
 // How the ranks of a call wait for each other: message by message; once, for all to enter; twice, for all to be done
 // too.
 enum class Rounds : u32 { kMany = 0, kOne = 1, kTwo = 2 };
 
-template <class H> class Execution {
+// An execution on one device also runs on any that derives from it.
+template <Device D, Port<D> P> class Execution {
   public:
     // The arrays have one entry for each thread block and each connection; a Room has two for each operand of the step
     // that has most. All but the buffers belongs to the caller and outlives the execution. Ends are ready to use.
-    // `theirs`: for each rank in whose buffers messages of this rank lie.
+    // `theirs`: for each rank in whose buffers messages of this rank lie; null where the plan has none.
     Execution(const PlanView& plan, const Geometry& geometry, const Buffer (&buffers)[3], const Theirs* theirs,
-              Cursor* cursors, End* ends, Rounds rounds = Rounds::kMany)
+              Cursor* cursors, P* ends, Rounds rounds = Rounds::kMany)
         : plan_(plan),
           geometry_(geometry),
           buffers_{buffers[0], buffers[1], buffers[2]},
@@ -158,21 +172,23 @@ template <class H> class Execution {
 
     // In one round: stores what this rank sends. Messages lie in the order of the steps that send them; equal ones are
     // one, and stored once.
-    void send(H& hardware, const Room& room) {
+    void send(D& device, const Room& room)
+        requires EagerPort<P>
+    {
         const char* last = nullptr;
         for (u32 s = 0; s < plan_.header->steps; ++s) {
             const StepRecord& step = plan_.steps[s];
             if (!sends(step)) continue;
-            const End& end = ends_[plan_.operands[step.first_operand + step.sources].end];
-            if (end.slots <= last) continue;
-            last = end.slots;
-            execute(hardware, room, step, 0, kMessage);
+            const char* message = ends_[plan_.operands[step.first_operand + step.sources].end].data();
+            if (message <= last) continue;
+            last = message;
+            execute(device, room, step, 0, kMessage);
         }
     }
 
     // Visits the thread blocks [first, end) once, each for kTilesAVisit or as far as it can go. Different threads may
     // drive disjoint ranges, each with its own room.
-    template <class Layer> Progress advance(Layer& hardware, const Room& room, u32 first, u32 end) {
+    template <class Layer> Progress advance(Layer& device, const Room& room, u32 first, u32 end) {
         bool moved = false, done = true;
         for (u32 b = first; b < end; ++b) {
             Cursor& cursor = cursors_[b];
@@ -181,14 +197,14 @@ template <class H> class Execution {
             const u64 stop = cursor.tile + (rest < kTilesAVisit ? rest : kTilesAVisit);
             while (cursor.tile < stop && ready(block, cursor)) {
                 const StepRecord& step = plan_.steps[block.first_step + cursor.step];
-                hardware.begins();
-                execute(hardware, room, step, cursor.tile, rounds_ == Rounds::kOne ? kLocal : kAll);
-                hardware.executed(b, cursor.step, cursor.tile);
+                device.begins();
+                execute(device, room, step, cursor.tile, rounds_ == Rounds::kOne ? kLocal : kAll);
+                device.executed(b, cursor.step, cursor.tile);
                 if (++cursor.step == block.steps) {
                     cursor.step = 0;
                     ++cursor.tile;
                 }
-                publish(hardware, step, cursor);
+                publish(device, step, cursor);
                 moved = true;
             }
             done = done && cursor.tile == geometry_.tiles;
@@ -197,16 +213,20 @@ template <class H> class Execution {
     }
 
     // The first rank that may still read what this one has lent it; null if there is none. For after the last advance.
-    const u32* reader() {
+    const u32* reader()
+        requires ZeroCopyPort<P>
+    {
         for (u32 c = 0; c < plan_.header->connections; ++c)
-            if (lends(c) && !ends_[c].template all_freed<H>()) return &ends_[c].peer;
+            if (lends(c) && !ends_[c].all_released()) return &ends_[c].peer;
         return nullptr;
     }
 
     // Whether that rank may still.
-    bool reads(u32 peer) {
+    bool reads(u32 peer)
+        requires ZeroCopyPort<P>
+    {
         for (u32 c = 0; c < plan_.header->connections; ++c)
-            if (lends(c) && ends_[c].peer == peer && !ends_[c].template all_freed<H>()) return true;
+            if (lends(c) && ends_[c].peer == peer && !ends_[c].all_released()) return true;
         return false;
     }
 
@@ -234,10 +254,9 @@ template <class H> class Execution {
         for (u32 o = 0; o < step.sources + step.destinations; ++o) {
             const OperandRecord& operand = plan_.operands[step.first_operand + o];
             if (end_ready(operand, o < step.sources)) continue;
+            P& end = ends_[operand.end];
             stall.remote = true;
-            End& end = ends_[operand.end];
-            const End* reader = o >= step.sources ? end.template full<H>() : nullptr;
-            stall.peer = reader != nullptr ? reader->peer : end.peer;
+            stall.peer = o < step.sources ? end.peer : end.awaited();
             return true;
         }
         return false;
@@ -261,7 +280,7 @@ template <class H> class Execution {
         for (u32 w = 0; w < step.waits; ++w) {
             const WaitRecord& wait = plan_.waits[step.first_wait + w];
             // Pairs with publish_semaphore in `publish`.
-            const u64 finished = H::observe_semaphore(&cursors_[wait.block].finished);
+            const u64 finished = D::observe_semaphore(&cursors_[wait.block].finished);
             if (finished < cursor.tile * plan_.blocks[wait.block].steps + wait.step + 1) return false;
         }
         return true;
@@ -269,8 +288,8 @@ template <class H> class Execution {
 
     bool end_ready(const OperandRecord& operand, bool source) {
         if (operand.place < kReceive) return true;
-        End& end = ends_[operand.end];
-        return source ? end.template can_receive<H>() : end.template full<H>() == nullptr;
+        P& end = ends_[operand.end];
+        return source ? end.try_receive() : end.try_acquire();
     }
 
     bool lends(u32 c) const {
@@ -289,8 +308,7 @@ template <class H> class Execution {
 
     // For each of the step's chunks one kernel call, on as many bytes as the shortest span has in this tile. None where
     // what is read or all that is written is here already.
-    template <class Layer>
-    void execute(Layer& hardware, const Room& room, const StepRecord& step, u64 tile, Part part) {
+    template <class Layer> void execute(Layer& device, const Room& room, const StepRecord& step, u64 tile, Part part) {
         char** const pointers = room.pointers;
         const OperandRecord* operands = plan_.operands + step.first_operand;
         const u32 used = part == kMessage ? step.sources + 1 : step.sources + step.destinations;
@@ -309,7 +327,7 @@ template <class H> class Execution {
                     reached = reached || beyond;
                 }
                 if (operand.place == kReceive || operand.place == kSend) {
-                    pointers[filled++] = ends_[operand.end].slot() + j * geometry_.tile;
+                    pointers[filled++] = ends_[operand.end].data() + j * geometry_.tile;
                     continue;
                 }
                 pushed = pushed || (operand.place > kHere && o >= step.sources);
@@ -321,27 +339,29 @@ template <class H> class Execution {
                 pointers[filled++] = buffer.base + piece.offset;
             }
             if (bytes == 0 || sources == 0 || filled == sources) continue;
-            if (reached) hardware.reach(room, sources, filled, bytes);
-            else
-                hardware.reduce(pointers + sources, filled - sources, pointers, sources, bytes,
-                                part == kAll ? step.last : 0);
+            if constexpr (ZeroCopyPort<P>) {
+                if (reached) {
+                    device.reach(room, sources, filled, bytes);
+                    continue;
+                }
+            }
+            device.reduce(pointers + sources, filled - sources, pointers, sources, bytes, part == kAll ? step.last : 0);
         }
-        if (pushed) hardware.drain();
+        if (pushed) device.drain();
     }
 
-    // Exactly one slot operation for each connection end, even for zero bytes.
-    void publish(H& hardware, const StepRecord& step, Cursor& cursor) {
+    // Exactly one commit or release for each connection end, even for zero bytes.
+    void publish(D& device, const StepRecord& step, Cursor& cursor) {
         const u32 counted = rounds_ == Rounds::kMany ? step.sources + step.destinations : 0;
         for (u32 o = 0; o < counted; ++o) {
             const OperandRecord& operand = plan_.operands[step.first_operand + o];
             if (operand.place < kReceive) continue;
-            End& end = ends_[operand.end];
-            if (o < step.sources) end.template received<H>();
-            else end.template sent<H>();
-            for (u32 reader = 0; reader <= end.more; ++reader) hardware.published((&end)[reader].peer);
+            P& end = ends_[operand.end];
+            if (o < step.sources) end.release(device);
+            else end.commit(device);
         }
-        hardware.publish_semaphore(&cursor.finished,
-                                   cursor.finished + 1);  // pairs with H::observe_semaphore in `waits_met`
+        // Pairs with observe_semaphore in `waits_met`.
+        device.publish_semaphore(&cursor.finished, cursor.finished + 1);
     }
 
     const PlanView& plan_;
@@ -349,7 +369,7 @@ template <class H> class Execution {
     Buffer buffers_[3];
     const Theirs* theirs_;
     Cursor* cursors_;
-    End* ends_;
+    P* ends_;
     Rounds rounds_;
 };
 

@@ -13,6 +13,7 @@ using u64 = unsigned long long;
 static_assert(sizeof(u32) == 4 && sizeof(u64) == 8);
 
 constexpr u64 kCacheLine = 64;
+constexpr u64 kLine = 2 * kCacheLine;  // neighbours are fetched in pairs
 
 // `widest`: the largest number of chunks that a slot of any rank holds; the tile follows from it. 0: there are no
 // slots. `fan`: chunks that one slot of each of a rank's connections holds, together, where that is most. `slots`: the

@@ -116,13 +116,13 @@ struct Cpu {
 #endif
     }
 
-    void published(u32 peer) { ring(control[peer].bell); }
+    void wake(u32 peer) { ring(control[peer].bell); }
 
     void begins() {}  // nobody watches; see WatchedCpu
     void executed(u32, u32, u64) {}
     void stalls() {}
 
-    // Slots. Sequentially consistent because `published` then looks whether the peer sleeps (waiting.h); as acquire and
+    // Slots. Sequentially consistent because `wake` then looks whether the peer sleeps (waiting.h); as acquire and
     // release they carry the bytes of the slot.
     static void publish_filled(u64* counter, u64 value) {  // pairs with observe_filled
         __atomic_store_n(counter, value, HOCKET_PICK(HOCKET_RELAX_FILLED_PUBLISH, __ATOMIC_SEQ_CST));
@@ -176,5 +176,9 @@ struct Cpu {
         return __atomic_load_n(state, HOCKET_PICK(HOCKET_RELAX_STATE_OBSERVE, __ATOMIC_ACQUIRE));
     }
 };
+
+// Ranks that run on the CPUs of one machine share memory.
+using End = Fifo<Cpu>;
+template <Device D, Port<D> P = Fifo<D>> class Execution;
 
 }  // namespace hocket

@@ -12,8 +12,8 @@
 #include <memory>
 #include <vector>
 
-#include "core/slots.h"
 #include "protocol/waiting.h"
+#include "transport/fifo.h"
 
 namespace hocket {
 

@@ -1,4 +1,5 @@
-// The slots of a connection: a queue with one writer and, but for multicast, one reader, with monotonic counters.
+// The port of ranks that share memory: a queue of slots for each connection, with one writer and, but for multicast,
+// one reader, and monotonic counters.
 //
 // `filled` is written by the sender only, each `freed` by one receiver only, each on a line of its own. They count
 // messages since the communicator was made and are never reset: they may wrap. The readers of a multicast are others
@@ -8,18 +9,17 @@
 // ends. The number of slots is a power of two, so that messages just before and after a counter wraps lie in different
 // slots.
 //
-// The hardware layer H supplies the four atomic operations:
-//   H::publish_filled / H::observe_filled   the sender's bytes in the slot  ->  the receiver's reads of them
-//   H::publish_freed  / H::observe_freed    the receiver's reads of a slot  ->  the sender's next writes into it
+// The device supplies, beside what the interpreter asks of it,
+//   Device::publish_filled / observe_filled   the sender's bytes in the slot  ->  the receiver's reads of them
+//   Device::publish_freed  / observe_freed    the receiver's reads of a slot  ->  the sender's next writes into it
+//   device.wake(peer)                         after a counter that `peer` may be waiting for has moved
 // Each publish releases and each observe acquires; they are also the store and the load of the handshake of going to
-// sleep (see cpu/waiting.h), hence sequentially consistent on a CPU.
+// sleep (see protocol/waiting.h), hence sequentially consistent on a CPU.
 #pragma once
 
-#include "core/plan.h"
+#include "core/port.h"
 
 namespace hocket {
-
-constexpr u64 kLine = 2 * kCacheLine;  // neighbours are fetched in pairs
 
 // A line of a counter.
 struct Counter {
@@ -37,8 +37,8 @@ static_assert(sizeof(Counters) == 4096);
 constexpr u64 kUnbounded = ~u64(0);
 
 // One rank's end of a connection during a call; of a multicast the sender has an end for each reader, one after the
-// other, of which the first one sends. Private to the thread that runs its thread block.
-struct End {
+// other, of which the first one sends.
+template <class Device> struct Fifo {
     u64* filled;
     u64* freed;
     char* slots;  // of the first slot
@@ -61,36 +61,51 @@ struct End {
     }
 
     // For a message that is there, or has its place, all through the call: in one round, or in two.
-    static End open(char* message, bool sends, u32 peer) {
+    static Fifo open(char* message, bool sends, u32 peer) {
         return {nullptr, nullptr, message, 0, 1, 0, sends ? 0u : 1u, 0, peer, 0};
     }
 
-    char* slot() const { return slots + (next & (capacity - 1)) * slot_bytes; }
+    char* data() const { return slots + (next & (capacity - 1)) * slot_bytes; }
 
+    bool try_acquire() { return full() == nullptr; }
+
+    bool try_receive() {
+        if (next != seen) return true;
+        seen = Device::observe_filled(filled);  // pairs with publish_filled in `commit`
+        return next != seen;
+    }
+
+    void commit(Device& device) {
+        Device::publish_filled(filled, ++next);  // pairs with observe_filled in `try_receive`
+        for (const Fifo* reader = this; reader <= this + more; ++reader) device.wake(reader->peer);
+    }
+
+    void release(Device& device) {
+        Device::publish_freed(freed, ++next - debt);  // pairs with observe_freed in `full` and `all_released`
+        device.wake(peer);
+    }
+
+    u32 awaited() {
+        const Fifo* reader = full();
+        return reader != nullptr ? reader->peer : peer;
+    }
+
+    bool all_released() {
+        if (next != seen) seen = Device::observe_freed(freed);  // pairs with publish_freed in `release`
+        return next == seen;
+    }
+
+  private:
     // The reader for whom no slot is free; null if there is none.
-    template <class H> const End* full() {
-        for (End* reader = this; reader <= this + more; ++reader) {
+    const Fifo* full() {
+        for (Fifo* reader = this; reader <= this + more; ++reader) {
             if (next - reader->seen < capacity) continue;
-            reader->seen = H::observe_freed(reader->freed) + reader->debt;  // pairs with H::publish_freed in `received`
+            reader->seen =
+                Device::observe_freed(reader->freed) + reader->debt;  // pairs with publish_freed in `release`
             if (next - reader->seen >= capacity) return reader;
         }
         return nullptr;
     }
-
-    template <class H> bool can_receive() {
-        if (next != seen) return true;
-        seen = H::observe_filled(filled);  // pairs with H::publish_filled in `sent`
-        return next != seen;
-    }
-
-    // Whether the reader has done with all that was sent.
-    template <class H> bool all_freed() {
-        if (next != seen) seen = H::observe_freed(freed);  // pairs with H::publish_freed in `received`
-        return next == seen;
-    }
-
-    template <class H> void sent() { H::publish_filled(filled, ++next); }
-    template <class H> void received() { H::publish_freed(freed, ++next - debt); }
 };
 
 }  // namespace hocket

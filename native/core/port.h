@@ -1,0 +1,55 @@
+// Ports: how the interpreter sends and receives.
+//
+// A connection carries messages from one rank to another, in order, and loses none. Each of the two has an end of it,
+// private to the thread that runs its thread block for the length of a call. A port is a type of such ends: how
+// messages get across, and how many can be on their way, is the transport's business.
+//
+//   the sender                                          the receiver
+//   end.try_acquire()    is there a place to fill?      end.try_receive()    is the next message there?
+//   end.data()           the place                      end.data()           the message
+//   end.commit(device)   it is filled: send it          end.release(device)  it has been read: its place is free
+//
+// None of them waits. Between commit and release nobody else stores to a message, and its receiver reads what lay in
+// the place at commit. `device` is that of the execution (interpreter.h): a transport in shared memory wakes the peer
+// through it.
+#pragma once
+
+#include "core/plan.h"
+
+namespace hocket {
+
+template <class A, class B> constexpr bool kSame = false;
+template <class A> constexpr bool kSame<A, A> = true;
+template <class A, class B>
+concept Is = kSame<A, B>;
+
+// `peer`: the rank at the other end. An end may send to several readers at once: the plan then names the first of those
+// ends, and the port sees to the others (plan.h: multicasts). `awaited`: of an end that has no place to fill, the
+// reader that is to release one.
+template <class P, class Device>
+concept Port = requires(P& end, const P& fixed, Device& device) {
+    { end.try_acquire() } -> Is<bool>;
+    { end.try_receive() } -> Is<bool>;
+    { fixed.data() } -> Is<char*>;
+    end.commit(device);
+    end.release(device);
+    { end.awaited() } -> Is<u32>;
+    { fixed.peer } -> Is<const u32&>;
+};
+
+// What a port may be able to do besides. A plan that needs it is run on no other.
+//
+// Zero-copy: messages may lie in a buffer of one of the two ranks. They are counted as ever, and `all_released` says
+// whether the receiver has read all that was committed, so that the sender may use the buffer again.
+template <class P>
+concept ZeroCopyPort = requires(P& end) {
+    { end.all_released() } -> Is<bool>;
+};
+
+// Eager: `open` makes an end of one message that is there, or has its place, all through the call.
+template <class P>
+concept EagerPort = requires(char* message, bool sends, u32 peer) {
+    { P::open(message, sends, peer) } -> Is<P>;
+};
+
+}  // namespace hocket
