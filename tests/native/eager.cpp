@@ -1,6 +1,6 @@
 // Calls in one round.
 
-#include "handmade.h"
+#include "plans.h"
 #include "ranks.h"
 #include "runner.h"
 

@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <tuple>
 
-#include "handmade.h"
+#include "plans.h"
 #include "ranks.h"
 #include "runner.h"
 

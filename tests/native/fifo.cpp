@@ -1,6 +1,6 @@
 // Messages in slots: counters that wrap, slots of any number, multicasts.
 
-#include "handmade.h"
+#include "plans.h"
 #include "ranks.h"
 #include "runner.h"
 

@@ -1,7 +1,7 @@
 // One way only, so that nothing orders what two ranks do but the synchronisation that a test is for: if either side
 // of it is weakened, ThreadSanitizer must see a race (run_sanitizers.sh).
 
-#include "handmade.h"
+#include "plans.h"
 #include "ranks.h"
 #include "runner.h"
 

@@ -1,6 +1,6 @@
 // Plans: words that are none are refused, and thread blocks follow each other however far.
 
-#include "handmade.h"
+#include "plans.h"
 #include "ranks.h"
 #include "runner.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "handmade.h"
+#include "plans.h"
 #include "ranks.h"
 #include "runner.h"
 

@@ -99,12 +99,6 @@ class ThreadMemory final : public Memory {
     std::map<std::array<u32, 3>, std::unique_ptr<Window>> windows_;
 };
 
-inline u32 type_named(const std::string& name) {
-    u32 type = 0;
-    while (name != kTypeNames[type]) ++type;
-    return type;
-}
-
 template <class Body> void on_threads(u32 ranks, Body body) {
     std::vector<std::thread> threads;
     for (u32 r = 0; r < ranks; ++r) threads.emplace_back([r, &body] { body(r); });

@@ -1,6 +1,8 @@
 #!/bin/sh
-# Builds and runs the native tests under ThreadSanitizer and under AddressSanitizer with UBSan; then weakens each named
-# memory order in turn, and the wait for readers, and demands that a litmus test turns red. Usage: run_sanitizers.sh [BUILD_DIRECTORY]
+# Builds and runs the native tests under ThreadSanitizer and under AddressSanitizer with UBSan, and with them every
+# library schedule over the delayed queue, from plans that Python writes: hocket must be installed for ${PYTHON:-python3}.
+# Then weakens each named memory order in turn, and the wait for readers, and demands that a litmus test turns red.
+# Usage: run_sanitizers.sh [BUILD_DIRECTORY]
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 work=${1:-$root/build/sanitizers}
@@ -17,13 +19,17 @@ build() { # directory, options
     }
 }
 
+(cd "$root" && "${PYTHON:-python3}" -m tests.native.schedules "$work/calls")
+
 echo "== ThreadSanitizer"
 build thread -DHOCKET_SANITIZE=thread
 "$work/thread/native_tests"
+"$work/thread/native_tests" delayed "$work/calls"
 
 echo "== AddressSanitizer, UndefinedBehaviorSanitizer"
 build address -DHOCKET_SANITIZE=address,undefined
 "$work/address/native_tests"
+"$work/address/native_tests" delayed "$work/calls"
 
 orders=READERS
 for order in FILLED FREED SEMAPHORE HEADER STATE DONE; do

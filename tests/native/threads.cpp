@@ -1,6 +1,6 @@
 // Several threads of one rank: teams, and calls in the background.
 
-#include "handmade.h"
+#include "plans.h"
 #include "ranks.h"
 #include "runner.h"
 

@@ -2,20 +2,12 @@
 
 #include <cstdio>
 
+#include "plans.h"
 #include "ranks.h"
 #include "runner.h"
 
 namespace hocket::test {
 namespace {
-
-std::vector<u32> read_words(const std::string& file) {
-    std::vector<u32> words;
-    std::FILE* from = std::fopen(file.c_str(), "rb");
-    CHECK(from != nullptr);
-    for (u32 word; std::fread(&word, sizeof word, 1, from) == 1;) words.push_back(word);
-    std::fclose(from);
-    return words;
-}
 
 // Runs plans of float32 sums, one a rank, on units of n elements. Says where buffers and slots lie, which is stored to
 // once before the call and not touched after it, and what the kernels count. Plans have no scratch.

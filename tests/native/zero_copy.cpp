@@ -1,6 +1,6 @@
 // Messages in the buffers of ranks, which others read and write in place or copy from and to.
 
-#include "handmade.h"
+#include "plans.h"
 #include "ranks.h"
 #include "runner.h"
 

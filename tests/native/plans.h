@@ -1,12 +1,30 @@
-// Plans written by hand.
+// Plans, written by hand or read from files, and the types that they run on.
 #pragma once
 
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "core/plan.h"
+#include "device/kernels.h"
+#include "runner.h"
 
 namespace hocket::test {
+
+inline u32 type_named(const std::string& name) {
+    u32 type = 0;
+    while (name != kTypeNames[type]) ++type;
+    return type;
+}
+
+inline std::vector<u32> read_words(const std::string& file) {
+    std::vector<u32> words;
+    std::FILE* from = std::fopen(file.c_str(), "rb");
+    CHECK(from != nullptr);
+    for (u32 word; std::fread(&word, sizeof word, 1, from) == 1;) words.push_back(word);
+    std::fclose(from);
+    return words;
+}
 
 struct Operand {
     Place place;
