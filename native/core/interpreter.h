@@ -4,19 +4,18 @@
 // sends has a place; then it *executes* and *publishes*. `advance` visits each thread block once and never blocks. The
 // tile loop is the outer one. There is one instruction, `dsts = reduce(srcs)`.
 //
-// What it runs on are two template parameters, so that no call is a virtual one. A Device computes and orders the
-// threads of a rank (below). A Port is the end of a connection: it moves messages between ranks (port.h). Neither knows
-// of plans, and the interpreter knows neither processes nor networks. In shared memory the Device is Cpu
-// (device/cpu.h), the Port a Fifo (transport/fifo.h).
+// It is a template over what it runs on, so that no call is virtual. A Device computes, and orders the threads of a
+// rank (below). A Port is one end of a connection, and moves messages between ranks (port.h). So the interpreter knows
+// neither processes nor networks. In shared memory they are Cpu (device/cpu.h) and Fifo (transport/fifo.h).
 //
-// Two ways to run take what not every port has. Eager, in one round: the messages of all ranks are in place before it
-// advances. `send` has executed the steps that send, and nothing that they store is waited for but by the call header.
-// In two rounds there is no message: with all ranks in the call, all that others lend it may be read and written, and
-// nobody leaves before those are done that use its buffers. In both the ends are always ready and count no messages.
+// Not every port can do what follows. Zero-copy: a message lies in a buffer of one of its ranks, which the other reads
+// or writes in place. What another reads in a rank's buffers it has read once it releases the message: a rank ends a
+// call when it has no `reader`. What another writes there, a step of the rank receives.
 //
-// Zero-copy: a message lies in a buffer of one of its ranks, which the other reads or writes in place. Except in two
-// rounds, it is counted as ever. What another reads in a rank's buffers it has read once it releases the message: a
-// rank ends a call when it has no `reader`. What another writes there, a step of the rank receives.
+// A call in one round (eager) has the messages of all ranks in place before it advances: `send` has executed the steps
+// that send, and nothing that they store is waited for but by the call header. One in two rounds (zero-copy) needs no
+// message: with all ranks in the call, all that others lend it may be read and written, and nobody leaves before those
+// are done that use its buffers. In both the ends are always ready and count no messages.
 #pragma once
 
 #include "core/plan.h"
@@ -126,7 +125,7 @@ struct Room {
 };
 constexpr u32 kMine = ~u32(0);  // an owner: what this rank can load and store itself
 
-// What computes, and orders what the threads of one rank do.
+// What computes for a rank, and orders what its threads do:
 //   publish_semaphore, observe_semaphore   a step's writes -> the steps of the same rank that wait for it
 //   reduce(dsts, m, srcs, k, bytes, last)  the kernel; it allows a destination to be one of the sources. `last`:
 //                                          destinations that this call does not touch again (plan.h)

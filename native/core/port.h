@@ -9,8 +9,8 @@
 //   end.data()           the place                      end.data()           the message
 //   end.commit(device)   it is filled: send it          end.release(device)  it has been read: its place is free
 //
-// None of them waits. Between commit and release nobody else stores to a message, and its receiver reads what lay in
-// the place at commit. `device` is that of the execution (interpreter.h): a transport in shared memory wakes the peer
+// None of them waits. The receiver reads what lay in the place at commit, and until it releases the message nobody
+// stores to it. `device` is that of the execution (interpreter.h): a transport in shared memory wakes the peer
 // through it.
 #pragma once
 
@@ -37,16 +37,17 @@ concept Port = requires(P& end, const P& fixed, Device& device) {
     { fixed.peer } -> Is<const u32&>;
 };
 
-// What a port may be able to do besides. A plan that needs it is run on no other.
+// What a port may be able to do besides. Whoever makes an execution sees to it that the plan needs no more.
 //
-// Zero-copy: messages may lie in a buffer of one of the two ranks. They are counted as ever, and `all_released` says
-// whether the receiver has read all that was committed, so that the sender may use the buffer again.
+// Zero-copy: a message may lie in a buffer of one of the two ranks. It is committed and released as any other, and
+// `all_released` says whether all that was committed has been released: the sender may use its buffers again.
 template <class P>
 concept ZeroCopyPort = requires(P& end) {
     { end.all_released() } -> Is<bool>;
 };
 
-// Eager: `open` makes an end of one message that is there, or has its place, all through the call.
+// Eager: `open` makes the end of a message that is there, or has its place, all through the call, so that the end is
+// always ready. Calls in one round need it, and those in two, where `message` is null.
 template <class P>
 concept EagerPort = requires(char* message, bool sends, u32 peer) {
     { P::open(message, sends, peer) } -> Is<P>;

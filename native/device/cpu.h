@@ -1,4 +1,4 @@
-// The hardware layer of a CPU: which atomic operation each synchronisation of native/core is.
+// The device of ranks on CPUs: which atomic operation each synchronisation of the interpreter and of fifos is.
 //
 // Every order below can be weakened by a macro of its name, -DHOCKET_RELAX_..., for the tests that show that it is
 // needed (tests/native). A publish and its observe are one pair; relaxing either side breaks it.

@@ -9,7 +9,7 @@ from hocket.ir.chunk_dag import Span
 from hocket.ir.schedule import Receive, Schedule, Send
 
 MOST_READERS = 31
-"""Of a multicast (native/core/slots.h)."""
+"""Of a multicast (native/core/plan.h)."""
 
 EAGER_BYTES = 16 << 10
 """Of a rank's messages, up to which a call can take one round (native/transport/memory.h)."""
