@@ -603,11 +603,11 @@ Outcome Communicator::await_readers(Execution<Cpu>& running) {
 Outcome Communicator::await_partners(const Plan& plan, const Execution<Cpu>& running) {
     const u32 connections = plan.header().connections;
     const ConnectionRecord* const records = plan.view_.connections;
-    Cpu::publish_done(&control_[rank_].done, calls_);  // pairs with observe_done below, on those whose buffers it used
+    publish_done(&control_[rank_].done, calls_);  // pairs with observe_done below, on those whose buffers it used
     for (u32 c = 0; c < connections; ++c)
         if (!lies_here(records[c])) ring(control_[records[c].peer].bell);
     const auto done = [&](u32 rank) {
-        return (Cpu::observe_done(&control_[rank].done) - calls_) >> 63 ==
+        return (observe_done(&control_[rank].done) - calls_) >> 63 ==
                0;  // pairs with publish_done; calls may wrap
     };
     u32 next = 0;
@@ -792,7 +792,7 @@ Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 auth
         written_[call % 2] = author;
     }
     if (places != nullptr) line.places = *places;
-    Cpu::publish_header(&line.call, call);  // pairs with observe_header below, on every other rank
+    publish_header(&line.call, call);  // pairs with observe_header below, on every other rank
     for (u32 r = 0; r < size_; ++r)
         if (r != rank_) ring(control_[r].bell);
     if (look != nullptr) {
@@ -809,7 +809,7 @@ Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 auth
                 __builtin_prefetch(message + kCacheLine);
             }
             // Pairs with publish_header above.
-            while (next < size_ && Cpu::observe_header(&control_[next].headers[call % 2].call) == call) ++next;
+            while (next < size_ && observe_header(&control_[next].headers[call % 2].call) == call) ++next;
             return next == size_ ? Progress::kDone : next != before ? Progress::kMoved : Progress::kStalled;
         },
         [&](const u32* peer, Outcome& late) {
@@ -817,7 +817,7 @@ Outcome Communicator::enter(const Terms& mine, const std::string& text, u64 auth
                 late.rank = next;
                 return true;
             }
-            return Cpu::observe_header(&control_[*peer].headers[call % 2].call) != call;
+            return observe_header(&control_[*peer].headers[call % 2].call) != call;
         });
     if (entered.fault == Fault::kNone && !alike()) {
         entered = agree();
@@ -917,7 +917,7 @@ template <class Step, class Blame> Outcome Communicator::drive(const Step& step,
         if (progress == Progress::kMoved) continue;
         for (const u32 peer : gone) {
             if (!waits_for(&peer, outcome)) continue;
-            const u64 state = Cpu::observe_state(&control_[peer].state);  // pairs with publish_state in `mark`
+            const u64 state = observe_state(&control_[peer].state);  // pairs with publish_state in `mark`
             outcome.fault = Fault::kPeer;
             outcome.rank = peer;
             outcome.text = state == kLeft ? "closed its communicator" : "has ended";
@@ -960,7 +960,7 @@ Outcome Communicator::inspect(std::vector<u32>& gone) {
         const bool ended = is_gone(r);
         // Looked at after its lifeline: a rank that says why it ends says it before it ends.
         if (failed(r)) return {Fault::kPeer, u32(control_[r].culprit), control_[r].text};
-        const u64 state = Cpu::observe_state(&control_[r].state);  // pairs with publish_state in `mark`
+        const u64 state = observe_state(&control_[r].state);  // pairs with publish_state in `mark`
         if (ended || state == kLeft) gone.push_back(r);
     }
     return {};
@@ -978,7 +978,7 @@ Outcome Communicator::given_up(Outcome outcome) {
 // Whether another rank's failure ends the call that this one is in.
 bool Communicator::failed(u32 rank) const {
     const RankBlock& other = control_[rank];
-    const u64 state = Cpu::observe_state(&other.state);  // pairs with publish_state in `mark`
+    const u64 state = observe_state(&other.state);  // pairs with publish_state in `mark`
     return state == kAborted ||
            (state == kFailed && (calls_ - other.since) >> 63 == 0);  // the number of calls may wrap
 }
@@ -992,7 +992,7 @@ Outcome Communicator::is_dead() const { return {Fault::kDead, u32(control_[rank_
 Outcome Communicator::ended(u32 rank) const {
     const RankBlock& other = control_[rank];
     const bool gone = rank != rank_ && is_gone(rank);    // looked at first, as in `inspect`
-    const u64 state = Cpu::observe_state(&other.state);  // pairs with publish_state in `mark`
+    const u64 state = observe_state(&other.state);  // pairs with publish_state in `mark`
     if (state == kLeft) return {Fault::kPeer, rank, "closed its communicator"};
     if (state != kRunning) return {Fault::kPeer, u32(other.culprit), other.text};
     if (gone) return {Fault::kPeer, rank, "has ended"};
@@ -1004,7 +1004,7 @@ bool Communicator::is_gone(u32 rank) const {
     return ::poll(&line, 1, 0) > 0;
 }
 
-bool Communicator::dead() const { return Cpu::observe_state(&control_[rank_].state) != kRunning; }
+bool Communicator::dead() const { return observe_state(&control_[rank_].state) != kRunning; }
 
 void Communicator::mark(State state, u32 culprit, u64 since, const std::string& why) {
     if (marked_.test_and_set()) return;  // the first reason is the one that counts
@@ -1012,7 +1012,7 @@ void Communicator::mark(State state, u32 culprit, u64 since, const std::string& 
     mine.culprit = culprit;
     mine.since = since;
     say(mine.text, why);
-    Cpu::publish_state(&mine.state, state);                  // pairs with observe_state, on every rank
+    publish_state(&mine.state, state);                  // pairs with observe_state, on every rank
     for (u32 r = 0; r < size_; ++r) ring(control_[r].bell);  // the own one for the other threads of this rank
     if (rank_ < lifelines_.size()) ::shutdown(lifelines_[rank_], SHUT_RDWR);  // for those who wait for it elsewhere
 }

@@ -4,6 +4,7 @@
 // a system call, and something for each page, and only moves: what is combined is copied to a cache first.
 #pragma once
 
+#include <sys/types.h>
 #include <cerrno>
 #include <cstdlib>
 #include <memory>
@@ -15,6 +16,10 @@
 namespace hocket {
 
 constexpr u64 kReachBlocks = 256 << 10;  // bytes for what is fetched to be combined
+
+// Copies between this process's memory and another's. Returns 0 or an errno.
+int pull_from(pid_t process, const char* theirs, char* mine, u64 bytes);
+int push_to(pid_t process, char* theirs, const char* mine, u64 bytes);
 
 class Reach {
   public:
