@@ -23,23 +23,6 @@ struct Habits {
     Past past(u64 bytes) const { return bytes >= copies ? Past::kAll : bytes >= sums ? Past::kSums : Past::kNothing; }
 };
 
-// Whether a byte is in no cache near this core, to go by whether it takes more than `near` ticks to load it. Never,
-// where no clock is as fine. Another rank may be storing there: the value is not used.
-inline bool is_far(const char* at, u64 near) {
-#if defined(__SSE2__)
-    __builtin_ia32_lfence();
-    const u64 begin = __builtin_ia32_rdtsc();
-    __builtin_ia32_lfence();
-    (void)*static_cast<const volatile char*>(at);
-    __builtin_ia32_lfence();
-    return __builtin_ia32_rdtsc() - begin > near;
-#else
-    (void)at;
-    (void)near;
-    return false;
-#endif
-}
-
 struct Cpu {
     Kernel kernel;
     RankBlock* control;

@@ -15,16 +15,15 @@
 
 namespace hocket {
 
-constexpr u32 kGlances = 1 << 16;    // visits without sleep between two looks for faults
-constexpr u64 kMoment = 10'000'000;  // ticks, some milliseconds
-
 // How a rank waits. `timeout`: seconds without progress after which a call fails. `interrupted` is called now and then
-// while the caller's thread waits: whether to give up. `patient` is called when a thread has spun in vain.
+// while the caller's thread waits: whether to give up. `patient` is called when a thread has spun in vain. The rest are
+// tuned (policy/tunables.def).
 struct WaitPolicy {
     Patience patience;
     double timeout;
     bool (*interrupted)();
     void (*patient)();
+    u64 visits_between_looks, recheck_ticks;
 };
 
 // What a rank says when it enters a call. Whoever gives the same text in every call is its author.
@@ -32,7 +31,7 @@ struct Statement {
     const Terms& terms;
     const std::string& text;
     u64 author;
-    const Places* buffers = nullptr;
+    const BufferDescription* buffers = nullptr;
 };
 
 // What a rank does while others enter a call: once when it has said that it enters, and again and again until all have.
@@ -55,6 +54,7 @@ class ControlPlane {
     u32 size() const { return size_; }
     u64 call() const { return call_; }  // the number of the latest call
     const Clock& clock() const { return clock_; }
+    const WaitPolicy& waiting() const { return waiting_; }
     RankBlock* blocks() const { return blocks_; }
     u64 new_author() { return authors_++; }
 
@@ -84,7 +84,9 @@ class ControlPlane {
     // this one. Both, like `dead` and `ended`, may be called while another thread is in a call.
     void leave() { mark(kLeft, rank_, 0, "closed"); }
     void fail(u32 culprit, const std::string& why) { mark(kAborted, culprit, 0, why); }
-    bool dead() const { return observe_state(&blocks_[rank_].state) != kRunning; }  // pairs with publish_state in `mark`
+    bool dead() const {
+        return observe_state(&blocks_[rank_].state) != kRunning;
+    }  // pairs with publish_state in `mark`
     // With which a call fails that is made after the end.
     Outcome is_dead() const { return {Fault::kDead, u32(blocks_[rank_].culprit), blocks_[rank_].text}; }
     // Why a rank will make no more calls, and whose fault that is; kNone if it may. Asks nobody.
@@ -102,7 +104,8 @@ class ControlPlane {
   private:
     // How long this thread has been waiting, and how it does.
     struct Wait {
-        u32 visits = 1, idle = 0;
+        u64 visits = 1;
+        u32 idle = 0;
         u64 yielding = 0;  // since when, in ticks
         double since = 0;  // when it was first found waiting; 0: it was not
     };
@@ -166,13 +169,13 @@ template <class Step, class Blame> Outcome ControlPlane::drive(const Step& step,
     Bell& bell = blocks_[rank_].bell;
     for (Wait wait;; ++wait.visits) {
         Progress progress = step();
-        if (progress == Progress::kStalled && wait.visits < kGlances) {
+        if (progress == Progress::kStalled && wait.visits < waiting_.visits_between_looks) {
             if (spins(wait)) continue;
             const u32 seen = lie_down(bell);
             progress = step();  // the second look, after the bell was raised (waiting.h)
             if (progress == Progress::kStalled) {
                 nap(bell, seen);
-                wait.visits = kGlances;
+                wait.visits = waiting_.visits_between_looks;
             }
         }
         if (progress == Progress::kDone) return {};
@@ -180,7 +183,7 @@ template <class Step, class Blame> Outcome ControlPlane::drive(const Step& step,
             wait.idle = 0;
             wait.since = 0;
         }
-        if (wait.visits < kGlances) continue;
+        if (wait.visits < waiting_.visits_between_looks) continue;
         wait.visits = 0;
         if (std::optional<Outcome> ended = look_around(wait, progress, step, waits_for)) return std::move(*ended);
     }
@@ -197,7 +200,7 @@ inline bool ControlPlane::spins(Wait& wait) const {
     }
     if (wait.idle == patience.spins + 1) wait.yielding = clock_.ticks();
     ::sched_yield();
-    if (clock_.ticks() - wait.yielding > kMoment) wait.idle = patience.spins + patience.yields;
+    if (clock_.ticks() - wait.yielding > waiting_.recheck_ticks) wait.idle = patience.spins + patience.yields;
     return true;
 }
 
@@ -219,9 +222,10 @@ template <class Step, class Blame>
     if (progress == Progress::kMoved) return std::nullopt;
     for (const u32 peer : gone) {
         if (!waits_for(&peer, outcome)) continue;
+        const u64 state = observe_state(&blocks_[peer].state);  // pairs with publish_state in `mark`
         outcome.fault = Fault::kPeer;
         outcome.rank = peer;
-        outcome.text = ended(peer).text;
+        outcome.text = state == kLeft ? "closed its communicator" : "has ended";
         return give_up(std::move(outcome));
     }
     return overdue(wait, std::move(outcome), waits_for);

@@ -33,27 +33,37 @@ struct Terms {
     bool operator==(const Terms&) const = default;
 };
 
+// The programs that a call can run: one through buffers of the library, eager or fifo, and zero-copy ones, for arrays
+// that all ranks can access. Those are in place on every rank or apart, and ranks may fetch all that they want.
+enum Variant : u32 {
+    kBuffered = 0,
+    kInPlace = 1,
+    kApart = 2,
+    kFetchedInPlace = 3,
+    kFetchedApart = 4,
+    kVariants = 5,
+};
+constexpr Variant kZeroCopy[] = {kInPlace, kApart, kFetchedInPlace, kFetchedApart};
+
 // What a call took a rank, in sixteenths of ticks: until it had said that it enters, and from when all had, 0 if it did
-// not measure. `far`: its buffers were, or, if it did not look, those of all were when they looked last.
-struct Took {
-    u32 before, after;
-    u32 far;
+// not measure. `far`: its buffers were in no cache near or, if it did not look, those of all were when they looked
+// last.
+struct CallTiming {
+    u32 before, after : 31, far : 1;
 };
 
-// Where a rank's buffers lie in its arena, kNowhere for none and none beyond `end`, and which ways a call can go with
-// them: a bit for each `Way`. Where they are `reached`, since not all lie in the arena, these are addresses in the
-// rank's process, and `end` is when it said so, in ticks. `contested`: the rank goes the way that has been faster;
-// `took`: what its latest call took in which any rank did.
-struct Places {
-    u32 ways;
-    u32 reached;
-    u64 input;
-    u64 output;
-    u64 end;
-    u32 contested;
-    Took took;
+// A rank's buffers, for others to access, in the next call; and what its latest call took in which any rank was
+// `tuned`.
+struct BufferDescription {
+    u32 variants;       // a bit for each Variant that these buffers are for
+    bool is_private;    // they are addresses in the rank's process, not places in its arena
+    bool tuned;         // the rank lets a tuner choose
+    u64 input, output;  // kNowhere for none
+    u64 end;            // nothing lies beyond it in the arena
+    u64 since;          // when it said so, in ticks, where they are private
+    CallTiming timing;
 };
-static_assert(sizeof(Places) <= kInlined);
+static_assert(sizeof(BufferDescription) <= kInlined);
 
 // What a rank says when it enters a call. `call` is stored last. Of ranks that agree nobody reads more than the first
 // cache line: where `signature`, a hash of the terms, is the same, so are the terms. `text` is the schedule's name, on
@@ -62,8 +72,8 @@ struct CallHeader {
     alignas(kLine) u64 call;
     u64 signature;
     union {
-        char inlined[kInlined];  // in one round: a message to all others, so short that it takes no other line
-        Places places;           // else; not the same on all ranks
+        char inlined[kInlined];     // a message to all others, so short that it takes no other line
+        BufferDescription buffers;  // else; not the same on all ranks
     };
     alignas(kLine) Terms terms;
     char text[1024 - kLine - sizeof(Terms)];

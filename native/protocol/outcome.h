@@ -29,7 +29,7 @@ struct Outcome {
     Stall stall{};
     double waited = 0;
     std::vector<CallHeader> said{};  // with kMismatch, by every rank
-    Way way = kThroughSlots;         // how the call went
+    Variant variant = kBuffered;     // what the call ran
     bool exposed = false;            // others may still write to this rank's buffers, which lie in no arena
 };
 

@@ -297,9 +297,8 @@ void ring_calls(u32 ranks, bool fused, u64 slots, u64 first, bool more = false) 
             const Outcome outcome =
                 communicator.run(plan, {at, nullptr, nullptr, nullptr, 0, n, tile, type_named("int32"), 0, true});
             CHECK(outcome.fault == Fault::kNone);
-            Candidate settled{{}, &plan};
-            communicator.settle(settled, n, type_named("int32"), tile, true);
-            CHECK(more ? (settled.slots == 32) != large : settled.slots == std::bit_ceil(slots));
+            const Candidate candidate = communicator.candidate(plan, n, type_named("int32"), tile);
+            CHECK(more ? (candidate.slots == 32) != large : candidate.slots == std::bit_ceil(slots));
             for (u64 i = 0; i < n; ++i)
                 CHECK(data[i] == int(ranks * (i * 7 + u64(round)) + 1000 * (ranks * (ranks - 1) / 2)));
         }
@@ -528,7 +527,7 @@ void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds, bool reached)
             const bool in = round % 5 == 0 || (round % 5 == 1 && rank != 0);
             const bool none = (round % 5 == 2 && rank == 1) || round % 15 == 14;
             const bool fetched = round % 7 == 3, at_odds = round % 7 == 4;
-            const Way offered[] = {in ? kInPlace : kApart, in ? kFetchedInPlace : kFetchedApart};
+            const Variant offered[] = {in ? kInPlace : kApart, in ? kFetchedInPlace : kFetchedApart};
             Offer offer{{}, x, in ? nullptr : out};
             offer.plans[offered[fetched || (at_odds && rank == 1)]] = in ? &inplace : &apart;
             if (none) offer = {};
@@ -541,11 +540,11 @@ void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds, bool reached)
             CHECK(outcome.fault == Fault::kNone);
             const bool lends = round % 15 != 14 && round % 5 != 1 && round % 5 != 2 && !at_odds &&
                                !(exchanges && n * sizeof(int) <= kInlined);
-            CHECK(outcome.way == (lends ? offered[fetched] : kThroughSlots));
+            CHECK(outcome.variant == (lends ? offered[fetched] : kBuffered));
             const u64 bytes = n * sizeof(int), most = round % 2 ? 64 : kEager;
             const bool one = exchanges && (bytes <= kInlined || (round % 15 == 14 && bytes <= most));
             const Rounds rounds = one                                          ? Rounds::kOne
-                                  : outcome.way != kThroughSlots && two_rounds ? Rounds::kTwo
+                                  : outcome.variant != kBuffered && two_rounds ? Rounds::kTwo
                                                                                : Rounds::kMany;
             CHECK(first != 0 || recorder.calls.events().back().rounds == u32(rounds));
             const int* result = lends && !in ? output : reinterpret_cast<int*>(at);
@@ -620,7 +619,7 @@ std::atomic<u32> looked;
 void contested() {
     constexpr u32 kRanks = 3, kCalls = 200, kElements = 600;
     World world(kRanks);
-    std::vector<Way> ways[kRanks];
+    std::vector<Variant> ways[kRanks];
     on_threads(kRanks, [&](u32 rank) {
         ThreadMemory memory(world, rank);
         Settings mine = settings(2);
@@ -638,13 +637,13 @@ void contested() {
                 slots, {at, nullptr, nullptr, nullptr, 0, kElements, 0, type_named("int32"), 0, true, nullptr, &offer});
             CHECK(outcome.fault == Fault::kNone);
             for (u32 i = 0; i < kElements; ++i) CHECK(data[i] == int(kRanks * (i + call) + kRanks * (kRanks - 1) / 2));
-            ways[rank].push_back(outcome.way);
+            ways[rank].push_back(outcome.variant);
             if (call % 3 == 0) CHECK(communicator.barrier().fault == Fault::kNone);
         }
     });
     for (const auto& found : ways) CHECK(found == ways[0]);
     CHECK(looked > 0 && looked < kRanks * kCalls);
-    for (const Way way : {kThroughSlots, kInPlace})
+    for (const Variant way : {kBuffered, kInPlace})
         CHECK(std::find(ways[0].begin(), ways[0].end(), way) != ways[0].end());
     std::puts("contest: all ranks go one way");
 }
@@ -764,7 +763,7 @@ void litmus_lent(bool two_rounds, bool pushed) {
                 {nullptr, nullptr, &plan}, reinterpret_cast<char*>(input), reinterpret_cast<char*>(output)};
             const Outcome outcome = communicator.run(plan, {offer.input, offer.output, nullptr, nullptr, 0, kElements,
                                                             64, type_named("int64"), 0, true, nullptr, &offer});
-            CHECK(outcome.fault == Fault::kNone && outcome.way == kApart);
+            CHECK(outcome.fault == Fault::kNone && outcome.variant == kApart);
             for (u64 i = 0; i < kElements && rank == u32(!pushed); ++i) CHECK(output[i] == (long long)(i * i) + round);
             for (u64 i = 0; i < kElements; ++i) output[i] = -1;
         }
