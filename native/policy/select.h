@@ -35,8 +35,7 @@ inline Path path_of(Variant variant, const PlanHeader& plan, const Selection& se
     return plan.eager == 1 && selection.geometry.unit <= kInlined ? Path::kInlineEager : Path::kEager;
 }
 
-// From best to worst. Zero copies move each byte once; in place, there are fewer bytes in caches than apart; and
-// whoever has something to send sends it, but for those who would rather fetch.
+// From best to worst: in place before apart, and what moves least before what has every rank fetch all that it wants.
 constexpr Variant kPreference[] = {kInPlace, kApart, kFetchedInPlace, kFetchedApart};
 
 // The best of a set of variants, a bit for each; kBuffered if it is empty.
