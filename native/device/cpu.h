@@ -30,8 +30,8 @@ struct Cpu {
     bool together;  // several threads drive the thread blocks of this rank
     Past past;
     Manner manner;
-    Reach* beyond = nullptr;  // in a call that reaches private memory of others
-    Traffic moved{};          // by the kernel calls so far
+    CmaCopies* copies = nullptr;  // in a call that reaches private memory of others
+    Traffic moved{};              // by the kernel calls so far
 
     void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last) {
         moved.loaded += k * bytes;
@@ -41,7 +41,7 @@ struct Cpu {
     }
 
     void reach(const Room& room, u32 sources, u32 used, u64 bytes) {
-        beyond->reduce(kernel, manner, room, sources, used, bytes, moved);
+        copies->reduce(kernel, manner, room, sources, used, bytes, moved);
     }
 
     // Stores past the caches are not ordered by the releases below. What is stored so belongs to one step alone, no

@@ -49,7 +49,7 @@ void CmaPeers::watch(const Plan& plan, u32 thread, u64& looked) {
 }
 
 // Since a rank has ended, or its array is gone, or this rank may not access it any more.
-Outcome CmaPeers::failure(const Reach& copies) const {
+Outcome CmaPeers::failure(const CmaCopies& copies) const {
     const u32 owner = copies.rank();
     if (control_.failed(owner)) return control_.give_up_for(owner);
     const std::string why = std::strerror(copies.error());

@@ -19,12 +19,12 @@ class CmaPeers {
     // Since when this rank knows where private memory lies that it is to access; none where there is nothing to access.
     std::optional<u64> since(const Plan& plan) const;
     // The copies of a thread in the latest call.
-    Reach* copies(u32 thread) { return &copies_[thread]; }
+    CmaCopies* copies(u32 thread) { return &copies_[thread]; }
     // Has the copies of a thread fail if a rank has ended whose memory they access. Looks now and then: `looked` when
     // it did.
     void watch(const Plan& plan, u32 thread, u64& looked);
     // How a call fails whose copies have.
-    Outcome failure(const Reach& copies) const;
+    Outcome failure(const CmaCopies& copies) const;
 
   private:
     bool accesses(const ConnectionRecord& record) const {
@@ -33,7 +33,7 @@ class CmaPeers {
 
     ControlPlane& control_;
     Memory& memory_;
-    std::vector<Reach> copies_;  // by thread
+    std::vector<CmaCopies> copies_;  // by thread
 };
 
 }  // namespace hocket

@@ -379,7 +379,7 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
     const u64 blocks = chosen.plan->header().blocks;
     const u32 begin = u32(blocks * thread / run.threads), end = u32(blocks * (thread + 1) / run.threads);
     const Room room = chosen.plan->room(thread, run.reaches_since.has_value());
-    Reach* const copies = run.reaches_since ? zero_copy_.cma().copies(thread) : nullptr;
+    CmaCopies* const copies = run.reaches_since ? zero_copy_.cma().copies(thread) : nullptr;
     u64 looked = run.reaches_since.value_or(0);
     auto device = [&] {
         const Manner manner = habits(run.state.variant).manner;

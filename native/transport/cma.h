@@ -15,17 +15,17 @@
 
 namespace hocket {
 
-constexpr u64 kReachBlocks = 256 << 10;  // bytes for what is fetched to be combined
+constexpr u64 kCmaBlocks = 256 << 10;  // bytes for what is fetched to be combined
 
 // Copies between this process's memory and another's. Returns 0 or an errno.
 int pull_from(pid_t process, const char* theirs, char* mine, u64 bytes);
 int push_to(pid_t process, char* theirs, const char* mine, u64 bytes);
 
-class Reach {
+class CmaCopies {
   public:
-    explicit Reach(Memory& memory)
+    explicit CmaCopies(Memory& memory)
         : memory_(memory),
-          blocks_(static_cast<char*>(std::aligned_alloc(kPage, kReachBlocks)), &std::free) {
+          blocks_(static_cast<char*>(std::aligned_alloc(kPage, kCmaBlocks)), &std::free) {
         if (blocks_ == nullptr) throw std::bad_alloc();
     }
 
