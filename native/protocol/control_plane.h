@@ -102,21 +102,13 @@ class ControlPlane {
     }
 
   private:
-    // How long this thread has been waiting, and how it does.
-    struct Wait {
-        u64 visits = 1;
-        u32 idle = 0;
-        u64 yielding = 0;  // since when, in ticks
-        double since = 0;  // when it was first found waiting; 0: it was not
-    };
-
     void post(const Statement& mine);
     bool alike() const;
     Outcome agree() const;
-    bool spins(Wait& wait) const;
+    bool spins(u32& idle, u64& yielding) const;
     template <class Step, class Blame>
-    std::optional<Outcome> look_around(Wait& wait, Progress progress, const Step& step, const Blame& waits_for);
-    template <class Blame> std::optional<Outcome> overdue(Wait& wait, Outcome outcome, const Blame& waits_for);
+    std::optional<Outcome> look_around(double& since, Progress progress, const Step& step, const Blame& waits_for);
+    template <class Blame> std::optional<Outcome> overdue(double& since, Outcome outcome, const Blame& waits_for);
     Outcome inspect(std::vector<u32>& gone);
     u32 straggler(u32 peer, double now) const;
     void mark(State state, u32 culprit, u64 since, const std::string& why);
@@ -167,46 +159,50 @@ template <class Meanwhile> Outcome ControlPlane::enter(const Statement& mine, Me
 
 template <class Step, class Blame> Outcome ControlPlane::drive(const Step& step, const Blame& waits_for) {
     Bell& bell = blocks_[rank_].bell;
-    for (Wait wait;; ++wait.visits) {
+    const u64 most = waiting_.visits_between_looks;
+    u32 idle = 0;
+    u64 yielding = 0;  // since when, in ticks
+    double since = 0;  // when it was first found waiting; 0: it was not
+    for (u64 visits = 1;; ++visits) {
         Progress progress = step();
-        if (progress == Progress::kStalled && wait.visits < waiting_.visits_between_looks) {
-            if (spins(wait)) continue;
+        if (progress == Progress::kStalled && visits < most) {
+            if (spins(idle, yielding)) continue;
             const u32 seen = lie_down(bell);
             progress = step();  // the second look, after the bell was raised (waiting.h)
             if (progress == Progress::kStalled) {
                 nap(bell, seen);
-                wait.visits = waiting_.visits_between_looks;
+                visits = most;
             }
         }
         if (progress == Progress::kDone) return {};
         if (progress == Progress::kMoved) {
-            wait.idle = 0;
-            wait.since = 0;
+            idle = 0;
+            since = 0;
         }
-        if (wait.visits < waiting_.visits_between_looks) continue;
-        wait.visits = 0;
-        if (std::optional<Outcome> ended = look_around(wait, progress, step, waits_for)) return std::move(*ended);
+        if (visits < most) continue;
+        visits = 0;
+        if (std::optional<Outcome> ended = look_around(since, progress, step, waits_for)) return std::move(*ended);
     }
 }
 
 // Where other processes keep the cores, a yield may take as long as a nap, and many would hide a fault for seconds.
-inline bool ControlPlane::spins(Wait& wait) const {
+inline bool ControlPlane::spins(u32& idle, u64& yielding) const {
     const Patience patience = waiting_.patience;
-    if (wait.idle >= patience.spins && waiting_.patient != nullptr) waiting_.patient();
-    if (wait.idle >= patience.spins + patience.yields) return false;
-    if (wait.idle++ < patience.spins) {
+    if (idle >= patience.spins && waiting_.patient != nullptr) waiting_.patient();
+    if (idle >= patience.spins + patience.yields) return false;
+    if (idle++ < patience.spins) {
         relax();
         return true;
     }
-    if (wait.idle == patience.spins + 1) wait.yielding = clock_.ticks();
+    if (idle == patience.spins + 1) yielding = clock_.ticks();
     ::sched_yield();
-    if (clock_.ticks() - wait.yielding > waiting_.recheck_ticks) wait.idle = patience.spins + patience.yields;
+    if (clock_.ticks() - yielding > waiting_.recheck_ticks) idle = patience.spins + patience.yields;
     return true;
 }
 
 // Looks for faults. Returns how the wait has ended, if it has.
 template <class Step, class Blame>
-[[gnu::noinline]] std::optional<Outcome> ControlPlane::look_around(Wait& wait, Progress progress, const Step& step,
+[[gnu::noinline]] std::optional<Outcome> ControlPlane::look_around(double& since, Progress progress, const Step& step,
                                                                    const Blame& waits_for) {
     std::vector<u32> gone;
     Outcome outcome = inspect(gone);
@@ -228,22 +224,22 @@ template <class Step, class Blame>
         outcome.text = state == kLeft ? "closed its communicator" : "has ended";
         return give_up(std::move(outcome));
     }
-    return overdue(wait, std::move(outcome), waits_for);
+    return overdue(since, std::move(outcome), waits_for);
 }
 
 // Notes whom this rank waits for. Returns how the wait has ended, if it has taken too long.
 template <class Blame>
-std::optional<Outcome> ControlPlane::overdue(Wait& wait, Outcome outcome, const Blame& waits_for) {
+std::optional<Outcome> ControlPlane::overdue(double& since, Outcome outcome, const Blame& waits_for) {
     const double now = seconds();
-    if (wait.since == 0) wait.since = now;
+    if (since == 0) since = now;
     if (waits_for(nullptr, outcome)) {
         if (outcome.stalled) outcome.rank = outcome.stall.peer;
         __atomic_store_n(&blocks_[rank_].peer, outcome.rank, __ATOMIC_RELAXED);  // hints: see RankBlock
         __atomic_store_n(&blocks_[rank_].looked, u64(now * 1e9), __ATOMIC_RELAXED);
     }
-    if (now - wait.since <= waiting_.timeout) return std::nullopt;
+    if (now - since <= waiting_.timeout) return std::nullopt;
     outcome.fault = Fault::kTimeout;
-    outcome.waited = now - wait.since;
+    outcome.waited = now - since;
     outcome.rank = straggler(outcome.rank, now);
     return give_up(std::move(outcome));
 }
