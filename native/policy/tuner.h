@@ -1,10 +1,13 @@
-// Which of two ways that a call can go is faster: found out by trying.
+// The tuner: whether a call on private arrays goes through buffers or, by cross-memory attach, with zero copies.
 #pragma once
 
 #include <algorithm>
 #include <bit>
+#include <map>
+#include <memory>
 
 #include "policy/tunables.h"
+#include "protocol/control_plane.h"
 
 namespace hocket {
 
@@ -101,6 +104,92 @@ class Contests {
     int long_;  // bits of a length that is long
     Contest of_[2][64];
     bool far_[64] = {};
+};
+
+// What decides, for calls of a schedule, by its digest, on units of so many bytes. Told the same, it says the same on
+// all ranks.
+class Tuner {
+  public:
+    struct Advice {
+        bool zero_copy, probes, timed;  // `probes`: ranks look at their buffers; `timed`: it wants to know what it took
+    };
+    virtual ~Tuner() = default;
+    virtual Advice advise(u64 schedule, u64 unit) = 0;
+    // All ranks have entered such a call, which is timed.
+    virtual void entered(u64 schedule, u64 unit) = 0;
+    // What it took, and whether all buffers were in no cache near.
+    virtual void took(u64 schedule, u64 unit, bool far, bool zero_copy, u64 ticks) = 0;
+    // Whether they were when it was told last.
+    virtual bool far(u64 schedule, u64 unit) = 0;
+};
+
+// Zero copies wherever they are possible.
+class StaticTuner final : public Tuner {
+  public:
+    Advice advise(u64, u64) override { return {true, false, false}; }
+    void entered(u64, u64) override {}
+    void took(u64, u64, bool, bool, u64) override {}
+    bool far(u64, u64) override { return false; }
+};
+
+// What has been faster, found out by trying.
+class OnlineTuner final : public Tuner {
+  public:
+    explicit OnlineTuner(const Tunables& tuned) : tuned_(tuned) {}
+
+    Advice advise(u64 schedule, u64 unit) override {
+        Contests& contests = of(schedule);
+        return {contests.next(unit).second(), contests.looks(unit), true};
+    }
+    void entered(u64 schedule, u64 unit) override { of(schedule).next(unit).next(); }
+    void took(u64 schedule, u64 unit, bool far, bool zero_copy, u64 ticks) override {
+        of(schedule).took(unit, far, zero_copy, ticks);
+    }
+    bool far(u64 schedule, u64 unit) override { return of(schedule).far(unit); }
+
+  private:
+    Contests& of(u64 schedule) {
+        if (latest_ == nullptr || latest_->first != schedule) latest_ = &*contests_.try_emplace(schedule, tuned_).first;
+        return latest_->second;
+    }
+
+    const Tunables& tuned_;
+    std::map<u64, Contests> contests_;
+    std::pair<const u64, Contests>* latest_ = nullptr;
+};
+
+// What a timed call took its slowest rank: each says, with the header of a later call, what it took itself. In each
+// call the methods are called in this order.
+class TunedCalls {
+  public:
+    TunedCalls(std::unique_ptr<Tuner> tuner, const ControlPlane& control)
+        : tuner_(std::move(tuner)),
+          control_(control) {}
+
+    // For a call that this rank can make with zero copies by cross-memory attach.
+    Tuner::Advice advise(u64 schedule, u64 unit);
+    // What this rank tells the others.
+    CallTiming timing() const { return latest_.timing; }
+    // All ranks have entered the call, which is timed on this one or not. Whether it is on some rank.
+    bool agreed(u64 schedule, u64 unit, bool timed);
+    // A call that is timed on some rank has ended. `said`: when this one had said that it enters, 0 if it is not timed
+    // here; `probed`: whether it looked at its buffers, and found them `far`.
+    void ended(u64 schedule, u64 unit, bool zero_copy, u64 said, bool probed, bool far);
+
+  private:
+    void learn();
+
+    // The latest timed call, until all have said how long it took.
+    struct Latest {
+        u64 schedule, unit;
+        bool pending, zero_copy;
+        CallTiming timing;
+    };
+
+    const std::unique_ptr<Tuner> tuner_;
+    const ControlPlane& control_;
+    Latest latest_{};
+    u64 begun_ = 0, agreed_ = 0;
 };
 
 }  // namespace hocket

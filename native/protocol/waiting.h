@@ -64,6 +64,9 @@ inline double seconds() {
     return double(now.tv_sec) + 1e-9 * double(now.tv_nsec);
 }
 
+// Whether this thread is one of the library's own (runtime/team.h): signals are for others.
+constinit inline thread_local bool worker_thread = false;
+
 // How long to spin and to yield before sleeping. Spinning is for ranks that have a core each.
 struct Patience {
     u32 spins;

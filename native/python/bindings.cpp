@@ -46,7 +46,7 @@ nb::object from_utf8(const std::string& text) {
 
 // What Python is told of a call: nothing, where all went well and through slots.
 std::optional<Outcome> told(Outcome outcome) {
-    if (outcome.fault == Fault::kNone && outcome.way == kThroughSlots) return std::nullopt;
+    if (outcome.fault == Fault::kNone && outcome.variant == kBuffered) return std::nullopt;
     return outcome;
 }
 
@@ -240,7 +240,7 @@ NB_MODULE(_native, m) {
     nb::class_<Outcome>(m, "Outcome")
         .def_ro("fault", &Outcome::fault)
         .def_ro("rank", &Outcome::rank)
-        .def_prop_ro("way", [](const Outcome& outcome) { return u32(outcome.way); })
+        .def_prop_ro("way", [](const Outcome& outcome) { return u32(outcome.variant); })
         .def_prop_ro("text", [](const Outcome& outcome) { return from_utf8(outcome.text); })
         .def_ro("waited", &Outcome::waited)
         .def_prop_ro("stall",
@@ -292,7 +292,7 @@ NB_MODULE(_native, m) {
         .def_ro("block", &StepEvent::block)
         .def_ro("step", &StepEvent::step);
 
-    m.attr("BARRIER") = Communicator::kBarrier;
+    m.attr("BARRIER") = ControlPlane::kBarrier;
     nb::class_<Recorder>(m, "Recorder")
         .def(nb::init<u32, u64, u64>(), "threads"_a, "most_calls"_a, "most_steps"_a)
         .def("read",
@@ -321,7 +321,7 @@ NB_MODULE(_native, m) {
         .def_prop_ro("tile", [](const Candidate& candidate) { return candidate.geometry.tile; })
         .def_prop_ro("tiles", [](const Candidate& candidate) { return candidate.geometry.tiles; })
         .def_ro("slots", &Candidate::slots)
-        .def_prop_ro("one_round", &Candidate::in_one_round);
+        .def_prop_ro("one_round", &Candidate::eager);
 
     nb::class_<Units>(m, "Units")
         .def(
@@ -377,9 +377,7 @@ NB_MODULE(_native, m) {
         .def(
             "candidate",
             [](Member& member, Plan& plan, u64 n, u32 type, u64 tile) {
-                Candidate candidate{{}, &plan};
-                member.communicator->settle(candidate, n, type, tile, true);
-                return candidate;
+                return member.communicator->candidate(plan, n, type, tile);
             },
             "plan"_a, "n"_a, "type"_a, "tile"_a, nb::keep_alive<0, 2>())
         .def(

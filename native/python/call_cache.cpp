@@ -170,7 +170,7 @@ class Known {
             const auto& [plans, input, output] = request.offer->given;
             entry->offers = true;
             entry->lending = nb::make_tuple(plans[0], plans[1], plans[2], plans[3]);
-            std::copy_n(request.offer->offer.plans, kWays, entry->offer.plans);
+            std::copy_n(request.offer->offer.plans, kVariants, entry->offer.plans);
             entry->offered[0] = which(input);
             entry->offered[1] = which(output);
         }

@@ -11,6 +11,7 @@
 
 #include "python/gil.h"
 #include "runtime/communicator.h"
+#include "transport/shared_memory.h"
 
 namespace hocket {
 

@@ -45,8 +45,8 @@ inline Divide divide_of(const KernelTable& table, u32 type) {
     return table.divide[type];
 }
 
-// The plans of kLent, or None, the input and the output.
-using OfferTuple = std::tuple<std::array<nanobind::object, std::size(kLent)>, nanobind::object, nanobind::object>;
+// The plans of kZeroCopy, or None, the input and the output.
+using OfferTuple = std::tuple<std::array<nanobind::object, std::size(kZeroCopy)>, nanobind::object, nanobind::object>;
 
 // An offer, and the arrays and plans that it is of.
 class HeldOffer {
@@ -58,10 +58,10 @@ class HeldOffer {
           out_(std::get<2>(this->given)) {
         offer.input = in_.data();
         offer.output = out_.data();
-        for (const Way way : kLent) {
-            const nanobind::object& plan = std::get<0>(this->given)[way - kLent[0]];
+        for (const Variant variant : kZeroCopy) {
+            const nanobind::object& plan = std::get<0>(this->given)[variant - kZeroCopy[0]];
             if (plan.is_none()) continue;
-            const PlanHeader& h = (offer.plans[way] = nanobind::cast<Plan*>(plan))->header();
+            const PlanHeader& h = (offer.plans[variant] = nanobind::cast<Plan*>(plan))->header();
             if (offer.input != nullptr) in_.need(unit * h.input_blocks);
             if (offer.output != nullptr) out_.need(unit * h.output_blocks);
         }

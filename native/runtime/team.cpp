@@ -4,9 +4,9 @@
 #include <csignal>
 #include <system_error>
 
-namespace hocket {
+#include "protocol/waiting.h"
 
-thread_local bool deaf = false;
+namespace hocket {
 
 namespace {
 
@@ -16,7 +16,7 @@ std::thread start(std::function<void()> body) {
     ::pthread_sigmask(SIG_SETMASK, &all, &before);  // a new thread inherits it
     try {
         std::thread thread([body = std::move(body)] {
-            deaf = true;
+            worker_thread = true;
             body();
         });
         ::pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -1,7 +1,7 @@
 // Threads that work for one rank: those that share a call's thread blocks with the caller, and the one that makes calls
 // while the caller goes on.
 //
-// They block all signals, which are for the threads of Python, and touch no Python object.
+// They block all signals, which are for the threads of Python, and touch no Python object: `worker_thread` (waiting.h).
 #pragma once
 
 #include <condition_variable>
@@ -12,9 +12,6 @@
 #include <vector>
 
 namespace hocket {
-
-// Whether this is such a thread.
-extern thread_local bool deaf;
 
 // Threads that do one thing together, again and again.
 class Team {

@@ -8,6 +8,8 @@
 #include <iterator>
 #include <new>
 
+#include "transport/mapping.h"
+
 namespace hocket {
 namespace {
 

@@ -1,23 +1,41 @@
 #include "transport/cma.h"
 
+#include <sys/uio.h>
 #include <algorithm>
 
 namespace hocket {
+namespace {
 
-void Reach::note(u32 rank, int error, u64 bytes, Traffic& moved) {
+// What came of a copy by the kernel. It ends early at a page that it cannot reach.
+int told(ssize_t copied, u64 bytes) { return copied < 0 ? errno : u64(copied) < bytes ? EFAULT : 0; }
+
+}  // namespace
+
+int pull_from(pid_t process, const char* theirs, char* mine, u64 bytes) {
+    const iovec here{mine, bytes}, there{const_cast<char*>(theirs), bytes};
+    return told(::process_vm_readv(process, &here, 1, &there, 1, 0), bytes);
+}
+
+int push_to(pid_t process, char* theirs, const char* mine, u64 bytes) {
+    const iovec here{const_cast<char*>(mine), bytes}, there{theirs, bytes};
+    return told(::process_vm_writev(process, &here, 1, &there, 1, 0), bytes);
+}
+
+void CmaCopies::note(u32 rank, int error, u64 bytes, Traffic& moved) {
     error_ = error;
     rank_ = rank;
     moved.loaded += bytes;
     moved.stored += bytes;
 }
 
-void Reach::reduce(Kernel kernel, Manner manner, const Room& room, u32 sources, u32 used, u64 bytes, Traffic& moved) {
+void CmaCopies::reduce(Kernel kernel, Manner manner, const Room& room, u32 sources, u32 used, u64 bytes,
+                       Traffic& moved) {
     const u32* const owners = room.owners;
     char** const loaded = room.pointers + used;  // where the kernel loads from, and stores to
     char** const stored = loaded + sources;
     const bool stores = std::find(owners + sources, owners + used, kMine) != owners + used;
     const bool copies = sources == 1 && (stores || owners[0] == kMine);  // and so needs no block
-    const u64 most = copies && used == 2 ? bytes : kReachBlocks / sources / kAlign * kAlign;
+    const u64 most = copies && used == 2 ? bytes : kCmaBlocks / sources / kAlign * kAlign;
     for (u64 at = 0; at < bytes && error_ == 0; at += most) {
         const u64 size = std::min(most, bytes - at);
         u32 here = 0, done = 0;

@@ -4,6 +4,7 @@
 // a system call, and something for each page, and only moves: what is combined is copied to a cache first.
 #pragma once
 
+#include <sys/types.h>
 #include <cerrno>
 #include <cstdlib>
 #include <memory>
@@ -14,13 +15,17 @@
 
 namespace hocket {
 
-constexpr u64 kReachBlocks = 256 << 10;  // bytes for what is fetched to be combined
+constexpr u64 kCmaBlocks = 256 << 10;  // bytes for what is fetched to be combined
 
-class Reach {
+// Copies between this process's memory and another's. Returns 0 or an errno.
+int pull_from(pid_t process, const char* theirs, char* mine, u64 bytes);
+int push_to(pid_t process, char* theirs, const char* mine, u64 bytes);
+
+class CmaCopies {
   public:
-    explicit Reach(Memory& memory)
+    explicit CmaCopies(Memory& memory)
         : memory_(memory),
-          blocks_(static_cast<char*>(std::aligned_alloc(kPage, kReachBlocks)), &std::free) {
+          blocks_(static_cast<char*>(std::aligned_alloc(kPage, kCmaBlocks)), &std::free) {
         if (blocks_ == nullptr) throw std::bad_alloc();
     }
 

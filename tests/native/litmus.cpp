@@ -61,7 +61,7 @@ void litmus_lent(bool two_rounds, bool pushed) {
                 {nullptr, nullptr, &plan}, reinterpret_cast<char*>(input), reinterpret_cast<char*>(output)};
             const Outcome outcome = communicator.run(plan, {offer.input, offer.output, nullptr, nullptr, 0, kElements,
                                                             64, type_named("int64"), 0, true, nullptr, &offer});
-            CHECK(outcome.fault == Fault::kNone && outcome.way == kApart);
+            CHECK(outcome.fault == Fault::kNone && outcome.variant == kApart);
             for (u64 i = 0; i < kElements && rank == u32(!pushed); ++i) CHECK(output[i] == (long long)(i * i) + round);
             for (u64 i = 0; i < kElements; ++i) output[i] = -1;
         }

@@ -64,7 +64,7 @@ std::atomic<u32> looked;
 TEST(contested) {
     constexpr u32 kRanks = 3, kCalls = 200, kElements = 600;
     World world(kRanks);
-    std::vector<Way> ways[kRanks];
+    std::vector<Variant> ways[kRanks];
     on_threads(kRanks, [&](u32 rank) {
         ThreadMemory memory(world, rank);
         Settings mine = settings(2);
@@ -82,13 +82,13 @@ TEST(contested) {
                 slots, {at, nullptr, nullptr, nullptr, 0, kElements, 0, type_named("int32"), 0, true, nullptr, &offer});
             CHECK(outcome.fault == Fault::kNone);
             for (u32 i = 0; i < kElements; ++i) CHECK(data[i] == int(kRanks * (i + call) + kRanks * (kRanks - 1) / 2));
-            ways[rank].push_back(outcome.way);
+            ways[rank].push_back(outcome.variant);
             if (call % 3 == 0) CHECK(communicator.barrier().fault == Fault::kNone);
         }
     });
     for (const auto& found : ways) CHECK(found == ways[0]);
     CHECK(looked > 0 && looked < kRanks * kCalls);
-    for (const Way way : {kThroughSlots, kInPlace})
+    for (const Variant way : {kBuffered, kInPlace})
         CHECK(std::find(ways[0].begin(), ways[0].end(), way) != ways[0].end());
 }
 

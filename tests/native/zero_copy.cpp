@@ -38,7 +38,7 @@ void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds, bool reached)
             const bool in = round % 5 == 0 || (round % 5 == 1 && rank != 0);
             const bool none = (round % 5 == 2 && rank == 1) || round % 15 == 14;
             const bool fetched = round % 7 == 3, at_odds = round % 7 == 4;
-            const Way offered[] = {in ? kInPlace : kApart, in ? kFetchedInPlace : kFetchedApart};
+            const Variant offered[] = {in ? kInPlace : kApart, in ? kFetchedInPlace : kFetchedApart};
             Offer offer{{}, x, in ? nullptr : out};
             offer.plans[offered[fetched || (at_odds && rank == 1)]] = in ? &inplace : &apart;
             if (none) offer = {};
@@ -51,11 +51,11 @@ void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds, bool reached)
             CHECK(outcome.fault == Fault::kNone);
             const bool lends = round % 15 != 14 && round % 5 != 1 && round % 5 != 2 && !at_odds &&
                                !(exchanges && n * sizeof(int) <= kInlined);
-            CHECK(outcome.way == (lends ? offered[fetched] : kThroughSlots));
+            CHECK(outcome.variant == (lends ? offered[fetched] : kBuffered));
             const u64 bytes = n * sizeof(int), most = round % 2 ? 64 : kEager;
             const bool one = exchanges && (bytes <= kInlined || (round % 15 == 14 && bytes <= most));
             const Rounds rounds = one                                          ? Rounds::kOne
-                                  : outcome.way != kThroughSlots && two_rounds ? Rounds::kTwo
+                                  : outcome.variant != kBuffered && two_rounds ? Rounds::kTwo
                                                                                : Rounds::kMany;
             CHECK(first != 0 || recorder.calls.events().back().rounds == u32(rounds));
             const int* result = lends && !in ? output : reinterpret_cast<int*>(at);

@@ -80,7 +80,7 @@ class Lent:
 
 
 LENT = Lent(True, False), Lent(False, False), Lent(True, True), Lent(False, True)
-"""The ways of native/runtime/communicator.h but that through slots."""
+"""The zero-copy variants of native/protocol/header.h."""
 
 Lending = Callable[[bool, Lent, bool], Prepared | None]
 """The program, if any, of a call whose ranks access each other's arrays: by whether it would else take one round, how

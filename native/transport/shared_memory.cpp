@@ -1,6 +1,5 @@
-#include "transport/memory.h"
+#include "transport/shared_memory.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/uio.h>
@@ -10,7 +9,8 @@
 #include <cerrno>
 #include <system_error>
 
-#include "transport/arena.h"
+#include "transport/cma.h"
+#include "transport/mapping.h"
 
 namespace hocket {
 namespace {
@@ -23,42 +23,9 @@ void* map(int descriptor, u64 place, u64 bytes) {
     return ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, off_t(place));
 }
 
-// What came of a copy by the kernel. It ends early at a page that it cannot reach.
-int told(ssize_t copied, u64 bytes) { return copied < 0 ? errno : u64(copied) < bytes ? EFAULT : 0; }
-
 }  // namespace
 
-u64 whole_pages(u64 bytes) { return (bytes + kPage - 1) / kPage * kPage; }
-
-int reserve(int descriptor, u64 place, u64 bytes) {
-    while (::fallocate(descriptor, 0, off_t(place), off_t(bytes)) != 0)
-        if (errno != EINTR) return errno;
-    return 0;
-}
-
 int reserve_control(int descriptor, u32 ranks) { return reserve(descriptor, 0, whole_pages(control_bytes(ranks))); }
-
-char* map_arena(int descriptor, u64 place, u64 bytes) {
-    // Room for it wherever it begins in there; what is too much goes back.
-    void* found = ::mmap(nullptr, bytes + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (found == MAP_FAILED) return nullptr;
-    char* const room = static_cast<char*>(found);
-    const u64 skip = -reinterpret_cast<u64>(room) % kHugePage;
-    if (skip != 0) ::munmap(room, skip);
-    ::munmap(room + skip + bytes, kHugePage - skip);
-    void* at = ::mmap(room + skip, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor, off_t(place));
-    return at == MAP_FAILED ? nullptr : room + skip;  // the room stays: nobody knows what is there after a failure
-}
-
-int pull_from(pid_t process, const char* theirs, char* mine, u64 bytes) {
-    const iovec here{mine, bytes}, there{const_cast<char*>(theirs), bytes};
-    return told(::process_vm_readv(process, &here, 1, &there, 1, 0), bytes);
-}
-
-int push_to(pid_t process, char* theirs, const char* mine, u64 bytes) {
-    const iovec here{const_cast<char*>(mine), bytes}, there{theirs, bytes};
-    return told(::process_vm_writev(process, &here, 1, &there, 1, 0), bytes);
-}
 
 SharedMemory::SharedMemory(int descriptor, u32 ranks, std::vector<int> arenas, Arena& own, std::vector<pid_t> processes)
     : descriptor_(descriptor),

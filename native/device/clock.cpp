@@ -1,4 +1,4 @@
-#include "runtime/recorder.h"
+#include "device/clock.h"
 
 #include <fstream>
 #include <string>

@@ -1,0 +1,48 @@
+// The residency probe: whether the buffers of a call are in a cache near this core, to go by how long it takes to load
+// a byte of them. Where all are in none, results soon would be too: they are better stored past the caches.
+#pragma once
+
+#include <algorithm>
+#include <span>
+
+#include "policy/tunables.h"
+
+namespace hocket {
+
+// Whether a byte is in no cache near this core, to go by whether it takes more than `near` ticks to load it. Never,
+// where no clock is as fine. Another rank may be storing there: the value is not used.
+inline bool is_far(const char* at, u64 near) {
+#if defined(__SSE2__)
+    __builtin_ia32_lfence();
+    const u64 begin = __builtin_ia32_rdtsc();
+    __builtin_ia32_lfence();
+    (void)*static_cast<const volatile char*>(at);
+    __builtin_ia32_lfence();
+    return __builtin_ia32_rdtsc() - begin > near;
+#else
+    (void)at;
+    (void)near;
+    return false;
+#endif
+}
+
+struct ResidencyProbe {
+    std::span<const char> input, output;
+    bool (*is_far)(const char*, u64) = nullptr;  // as above; null: the probe does nothing
+    bool far = false;                            // what it found: all buffers are
+
+    u64 larger() const { return std::max(input.size(), output.size()); }
+
+    void look(const Tunables& tuned) { far = is_far != nullptr && all_far(input, tuned) && all_far(output, tuned); }
+
+  private:
+    // Two places where a call ends that had the same buffers, not so near to the end that another buffer begins there,
+    // nor to where this call begins.
+    bool all_far(std::span<const char> buffer, const Tunables& tuned) const {
+        const u64 margin = tuned.probe_margin_bytes, near = tuned.near_ticks;
+        if (buffer.size() < 2 * margin) return true;
+        return is_far(&buffer[buffer.size() / 2 - margin], near) && is_far(&buffer[buffer.size() - margin], near);
+    }
+};
+
+}  // namespace hocket

@@ -1,0 +1,69 @@
+// Which path a call takes, and how: pure functions of the plan, the size and the tuned numbers. What all ranks know
+// alike gives the same on all ranks.
+//
+// A call is eager if its messages are few: they travel with the call header, inline if they fit there. Otherwise they
+// go through a fifo of slots for each connection, or, where all ranks can access each other's buffers, with zero
+// copies.
+#pragma once
+
+#include "core/interpreter.h"
+#include "device/cpu.h"
+#include "policy/tunables.h"
+#include "protocol/header.h"
+
+namespace hocket {
+
+enum class Path : u32 { kInlineEager, kEager, kFifo, kZeroCopy };
+
+// How a plan runs on units of one length. `slots` of a connection.
+struct Selection {
+    Geometry geometry{};
+    u64 slots = 0;
+    Rounds rounds = Rounds::kMany;
+
+    bool eager() const { return rounds == Rounds::kOne; }
+    // Its messages may be where a header would say what else a call can run.
+    bool tiny() const { return eager() && geometry.unit <= kInlined; }
+};
+
+// How a plan runs on n elements a unit; `tile` 0: chosen from the size. It is eager only if that `may_be_eager`.
+Selection select(const PlanHeader& plan, u64 n, u32 type, u64 tile, bool may_be_eager, const Tunables& tuned);
+
+inline Path path_of(Variant variant, const PlanHeader& plan, const Selection& selection) {
+    if (variant != kBuffered) return Path::kZeroCopy;
+    if (!selection.eager()) return Path::kFifo;
+    return plan.eager == 1 && selection.geometry.unit <= kInlined ? Path::kInlineEager : Path::kEager;
+}
+
+// From best to worst: in place before apart, and what moves least before what has every rank fetch all that it wants.
+constexpr Variant kPreference[] = {kInPlace, kApart, kFetchedInPlace, kFetchedApart};
+
+// The best of a set of variants, a bit for each; kBuffered if it is empty.
+constexpr Variant preferred(u32 variants) {
+    for (const Variant variant : kPreference)
+        if (variants & u32(1) << variant) return variant;
+    return kBuffered;
+}
+
+// The bytes that a call touches on all ranks (YHCCL, section 4: the working set), if each has the buffers that this one
+// has.
+u64 touched_bytes(const PlanView& plan, const Selection& selection, bool input, bool output);
+
+// How many of `most` threads share the thread blocks of a call: one, unless its larger buffer has `team_bytes`.
+u32 threads_for(const PlanHeader& plan, const Geometry& geometry, u32 most, u64 team_bytes);
+
+// Which results are stored past the caches: all that may be, where a call touches more bytes than the caches hold; or
+// what pays on this processor, where the buffers, of which the larger has `bytes`, are `far`: in no cache near.
+inline Past stored_past(const PlanView& plan, const Selection& selection, bool input, bool output, u64 cache_bytes,
+                        bool far, u64 bytes, const Habits& habits) {
+    if (selection.eager()) return Past::kNothing;
+    if (touched_bytes(plan, selection, input, output) > cache_bytes) return Past::kAll;
+    return far ? habits.past(bytes) : Past::kNothing;
+}
+
+// Whether a plan stores anything past the caches where it may.
+inline bool stores_any_past(const PlanView& plan, Past past) {
+    return (past == Past::kAll && plan.has_last) || (past == Past::kSums && plan.has_last_sum);
+}
+
+}  // namespace hocket

@@ -1,0 +1,183 @@
+#include "protocol/control_plane.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <cstring>
+
+#include "protocol/hash.h"
+
+namespace hocket {
+namespace {
+
+// Stores a text of UTF-8, or as many of its characters as there is room for.
+template <u64 N> void say(char (&text)[N], const std::string& what) {
+    u64 length = what.size() < N ? what.size() : N - 1;
+    while (length < what.size() && length != 0 && (what[length] & 0xc0) == 0x80) --length;
+    std::memcpy(text, what.data(), length);
+    text[length] = 0;
+}
+
+u64 signature(const Terms& terms) {
+    u64 hash = 0;
+    const u64 rest = u64(terms.element) << 32 | terms.flags;
+    for (const u64 word : {terms.digest, terms.n, terms.tile, terms.counts, u64(terms.type), u64(terms.op), rest})
+        hash = mix(hash ^ word);
+    return hash;
+}
+
+}  // namespace
+
+ControlPlane::ControlPlane(u32 rank, u32 size, RankBlock* blocks, std::vector<int> lifelines, WaitPolicy waiting,
+                           u64 calls)
+    : rank_(rank),
+      size_(size),
+      blocks_(blocks),
+      lifelines_(std::move(lifelines)),
+      waiting_(waiting),
+      call_(calls) {
+    for (CallHeader& line : blocks_[rank_].headers) line.signature = signature(line.terms);
+    blocks_[rank_].done = call_;  // not 0, which may be after the first call where the number wraps
+}
+
+Outcome ControlPlane::barrier() {
+    NothingElse nothing;
+    return enter({{}, "barrier", kBarrier}, nothing);
+}
+
+Outcome ControlPlane::exchange(const std::string& word) {
+    NothingElse nothing;
+    return enter({{.digest = kExchange}, word, kNobody}, nothing);
+}
+
+Outcome ControlPlane::refuse(const std::string& why) {
+    NothingElse nothing;
+    return enter({{.flags = kRefused}, why, kNobody}, nothing);
+}
+
+// What the line holds already is not stored again: the other ranks may have it in their caches.
+void ControlPlane::post(const Statement& mine) {
+    const u64 call = ++call_;
+    CallHeader& line = blocks_[rank_].headers[call % 2];
+    if (!(line.terms == mine.terms)) {
+        line.terms = mine.terms;
+        line.signature = signature(mine.terms);
+    }
+    if (mine.author == kNobody || mine.author != written_[call % 2]) {
+        say(line.text, mine.text);
+        written_[call % 2] = mine.author;
+    }
+    if (mine.buffers != nullptr) line.buffers = *mine.buffers;
+    publish_header(&line.call, call);  // pairs with observe_header in `enter`, on every other rank
+    for (u32 r = 0; r < size_; ++r)
+        if (r != rank_) ring(blocks_[r].bell);
+}
+
+// Whether all have said the same, and nobody has failed: most calls need to know no more.
+bool ControlPlane::alike() const {
+    const CallHeader& mine = said(rank_);
+    bool alike = !(mine.terms.flags & (kRefused | kSizeUnknown | kPairwise));
+    for (u32 r = 0; r < size_ && alike; ++r) alike = said(r).signature == mine.signature && (r == rank_ || !failed(r));
+    return alike;
+}
+
+// All ranks read the same lines, so all come to the same conclusion, but for a rank that fails meanwhile. One that
+// failed in this call, after it had said its line, is noticed here, or once something from it is missing, or, in two
+// rounds, at the end.
+Outcome ControlPlane::agree() const {
+    for (u32 r = 0; r < size_; ++r)
+        if (r != rank_ && failed(r)) return {Fault::kPeer, u32(blocks_[r].culprit), blocks_[r].text};
+    for (u32 r = 0; r < size_; ++r)
+        if (said(r).terms.flags & kRefused) return {Fault::kRefused, r, said(r).text};
+    u32 sized = 0;
+    while (sized + 1 < size_ && said(sized).terms.flags & kSizeUnknown) ++sized;
+    const Terms& first = said(0).terms;
+    const Terms& size = said(sized).terms;
+    constexpr u32 kUnits = kCounted | kPairwise;
+    const bool pairwise = first.flags & kPairwise;
+    u64 counts = first.counts;
+    u32 odd = 0;
+    for (u32 r = 1; r < size_ && odd == 0; ++r) {
+        const Terms& other = said(r).terms;
+        const bool same = other.digest == first.digest && other.op == first.op && other.tile == first.tile &&
+                          (other.flags & kUnits) == (first.flags & kUnits) &&
+                          (pairwise || other.counts == first.counts);
+        const bool same_type = other.type == size.type && other.element == size.element;
+        const bool same_size = other.flags & kSizeUnknown || ((pairwise || other.n == size.n) && same_type);
+        if (!same || !same_size) odd = r;
+        counts += other.counts;
+    }
+    if (odd == 0 && !(pairwise && counts != 0)) return {};
+    Outcome outcome{Fault::kMismatch, odd, {}};  // with `odd` 0, two ranks do not expect the same of each other
+    for (u32 every = 0; every < size_; ++every) outcome.said.push_back(said(every));
+    return outcome;
+}
+
+// Looks for faults: a signal, another rank that says it failed. Collects the ranks that are gone.
+Outcome ControlPlane::inspect(std::vector<u32>& gone) {
+    if (!worker_thread && waiting_.interrupted != nullptr && waiting_.interrupted())
+        return {Fault::kInterrupted, rank_, "was interrupted"};
+    if (dead()) return is_dead();
+    for (u32 r = 0; r < size_; ++r) {
+        if (r == rank_) continue;
+        const bool ended = is_gone(r);
+        // Looked at after its lifeline: a rank that says why it ends says it before it ends.
+        if (failed(r)) return {Fault::kPeer, u32(blocks_[r].culprit), blocks_[r].text};
+        const u64 state = observe_state(&blocks_[r].state);  // pairs with publish_state in `mark`
+        if (ended || state == kLeft) gone.push_back(r);
+    }
+    return {};
+}
+
+// Whose fault it is that this rank waits for `peer`: the first of a chain of waiting ranks that does not wait itself.
+u32 ControlPlane::straggler(u32 peer, double now) const {
+    u32 found = peer;
+    for (u32 steps = 0; steps < size_; ++steps) {
+        const double looked = 1e-9 * double(__atomic_load_n(&blocks_[found].looked, __ATOMIC_RELAXED));
+        if (now - looked > waiting_.timeout / 2) return found;
+        found = u32(__atomic_load_n(&blocks_[found].peer, __ATOMIC_RELAXED));
+    }
+    return peer;
+}
+
+Outcome ControlPlane::ended(u32 rank) const {
+    const RankBlock& other = blocks_[rank];
+    const bool gone = rank != rank_ && is_gone(rank);  // looked at first, as in `inspect`
+    const u64 state = observe_state(&other.state);     // pairs with publish_state in `mark`
+    if (state == kLeft) return {Fault::kPeer, rank, "closed its communicator"};
+    if (state != kRunning) return {Fault::kPeer, u32(other.culprit), other.text};
+    if (gone) return {Fault::kPeer, rank, "has ended"};
+    return {};
+}
+
+bool ControlPlane::failed(u32 rank) const {
+    const RankBlock& other = blocks_[rank];
+    const u64 state = observe_state(&other.state);  // pairs with publish_state in `mark`
+    return state == kAborted || (state == kFailed && (call_ - other.since) >> 63 == 0);  // the number of calls may wrap
+}
+
+bool ControlPlane::is_gone(u32 rank) const {
+    pollfd line{rank < lifelines_.size() ? lifelines_[rank] : -1, POLLIN, 0};
+    return ::poll(&line, 1, 0) > 0;
+}
+
+// What this rank misses from another, it misses from this call on: whoever is still in an earlier one got there what it
+// needs, or will find out by itself. An interruption is to end all, now.
+Outcome ControlPlane::give_up(Outcome outcome) {
+    const bool missed = outcome.fault == Fault::kPeer || outcome.fault == Fault::kTimeout;
+    const std::string why = outcome.fault == Fault::kTimeout ? "was waited for in vain" : outcome.text;
+    mark(missed ? kFailed : kAborted, missed ? outcome.rank : rank_, call_, why);
+    return outcome;
+}
+
+void ControlPlane::mark(State state, u32 culprit, u64 since, const std::string& why) {
+    if (marked_.test_and_set()) return;  // the first reason is the one that counts
+    RankBlock& mine = blocks_[rank_];
+    mine.culprit = culprit;
+    mine.since = since;
+    say(mine.text, why);
+    publish_state(&mine.state, state);                      // pairs with observe_state, on every rank
+    for (u32 r = 0; r < size_; ++r) ring(blocks_[r].bell);  // the own one for the other threads of this rank
+    if (rank_ < lifelines_.size()) ::shutdown(lifelines_[rank_], SHUT_RDWR);  // for those who wait for it elsewhere
+}
+
+}  // namespace hocket

@@ -1,0 +1,247 @@
+// The control plane: how the ranks of a communicator enter calls, notice faults and wait for each other.
+//
+// It owns the number of the call, the exchange of headers and the state of this rank. It knows nothing of plans, paths
+// and buffers: what ranks say of those goes through it as it is.
+#pragma once
+
+#include <atomic>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/atomics.h"
+#include "device/clock.h"
+#include "protocol/outcome.h"
+
+namespace hocket {
+
+// How a rank waits. `timeout`: seconds without progress after which a call fails. `interrupted` is called now and then
+// while the caller's thread waits: whether to give up. `patient` is called when a thread has spun in vain. The rest are
+// tuned (policy/tunables.def).
+struct WaitPolicy {
+    Patience patience;
+    double timeout;
+    bool (*interrupted)();
+    void (*patient)();
+    u64 visits_between_looks, recheck_ticks;
+};
+
+// What a rank says when it enters a call. Whoever gives the same text in every call is its author.
+struct Statement {
+    const Terms& terms;
+    const std::string& text;
+    u64 author;
+    const BufferDescription* buffers = nullptr;
+};
+
+// What a rank does while others enter a call: once when it has said that it enters, and again and again until all have.
+struct NothingElse {
+    void entered() {}
+    void waits() {}
+};
+
+class ControlPlane {
+  public:
+    static constexpr u64 kNobody = 0, kBarrier = 1, kFirstPlan = 2;  // authors of texts; others have no number
+
+    // `lifelines[r]` reports end of file once rank r is gone. The own one, if it is not -1, is the other end, and is
+    // shut down when this rank leaves. Empty when ranks are threads of one process. `calls`: so many were before.
+    ControlPlane(u32 rank, u32 size, RankBlock* blocks, std::vector<int> lifelines, WaitPolicy waiting, u64 calls);
+    ControlPlane(const ControlPlane&) = delete;
+    ControlPlane& operator=(const ControlPlane&) = delete;
+
+    u32 rank() const { return rank_; }
+    u32 size() const { return size_; }
+    u64 call() const { return call_; }  // the number of the latest call
+    const Clock& clock() const { return clock_; }
+    const WaitPolicy& waiting() const { return waiting_; }
+    RankBlock* blocks() const { return blocks_; }
+    u64 new_author() { return authors_++; }
+
+    // Says what this rank calls and waits until all have said it. Nobody stores to an output or a peer before.
+    template <class Meanwhile> Outcome enter(const Statement& mine, Meanwhile& meanwhile);
+    // Enters a call in which nothing moves.
+    Outcome barrier();
+    // Enters a call in which nothing moves but a word of each rank, afterwards in `said`; at most 839 bytes.
+    Outcome exchange(const std::string& word);
+    // Enters a call only to say that this rank cannot take part in it.
+    Outcome refuse(const std::string& why);
+    // What a rank said when it entered the latest call.
+    const CallHeader& said(u32 rank) const { return blocks_[rank].headers[call_ % 2]; }
+
+    // Steps until done: spins, then yields, then sleeps; looks for faults after each sleep and now and then.
+    // `waits_for(peer, outcome)` says whether this rank waits for that rank (null: for any) and notes where.
+    template <class Step, class Blame> Outcome drive(const Step& step, const Blame& waits_for);
+
+    // That this rank has done its part of the latest call, and whether another has. Whoever may wait for it is woken.
+    void say_done() { publish_done(&blocks_[rank_].done, call_); }  // pairs with observe_done in `is_done`
+    bool is_done(u32 rank) const {
+        return (observe_done(&blocks_[rank].done) - call_) >> 63 == 0;  // pairs with publish_done; calls may wrap
+    }
+    void wake(u32 rank) { ring(blocks_[rank].bell); }
+
+    // Ends the communicator: with a reason every other rank raises at once, without one only a rank that still needs
+    // this one. Both, like `dead` and `ended`, may be called while another thread is in a call.
+    void leave() { mark(kLeft, rank_, 0, "closed"); }
+    void fail(u32 culprit, const std::string& why) { mark(kAborted, culprit, 0, why); }
+    bool dead() const {
+        return observe_state(&blocks_[rank_].state) != kRunning;
+    }  // pairs with publish_state in `mark`
+    // With which a call fails that is made after the end.
+    Outcome is_dead() const { return {Fault::kDead, u32(blocks_[rank_].culprit), blocks_[rank_].text}; }
+    // Why a rank will make no more calls, and whose fault that is; kNone if it may. Asks nobody.
+    Outcome ended(u32 rank) const;
+    // Whether another rank's failure ends the call that this one is in.
+    bool failed(u32 rank) const;
+    // Whether the process of a rank has ended.
+    bool is_gone(u32 rank) const;
+    // Fails the latest call, and says so to all: for a fault that this rank has met, or that of a rank that failed.
+    Outcome give_up(Outcome outcome);
+    Outcome give_up_for(u32 failed) {
+        return give_up({Fault::kPeer, u32(blocks_[failed].culprit), blocks_[failed].text});
+    }
+
+  private:
+    void post(const Statement& mine);
+    bool alike() const;
+    Outcome agree() const;
+    bool spins(u32& idle, u64& yielding) const;
+    template <class Step, class Blame>
+    std::optional<Outcome> look_around(double& since, Progress progress, const Step& step, const Blame& waits_for);
+    template <class Blame> std::optional<Outcome> overdue(double& since, Outcome outcome, const Blame& waits_for);
+    Outcome inspect(std::vector<u32>& gone);
+    u32 straggler(u32 peer, double now) const;
+    void mark(State state, u32 culprit, u64 since, const std::string& why);
+
+    const u32 rank_, size_;
+    RankBlock* const blocks_;
+    const std::vector<int> lifelines_;
+    const WaitPolicy waiting_;
+    const Clock clock_;
+    u64 call_;
+    u64 authors_ = kFirstPlan;
+    u64 written_[2] = {kNobody, kNobody};  // the authors of the texts in this rank's lines
+    std::atomic_flag marked_;
+};
+
+// A line is used by every other call. Storing the line of call c + 2 over that of call c is safe without a closing
+// barrier: this rank has then seen all lines of call c + 1, and a rank posts that line only after it has read all lines
+// of call c (below) and finished call c. The latter also means that all connections are empty when a call begins to use
+// them, whatever layout of slots the call before had. What a rank sends eagerly is stored before, for the same reason,
+// but not by a rank that is dead: it may never have seen the lines of call c + 1.
+template <class Meanwhile> Outcome ControlPlane::enter(const Statement& mine, Meanwhile& meanwhile) {
+    if (dead()) return is_dead();
+    post(mine);
+    meanwhile.entered();
+    const u64 call = call_;
+    u32 next = 0;
+    Outcome entered = drive(
+        [&] {
+            const u32 before = next;
+            meanwhile.waits();
+            // Pairs with publish_header in `post`.
+            while (next < size_ && observe_header(&blocks_[next].headers[call % 2].call) == call) ++next;
+            return next == size_ ? Progress::kDone : next != before ? Progress::kMoved : Progress::kStalled;
+        },
+        [&](const u32* peer, Outcome& late) {
+            if (!peer) {
+                late.rank = next;
+                return true;
+            }
+            return observe_header(&blocks_[*peer].headers[call % 2].call) != call;  // pairs as above
+        });
+    if (entered.fault == Fault::kNone && !alike()) {
+        entered = agree();
+        if (entered.fault == Fault::kPeer) entered = give_up(std::move(entered));
+    }
+    return entered;
+}
+
+template <class Step, class Blame> Outcome ControlPlane::drive(const Step& step, const Blame& waits_for) {
+    Bell& bell = blocks_[rank_].bell;
+    const u64 most = waiting_.visits_between_looks;
+    u32 idle = 0;
+    u64 yielding = 0;  // since when, in ticks
+    double since = 0;  // when it was first found waiting; 0: it was not
+    for (u64 visits = 1;; ++visits) {
+        Progress progress = step();
+        if (progress == Progress::kStalled && visits < most) {
+            if (spins(idle, yielding)) continue;
+            const u32 seen = lie_down(bell);
+            progress = step();  // the second look, after the bell was raised (waiting.h)
+            if (progress == Progress::kStalled) {
+                nap(bell, seen);
+                visits = most;
+            }
+        }
+        if (progress == Progress::kDone) return {};
+        if (progress == Progress::kMoved) {
+            idle = 0;
+            since = 0;
+        }
+        if (visits < most) continue;
+        visits = 0;
+        if (std::optional<Outcome> ended = look_around(since, progress, step, waits_for)) return std::move(*ended);
+    }
+}
+
+// Where other processes keep the cores, a yield may take as long as a nap, and many would hide a fault for seconds.
+inline bool ControlPlane::spins(u32& idle, u64& yielding) const {
+    const Patience patience = waiting_.patience;
+    if (idle >= patience.spins && waiting_.patient != nullptr) waiting_.patient();
+    if (idle >= patience.spins + patience.yields) return false;
+    if (idle++ < patience.spins) {
+        relax();
+        return true;
+    }
+    if (idle == patience.spins + 1) yielding = clock_.ticks();
+    ::sched_yield();
+    if (clock_.ticks() - yielding > waiting_.recheck_ticks) idle = patience.spins + patience.yields;
+    return true;
+}
+
+// Looks for faults. Returns how the wait has ended, if it has.
+template <class Step, class Blame>
+[[gnu::noinline]] std::optional<Outcome> ControlPlane::look_around(double& since, Progress progress, const Step& step,
+                                                                   const Blame& waits_for) {
+    std::vector<u32> gone;
+    Outcome outcome = inspect(gone);
+    if (outcome.fault != Fault::kNone) {
+        const u32 culprit = outcome.rank;
+        if (!waits_for(&culprit, outcome)) waits_for(nullptr, outcome);
+        outcome.rank = culprit;
+        return give_up(std::move(outcome));
+    }
+    // Those that are gone may have done their part before: what counts is whether this rank still needs one.
+    if (!gone.empty()) progress = step();
+    if (progress == Progress::kDone) return Outcome{};
+    if (progress == Progress::kMoved) return std::nullopt;
+    for (const u32 peer : gone) {
+        if (!waits_for(&peer, outcome)) continue;
+        const u64 state = observe_state(&blocks_[peer].state);  // pairs with publish_state in `mark`
+        outcome.fault = Fault::kPeer;
+        outcome.rank = peer;
+        outcome.text = state == kLeft ? "closed its communicator" : "has ended";
+        return give_up(std::move(outcome));
+    }
+    return overdue(since, std::move(outcome), waits_for);
+}
+
+// Notes whom this rank waits for. Returns how the wait has ended, if it has taken too long.
+template <class Blame>
+std::optional<Outcome> ControlPlane::overdue(double& since, Outcome outcome, const Blame& waits_for) {
+    const double now = seconds();
+    if (since == 0) since = now;
+    if (waits_for(nullptr, outcome)) {
+        if (outcome.stalled) outcome.rank = outcome.stall.peer;
+        __atomic_store_n(&blocks_[rank_].peer, outcome.rank, __ATOMIC_RELAXED);  // hints: see RankBlock
+        __atomic_store_n(&blocks_[rank_].looked, u64(now * 1e9), __ATOMIC_RELAXED);
+    }
+    if (now - since <= waiting_.timeout) return std::nullopt;
+    outcome.fault = Fault::kTimeout;
+    outcome.waited = now - since;
+    outcome.rank = straggler(outcome.rank, now);
+    return give_up(std::move(outcome));
+}
+
+}  // namespace hocket

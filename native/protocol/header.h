@@ -1,0 +1,121 @@
+// The call header: what a rank says when it enters a call, in its block of the control region.
+//
+// The control region is an array of one block a rank, each written by its rank alone but for the bell, followed by the
+// eager areas.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+
+#include "core/plan.h"
+#include "protocol/waiting.h"
+
+namespace hocket {
+
+// The digest of a call that exchanges words; 0 is that of a barrier, and a schedule has neither.
+constexpr u64 kExchange = 1;
+
+constexpr u64 kInlined = 48;
+constexpr u64 kNowhere = ~u64(0);  // of an address outside of the arena
+constexpr u64 kEager = 16 << 10;   // bytes of a rank's messages up to which a call can take one round
+
+// What all ranks must say alike, but for what `flags` excuse. `counts` is equal on all ranks or, pairwise, adds up to 0
+// (communicator.h: Units). `element` is a hash of what elements are, where kernels do not know their type.
+struct Terms {
+    u64 digest = 0;
+    u64 n = 0;
+    u64 tile = 0;
+    u64 counts = 0;
+    u32 type = 0;
+    u32 op = 0;
+    u32 flags = 0;
+    u32 element = 0;
+    bool operator==(const Terms&) const = default;
+};
+
+// The programs that a call can run: one through buffers of the library, eager or fifo, and zero-copy ones, for arrays
+// that all ranks can access. Those are in place on every rank or apart, and ranks may fetch all that they want.
+enum Variant : u32 {
+    kBuffered = 0,
+    kInPlace = 1,
+    kApart = 2,
+    kFetchedInPlace = 3,
+    kFetchedApart = 4,
+    kVariants = 5,
+};
+constexpr Variant kZeroCopy[] = {kInPlace, kApart, kFetchedInPlace, kFetchedApart};
+
+// What a call took a rank, in sixteenths of ticks: until it had said that it enters, and from when all had, 0 if it did
+// not measure. `far`: its buffers were in no cache near or, if it did not look, those of all were when they looked
+// last.
+struct CallTiming {
+    u32 before, after : 31, far : 1;
+};
+
+// A rank's buffers, for others to access, in the next call; and what its latest call took in which any rank was
+// `tuned`.
+struct BufferDescription {
+    u32 variants;       // a bit for each Variant that these buffers are for
+    bool is_private;    // they are addresses in the rank's process, not places in its arena
+    bool tuned;         // the rank lets a tuner choose
+    u64 input, output;  // kNowhere for none
+    u64 end;            // nothing lies beyond it in the arena
+    u64 since;          // when it said so, in ticks, where they are private
+    CallTiming timing;
+};
+static_assert(sizeof(BufferDescription) <= kInlined);
+
+// What a rank says when it enters a call. `call` is stored last. Of ranks that agree nobody reads more than the first
+// cache line: where `signature`, a hash of the terms, is the same, so are the terms. `text` is the schedule's name, on
+// a second line the counts, on a third what elements are; a word to exchange; or why it refuses.
+struct CallHeader {
+    alignas(kLine) u64 call;
+    u64 signature;
+    union {
+        char inlined[kInlined];     // a message to all others, so short that it takes no other line
+        BufferDescription buffers;  // else; not the same on all ranks
+    };
+    alignas(kLine) Terms terms;
+    char text[1024 - kLine - sizeof(Terms)];
+};
+static_assert(sizeof(CallHeader) == 1024);
+
+enum CallFlag : u32 {
+    kRefused = 1,      // this rank's arguments are wrong
+    kSizeUnknown = 2,  // it has neither input nor output: others say n and the type
+    kCounted = 4,      // units have lengths of their own
+    kPairwise = 8,     // and a rank knows only its own: n is the largest of those
+};
+
+// kFailed: from call `since` on. kAborted: every call.
+enum State : u64 { kRunning = 0, kLeft = 1, kFailed = 2, kAborted = 3 };
+
+// The part of the control region that one rank writes, but for `bell`, which others lower and strike.
+struct RankBlock {
+    CallHeader headers[2];    // by parity of the call number
+    alignas(kLine) u64 done;  // the latest call in two rounds that this rank has done its part of
+    alignas(kLine) Bell bell;
+    alignas(kLine) u64 looked;  // when this rank was last found waiting, in nanoseconds, and for whom: only hints,
+    u64 peer;                   // to tell who holds up the ranks that wait for one that waits itself
+    alignas(kLine) u64 state;   // stored after the rest
+    u64 culprit;                // the rank whose fault it is
+    u64 since;                  // the first call that it ends: the others may still finish those before
+    char text[1024 - 24];
+};
+
+// Behind the blocks of all ranks lies what each sends in a call in one round: stored before its header, for good. It
+// has several areas and takes them in turns, as a line that others have just read is slow to store to: so many that
+// those of all ranks take at most half a megabyte, but two at least. Few bytes take two: they wait for few lines, which
+// by the third area are no longer close to the sender. Either number is even: so a call never takes the area of the one
+// before, which others may still read (communicator.cpp: `enter`), also where short messages and long ones alternate.
+constexpr u64 kEagerAreasBytes = 512 << 10, kLeastEagerAreas = 2, kMostEagerAreas = 16, kFewBytes = 4 << 10;
+constexpr u64 eager_areas(u32 ranks) {
+    return std::clamp(std::bit_floor(kEagerAreasBytes / kEager / ranks), kLeastEagerAreas, kMostEagerAreas);
+}
+constexpr u64 control_bytes(u32 ranks) { return ranks * (sizeof(RankBlock) + eager_areas(ranks) * kEager); }
+inline char* eager_area(RankBlock* control, u32 ranks, u32 rank, u64 call, u64 bytes) {
+    const u64 areas = eager_areas(ranks), used = bytes <= kFewBytes ? kLeastEagerAreas : areas;
+    return reinterpret_cast<char*>(control + ranks) + (rank * areas + call % used) * kEager;
+}
+
+}  // namespace hocket

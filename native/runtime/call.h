@@ -1,0 +1,96 @@
+// What a communicator is asked: a call, and how it is to go about calls.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "policy/select.h"
+#include "runtime/recorder.h"
+
+namespace hocket {
+
+class Plan;
+
+// Units of lengths of their own. `bounds`: of those of the input and of the output, in bytes (interpreter.h). `digest`
+// is that of the lengths of all, the same on every rank. Without, they are pairwise: a rank knows those of its own,
+// what it sends to each rank and what it gets from each. `text` is for errors.
+struct Units {
+    std::vector<u64> bounds[2];
+    std::optional<u64> digest;
+    std::string text;
+};
+
+// What a call can do instead, if all ranks can: the plans for buffers that others access, by variant, null where they
+// do not lie so; and these buffers. A plan that lends is offered for itself.
+struct Offer {
+    Plan* plans[kVariants] = {};
+    char* input = nullptr;
+    char* output = nullptr;
+};
+
+// What is left to do with the `result` of a call, null for nothing. After a call through slots it is copied from
+// `taken`, if that is not null; on any other way it was made where it belongs. For an average it is divided by the
+// number of ranks.
+struct Finish {
+    char* result = nullptr;
+    u64 bytes = 0;
+    const char* taken = nullptr;
+    Divide divide = nullptr;
+};
+
+// What a call works on. `n` elements a unit; `tile` 0: chosen from the size, as for other plans that are offered. A
+// rank with neither input nor output does not know n and the type. `initial_bytes` from `initial` are copied to
+// `initial_to` first, once all ranks agree. With `units`, n is the length of the largest: of all, or of those of this
+// rank where they are pairwise. `element` says what elements are whose type kernels do not know, else it is null.
+struct Call {
+    char* input;
+    char* output;
+    const char* initial;
+    char* initial_to;
+    u64 initial_bytes;
+    u64 n;
+    u64 tile;
+    u32 type;
+    u32 op;
+    bool size_known;
+    const Units* units = nullptr;
+    const Offer* offer = nullptr;
+    bool fresh = false;  // the output has just been allocated: it has no pages yet
+    const std::string* element = nullptr;
+    Finish finish{};
+};
+
+// Whether messages lie in private memory of other ranks, which all must be able to reach: where a call can go that way,
+// it does where that is faster, or always.
+enum class Reaching { kNever, kWhereFaster, kAlways };
+
+struct Settings {
+    Patience patience;
+    double timeout;                   // seconds without progress after which a call fails
+    bool (*interrupted)() = nullptr;  // called now and then while the caller's thread waits: whether to give up
+    u32 threads = 1;                  // that share the thread blocks of a call
+    u64 team_bytes = 0;               // of its larger buffer, from which on they do
+    u64 cache_bytes = ~u64(0);        // of all ranks together: a call that touches more stores results past the caches
+    // Whether a byte is in no cache that is nearer than so many ticks: a call all of whose are does so too, where that
+    // is worth it.
+    bool (*is_far)(const char*, u64) = nullptr;
+    Reaching reaching = Reaching::kNever;
+    u64 first = 0;                 // the number of calls so far; tests begin near where it wraps
+    void (*patient)() = nullptr;   // called when a thread has spun in vain, before it yields or sleeps
+    Recorder* recorder = nullptr;  // of what this rank does; outlives the communicator
+    Tunables tunables = tunables_with({});
+};
+
+// A plan, the buffers that it would run on, and how. Null for none.
+struct Candidate : Selection {
+    Plan* plan;
+    char* input = nullptr;
+    char* output = nullptr;
+    Kernel kernel = nullptr;
+};
+
+// The candidates of a call, by variant.
+using Candidates = Candidate[kVariants];
+
+}  // namespace hocket

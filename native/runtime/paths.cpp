@@ -1,0 +1,170 @@
+#include "runtime/paths.h"
+
+#include <algorithm>
+#include <cerrno>
+
+namespace hocket {
+
+void EagerPath::open(Plan& plan, const Selection& selection, u64 call) const {
+    const bool is_inline = path_of(kBuffered, plan.header(), selection) == Path::kInlineEager;
+    const u64 tile = selection.geometry.tile, bytes = plan.header().eager * tile;
+    End* end = plan.ends().data();
+    for (const ConnectionRecord& record : plan.connections()) {
+        const u32 sender = record.sends ? control_.rank() : record.peer;
+        char* messages = is_inline ? control_.blocks()[sender].headers[call % 2].inlined : area(sender, call, bytes);
+        *end++ = End::open(messages + record.place * tile, record.sends != 0, record.peer);
+    }
+}
+
+int FifoPath::reserve(const Candidate& candidate) const {
+    const Plan& plan = *candidate.plan;
+    const u64 slots = candidate.eager() ? 0 : candidate.slots;
+    const u32 connections = candidate.rounds == Rounds::kTwo ? 0 : plan.header().connections;
+    for (u32 c = 0; c < connections; ++c) {
+        Window* const window = plan.windows()[c];
+        const u64 bytes = slots * plan.connections()[c].width * candidate.geometry.tile;
+        if (window->counters != nullptr && bytes <= window->bytes) continue;
+        if (const int failed = memory_.reserve(window, bytes)) return failed;
+    }
+    return 0;
+}
+
+void FifoPath::open(const Candidate& candidate) const {
+    Plan& plan = *candidate.plan;
+    for (u32 c = 0; c < plan.header().connections; ++c) {
+        const ConnectionRecord& record = plan.connections()[c];
+        const Window& window = *plan.windows()[c];
+        End& end = plan.ends()[c];
+        end = {&window.counters->filled.count,
+               &window.counters->freed[record.reader].count,
+               window.slots(),
+               record.width * candidate.geometry.tile,
+               record.storage == kSlots ? candidate.slots : kUnbounded,
+               0,
+               0,
+               0,
+               record.peer,
+               record.more};
+        if (record.multicast != 0) end.begin_after(window.passed);
+        else end.begin(record.sends != 0);
+    }
+    for (u32 m = 0; m < plan.header().multicasts; ++m)
+        plan.multicasts()[m]->passed += plan.view().multicasts[m].messages * candidate.geometry.tiles;
+}
+
+BufferDescription ZeroCopyPath::describe(const Candidates& candidates) const {
+    BufferDescription found{};
+    found.input = found.output = kNowhere;
+    for (const Variant variant : kZeroCopy) {
+        const Candidate& candidate = candidates[variant];
+        if (candidate.plan == nullptr) continue;
+        if (is_private(candidate.input, candidate) || is_private(candidate.output, candidate)) {
+            if (reaching_ == Reaching::kNever || candidate.rounds != Rounds::kTwo) continue;
+            const u64 input = reinterpret_cast<u64>(candidate.input), output = reinterpret_cast<u64>(candidate.output);
+            const u32 variants = found.variants | u32(1) << variant;
+            found = {variants, true, false, input, output, 0, control_.clock().ticks(), {}};
+            continue;
+        }
+        found.variants |= u32(1) << variant;
+        const auto lies = [&](const char* at, u64 blocks) {
+            const u64 place = at == nullptr ? kNowhere : memory_.place(at);
+            if (place != kNowhere) found.end = std::max(found.end, place + blocks * candidate.geometry.unit);
+            return place;
+        };
+        found.input = lies(candidate.input, candidate.plan->header().input_blocks);
+        found.output = lies(candidate.output, candidate.plan->header().output_blocks);
+    }
+    return found;
+}
+
+int ZeroCopyPath::open(const Candidate& candidate) {
+    Plan& plan = *candidate.plan;
+    if (const int failed = map_peers(plan)) return failed;
+    if (candidate.rounds != Rounds::kTwo) {
+        fifo_.open(candidate);  // messages are counted as ever, though those in buffers take no slot
+        return 0;
+    }
+    for (u32 c = 0; c < plan.header().connections; ++c) {
+        const ConnectionRecord& record = plan.connections()[c];
+        plan.ends()[c] = End::open(nullptr, record.sends != 0, record.peer);
+    }
+    return 0;
+}
+
+// Finds the buffers of others that this rank reads or writes.
+int ZeroCopyPath::map_peers(const Plan& plan) {
+    if (peers_ == nullptr) peers_.reset(new Theirs[control_.size()]);
+    for (const ConnectionRecord& record : plan.connections()) {
+        if (record.storage == kSlots || lies_here(record)) continue;
+        const BufferDescription& lies = control_.said(record.peer).buffers;
+        Theirs& theirs = peers_[record.peer];
+        if (lies.is_private) {
+            theirs = {{reinterpret_cast<char*>(lies.input), reinterpret_cast<char*>(lies.output)}, true};
+            continue;
+        }
+        if (lies.end == 0) continue;  // it has nothing
+        char* const base = memory_.arena(record.peer, lies.end);
+        if (base == nullptr) return errno;
+        theirs = {{base + lies.input, base + lies.output}, false};
+    }
+    return 0;
+}
+
+Outcome ZeroCopyPath::finish(const Candidate& candidate, Execution<Cpu>& running) {
+    if (candidate.rounds == Rounds::kTwo) return await_partners(*candidate.plan, running);
+    return HOCKET_RELAX_READERS ? Outcome{} : await_readers(running);
+}
+
+// Waits until nobody reads this rank's buffers any more.
+Outcome ZeroCopyPath::await_readers(Execution<Cpu>& running) {
+    return control_.drive([&] { return running.reader() == nullptr ? Progress::kDone : Progress::kStalled; },
+                          [&](const u32* peer, Outcome& outcome) {
+                              if (peer != nullptr) return running.reads(*peer);
+                              const u32* reader = running.reader();
+                              if (reader != nullptr) outcome.rank = *reader;
+                              return reader != nullptr;
+                          });
+}
+
+// Says that this rank has done its part of a call in two rounds, and waits until those have that use its buffers. What
+// it has read itself counts only if its owner had not failed: that rank may have gone on to use its memory.
+Outcome ZeroCopyPath::await_partners(const Plan& plan, const Execution<Cpu>& running) {
+    const std::span<const ConnectionRecord> records = plan.connections();
+    const u32 connections = u32(records.size());
+    control_.say_done();
+    for (const ConnectionRecord& record : records)
+        if (!lies_here(record)) control_.wake(record.peer);
+    const auto waits_for = [&](u32 c) { return lies_here(records[c]) && !control_.is_done(records[c].peer); };
+    u32 next = 0;
+    const Outcome outcome = control_.drive(
+        [&] {
+            const u32 before = next;
+            while (next < connections && !waits_for(next)) ++next;
+            return next == connections ? Progress::kDone : next != before ? Progress::kMoved : Progress::kStalled;
+        },
+        [&](const u32* peer, Outcome& late) {
+            u32 c = next;
+            while (c < connections && !(lies_here(records[c]) && (peer == nullptr || records[c].peer == *peer))) ++c;
+            if (c == connections || !waits_for(c)) return false;
+            late.stalled = true;
+            late.stall = running.step_of(c);
+            return true;
+        });
+    if (outcome.fault != Fault::kNone) return outcome;
+    for (const ConnectionRecord& record : records)
+        if (!lies_here(record) && control_.failed(record.peer)) return control_.give_up_for(record.peer);
+    return outcome;
+}
+
+Outcome ZeroCopyPath::withdraw(Outcome outcome, const BufferDescription& told) const {
+    if (outcome.fault == Fault::kMismatch || outcome.fault == Fault::kRefused || told.variants == 0) return outcome;
+    if (told.is_private) {
+        outcome.exposed = true;
+        return outcome;
+    }
+    for (const u64 place : {told.input, told.output})
+        if (place != kNowhere) memory_.keep(place);
+    return outcome;
+}
+
+}  // namespace hocket

@@ -1,0 +1,90 @@
+// The paths that the messages of a call can take. Each opens the ends of a plan's connections before the plan runs, and
+// knows what has to be waited for before the call may end.
+#pragma once
+
+#include <memory>
+
+#include "protocol/control_plane.h"
+#include "runtime/cma_peers.h"
+#include "runtime/plan.h"
+
+namespace hocket {
+
+// Messages travel with the call header: inline, in its line, or in the eager area of their sender. They are stored
+// before the sender enters the call, and lie there for two calls: so nobody waits for anything but to enter.
+class EagerPath {
+  public:
+    explicit EagerPath(const ControlPlane& control) : control_(control) {}
+
+    // Asks for the line that an inline message will be in, if the next call of the plan is like its latest: others have
+    // it. Where the message will not, too much lies between, and they would get it again.
+    void prefetch_line(const Plan& plan) const {
+        if (plan.latest.selection.tiny())
+            __builtin_prefetch(&control_.blocks()[control_.rank()].headers[(control_.call() + 1) % 2], 1);
+    }
+    void open(Plan& plan, const Selection& selection, u64 call) const;
+    // Where so many bytes of a rank's messages lie in a call, if they are not inline.
+    char* area(u32 rank, u64 call, u64 bytes) const {
+        return eager_area(control_.blocks(), control_.size(), rank, call, bytes);
+    }
+
+  private:
+    const ControlPlane& control_;
+};
+
+// Messages go through the slots of a queue for each connection, which is empty before a call and after it. Sender and
+// receiver wait for each other slot by slot, while the plan runs; nothing is left to wait for.
+class FifoPath {
+  public:
+    explicit FifoPath(Memory& memory) : memory_(memory) {}
+
+    // Sees to memory for the slots. Returns 0 or an errno.
+    int reserve(const Candidate& candidate) const;
+    void open(const Candidate& candidate) const;
+
+  private:
+    Memory& memory_;
+};
+
+// Messages lie in the buffers of one of their two ranks, and the other reads or writes them there: in an arena, which
+// it has mapped, or in private memory, by cross-memory attach. Who has lent a buffer waits until nobody uses it.
+class ZeroCopyPath {
+  public:
+    ZeroCopyPath(ControlPlane& control, Memory& memory, const FifoPath& fifo, Reaching reaching, u32 threads)
+        : control_(control),
+          memory_(memory),
+          fifo_(fifo),
+          reaching_(reaching),
+          cma_(control, memory, reaching == Reaching::kNever ? 0 : threads) {}
+
+    CmaPeers& cma() { return cma_; }
+    // By rank: the buffers of others that the latest call uses.
+    const Theirs* peers() const { return peers_.get(); }
+
+    // What this rank tells others of its buffers: those of all candidates are the same.
+    BufferDescription describe(const Candidates& candidates) const;
+    // Returns 0, or an errno where the buffers of others cannot be mapped.
+    int open(const Candidate& candidate);
+    // Waits until the others are done with this rank's buffers.
+    Outcome finish(const Candidate& candidate, Execution<Cpu>& running);
+    // How a call fails whose buffers others have been told of. After a fault that they may not know of, they may go on
+    // with the call, and access what lies there.
+    Outcome withdraw(Outcome outcome, const BufferDescription& told) const;
+
+  private:
+    bool is_private(const char* at, const Selection& selection) const {
+        return at != nullptr && selection.geometry.unit != 0 && memory_.place(at) == kNowhere;
+    }
+    int map_peers(const Plan& plan);
+    Outcome await_readers(Execution<Cpu>& running);
+    Outcome await_partners(const Plan& plan, const Execution<Cpu>& running);
+
+    ControlPlane& control_;
+    Memory& memory_;
+    const FifoPath& fifo_;
+    const Reaching reaching_;
+    CmaPeers cma_;
+    std::unique_ptr<Theirs[]> peers_;
+};
+
+}  // namespace hocket

@@ -1,0 +1,48 @@
+#include "runtime/plan.h"
+
+#include <stdexcept>
+
+#include "protocol/hash.h"
+#include "runtime/communicator.h"
+
+namespace hocket {
+
+Plan::Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::string name)
+    : words_(std::move(words)),
+      digest_(digest),
+      name_(std::move(name)),
+      number_(communicator.control().new_author()) {
+    if (const char* wrong = view_plan(words_.data(), words_.size(), view_))
+        throw std::invalid_argument(std::string("this is no plan: ") + wrong);
+    const PlanHeader& h = header();
+    if (h.rank != communicator.rank() || h.ranks != communicator.size())
+        throw std::invalid_argument("this plan is for another rank");
+    const auto window = [&](u32 source, u32 target, u32 channel) {
+        Window* found = communicator.memory().window(source, target, channel);
+        if (found == nullptr) throw std::invalid_argument("this plan uses too many channels");
+        return found;
+    };
+    for (const ConnectionRecord& record : connections()) {
+        const u32 source = record.sends ? h.rank : record.peer, target = record.sends ? record.peer : h.rank;
+        windows_.push_back(window(source, record.multicast ? source : target, record.channel));
+    }
+    for (u32 m = 0; m < h.multicasts; ++m) {
+        const MulticastRecord& record = view_.multicasts[m];
+        multicasts_.push_back(window(record.source, record.source, record.channel));
+    }
+    ends_.resize(h.connections);
+    cursors_.resize(h.blocks);
+    pointers_.resize(2 * u64(view_.most_operands) * communicator.threads());
+    owners_.resize(pointers_.size());
+}
+
+const Plan::Opaque& Plan::opaque(const std::string& element, Communicator& communicator) {
+    if (opaque_.author == 0 || opaque_.element != element) {
+        u64 digest = element.size();
+        for (const char byte : element) digest = mix(digest ^ u64(static_cast<unsigned char>(byte)));
+        opaque_ = {element, u32(digest), communicator.control().new_author(), name_ + "\n\n" + element};
+    }
+    return opaque_;
+}
+
+}  // namespace hocket

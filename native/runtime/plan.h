@@ -1,0 +1,80 @@
+// A plan made ready for one communicator.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/call.h"
+
+namespace hocket {
+
+class Communicator;
+
+// Owns all memory that an execution needs but its buffers. What is not const belongs to the call that runs it.
+class Plan {
+  public:
+    // Throws std::invalid_argument if the words are no plan of this rank.
+    Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::string name);
+    Plan(const Plan&) = delete;
+    Plan& operator=(const Plan&) = delete;
+
+    const PlanView& view() const { return view_; }
+    const PlanHeader& header() const { return *view_.header; }
+    std::span<const ConnectionRecord> connections() const { return {view_.connections, header().connections}; }
+    bool combines() const { return view_.combines; }
+    bool lends() const { return view_.lends; }
+
+    u64 digest() const { return digest_; }
+    const std::string& name() const { return name_; }
+    // The author of its name (ControlPlane); no other plan of its communicator has it.
+    u64 number() const { return number_; }
+
+    // How a call of this plan says what its elements are, where kernels do not know their type.
+    struct Opaque {
+        std::string element;
+        u32 digest = 0;
+        u64 author = 0;
+        std::string text;
+    };
+    const Opaque& opaque(const std::string& element, Communicator& communicator);
+
+    // By connection; `multicasts`: by multicast, of all ranks.
+    std::span<Window* const> windows() const { return windows_; }
+    std::span<Window* const> multicasts() const { return multicasts_; }
+    std::span<End> ends() { return ends_; }
+    std::span<Cursor> cursors() { return cursors_; }
+    // For the kernel calls of one thread.
+    Room room(u32 thread, bool reaches) {
+        const u64 at = 2 * u64(view_.most_operands) * thread;
+        return {pointers_.data() + at, reaches ? owners_.data() + at : nullptr};
+    }
+
+    // What its latest call found out: what was selected, and for what; where the result lies; where it does, if it was
+    // stored past the caches; and buffers that others can reach.
+    struct Latest {
+        u64 n = 0, tile = 0;
+        u32 type = ~0u;
+        bool may_be_eager = false;
+        Selection selection;
+        const char* result = nullptr;
+        const char* stored_past = nullptr;
+        std::span<const char> reachable[2];
+    };
+    Latest latest;
+
+  private:
+    std::vector<u32> words_;
+    u64 digest_;
+    std::string name_;
+    u64 number_;
+    PlanView view_{};
+    std::vector<Window*> windows_, multicasts_;
+    std::vector<End> ends_;
+    std::vector<Cursor> cursors_;
+    std::vector<char*> pointers_;
+    std::vector<u32> owners_;
+    Opaque opaque_;
+};
+
+}  // namespace hocket

@@ -1,0 +1,69 @@
+// What ranks share: one file without a name, mapped piece by piece.
+//
+// The file is sparse and very large: a control region, then a window at a fixed place for every connection there could
+// be, (source, destination, channel). So no rank has to agree with another on an allocation, memory is reused from one
+// schedule to the next, and a window that grows stays where it is. A file that is no memfd grows to its last window.
+#pragma once
+
+#include <sys/types.h>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "transport/arena.h"
+#include "transport/mapping.h"
+
+namespace hocket {
+
+constexpr u64 kPlans = kWindowStride / 2;      // from where on ranks share plans (hocket/runtime/plan_cache.py)
+constexpr u64 kStamp = kWindowStride - kPage;  // where the file says which meeting it is of
+
+// Makes sure that there is memory for the control region of so many ranks. Returns 0 or an errno.
+int reserve_control(int descriptor, u32 ranks);
+
+// Memory in a file that other processes map too (hocket/runtime/segments.py).
+class SharedMemory final : public Memory {
+  public:
+    // Takes the descriptors over, also where it throws std::system_error. Who made the file has reserved the control
+    // region: ranks that all did so at once would wait for each other in the kernel. `arenas`: those of all ranks, -1
+    // for the own, which is `own`; none where there is one rank. `processes`: of all ranks, none where they cannot
+    // reach each other's memory.
+    SharedMemory(int descriptor, u32 ranks, std::vector<int> arenas, Arena& own, std::vector<pid_t> processes);
+    ~SharedMemory() override;
+    SharedMemory(const SharedMemory&) = delete;
+    SharedMemory& operator=(const SharedMemory&) = delete;
+
+    RankBlock* control() override { return control_; }
+    Window* window(u32 source, u32 destination, u32 channel) override;
+    int reserve(Window* window, u64 bytes) override;
+    u64 place(const char* at) const override;
+    void keep(u64 place) override;
+    char* arena(u32 rank, u64 bytes) override;
+    int pull(u32 rank, const char* theirs, char* mine, u64 bytes) override;
+    int push(u32 rank, char* theirs, const char* mine, u64 bytes) override;
+    bool reachable(const char* mine, u64 bytes) const override;
+    bool open() const override;
+
+  private:
+    struct Mapping : Window {
+        u64 place;  // in the file
+    };
+    struct Neighbour {
+        int descriptor;
+        char* base;
+        u64 bytes;
+    };
+
+    void close();
+
+    int descriptor_;
+    u32 ranks_;
+    u64 control_bytes_;
+    RankBlock* control_;
+    std::map<u64, std::unique_ptr<Mapping>> mappings_;
+    std::vector<Neighbour> neighbours_;  // by rank
+    Arena& own_;
+    const std::vector<pid_t> processes_;
+};
+
+}  // namespace hocket

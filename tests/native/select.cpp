@@ -1,0 +1,138 @@
+// Which path a call takes, and how, as it follows from a plan, a size and the tuned numbers alone.
+
+#include <bit>
+
+#include "policy/select.h"
+#include "policy/tuner.h"
+#include "runner.h"
+
+namespace hocket::test {
+namespace {
+
+// Of a plan of two ranks whose messages are one chunk each.
+PlanHeader header(u32 eager = 1) {
+    PlanHeader found{};
+    found.ranks = 2;
+    found.chunks = found.input_blocks = found.slots = found.widest = found.fan = found.work = found.depth = 1;
+    found.blocks = 3;
+    found.eager = eager;
+    return found;
+}
+
+constexpr u32 kByte = kTypes + 1;  // an opaque element of one byte
+
+Selection selected(const PlanHeader& plan, u64 bytes, bool may_be_eager = true, u64 tile = 0) {
+    return select(plan, bytes, kByte, tile, may_be_eager, Tunables{});
+}
+
+TEST(paths_by_size) {
+    const auto path = [](const PlanHeader& plan, u64 bytes, bool may_be_eager = true) {
+        return path_of(kBuffered, plan, selected(plan, bytes, may_be_eager));
+    };
+    CHECK(path(header(), kInlined) == Path::kInlineEager);
+    CHECK(path(header(), kInlined + 1) == Path::kEager);
+    CHECK(path(header(2), kInlined) == Path::kEager);  // two messages do not fit into the header
+    CHECK(path(header(), kEager) == Path::kEager);
+    CHECK(path(header(), kEager + 1) == Path::kFifo);
+    CHECK(path(header(2), kEager / 2) == Path::kEager && path(header(2), kEager / 2 + 64) == Path::kFifo);
+    CHECK(path(header(0), 8) == Path::kFifo);  // the schedule takes more than one round
+    CHECK(path(header(), 8, false) == Path::kFifo);
+    CHECK(selected(header(), kInlined).tiny() && selected(header(2), kInlined).tiny());
+    CHECK(!selected(header(), kInlined + 1).tiny() && !selected(header(), 8, false).tiny());
+    for (const Variant variant : kZeroCopy)
+        CHECK(path_of(variant, header(0), selected(header(0), 8)) == Path::kZeroCopy);
+}
+
+TEST(rounds_by_plan) {
+    PlanHeader plan = header(0);
+    CHECK(selected(plan, 8).rounds == Rounds::kMany);
+    plan.two_rounds = 1;
+    CHECK(selected(plan, 8).rounds == Rounds::kTwo);
+    CHECK(selected(header(), 8).rounds == Rounds::kOne);
+}
+
+// At least as many as the plan needs, a power of two, and more where they are short.
+TEST(slots_by_size) {
+    const Tunables tuned;
+    PlanHeader plan = header(0);
+    CHECK(selected(plan, 64).slots == tuned.most_slots);
+    CHECK(selected(plan, 64 << 20).slots == tuned.slots);
+    plan.slots = u32(tuned.slots) + 1;
+    CHECK(selected(plan, 64 << 20).slots == 2 * tuned.slots);
+    for (u64 bytes = 1; bytes < 64 << 20; bytes = bytes * 3 + 1) {
+        const Selection found = selected(plan, bytes);
+        CHECK(std::has_single_bit(found.slots) && found.slots >= plan.slots && found.slots <= tuned.most_slots);
+        CHECK(found.geometry.tile <= tuned.slot_bytes && found.geometry.tile * found.geometry.tiles >= bytes);
+    }
+    CHECK(selected(plan, 1 << 20, true, 4096).geometry.tile == 4096);
+}
+
+TEST(preferences) {
+    const auto set = [](auto... variants) { return ((u32(1) << variants) | ...); };
+    CHECK(preferred(0) == kBuffered && preferred(set(kBuffered)) == kBuffered);
+    for (const Variant variant : kZeroCopy) CHECK(preferred(set(variant)) == variant);
+    CHECK(preferred(set(kInPlace, kApart, kFetchedInPlace)) == kInPlace);
+    CHECK(preferred(set(kApart, kFetchedApart)) == kApart);
+    CHECK(preferred(set(kFetchedInPlace, kFetchedApart)) == kFetchedInPlace);
+}
+
+TEST(threads_by_size) {
+    const PlanHeader plan = header();
+    const auto threads = [&](u64 bytes, u32 most) {
+        return threads_for(plan, selected(plan, bytes).geometry, most, 4096);
+    };
+    CHECK(threads(4095, 8) == 1);
+    CHECK(threads(4096, 8) == plan.blocks);
+    CHECK(threads(4096, 2) == 2);
+    CHECK(threads(4096, 1) == 1);
+}
+
+TEST(what_is_stored_past) {
+    const PlanHeader plan = header(0);
+    const PlanView view{&plan, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
+                        0,     false,   false,   false,   true,    false};
+    const Habits habits{1000, 2000, Manner::kBlocks};
+    const Selection long_one = selected(plan, 1 << 20);
+    CHECK(touched_bytes(view, long_one, true, false) == 2 << 20);
+    const auto past = [&](u64 caches, bool far, u64 bytes) {
+        return stored_past(view, long_one, true, false, caches, far, bytes, habits);
+    };
+    CHECK(past(2 << 20, false, 5000) == Past::kNothing);
+    CHECK(past((2 << 20) - 1, false, 5000) == Past::kAll);
+    CHECK(past(2 << 20, true, 999) == Past::kNothing);
+    CHECK(past(2 << 20, true, 1000) == Past::kSums);
+    CHECK(past(2 << 20, true, 2000) == Past::kAll);
+    CHECK(stored_past(view, selected(header(), 64), true, false, 0, true, 5000, habits) == Past::kNothing);
+    CHECK(stores_any_past(view, Past::kAll) && !stores_any_past(view, Past::kSums));
+}
+
+TEST(static_tuner) {
+    StaticTuner tuner;
+    tuner.took(1, 4096, true, true, 1'000'000);
+    const Tuner::Advice advice = tuner.advise(1, 4096);
+    CHECK(advice.zero_copy && !advice.probes && !advice.timed);
+}
+
+// One schedule at one size does not tell another what is faster.
+TEST(online_tuner) {
+    const Tunables tuned;
+    OnlineTuner tuner(tuned);
+    for (u32 call = 0; call < 2000; ++call)
+        for (const u64 schedule : {7, 8}) {
+            const bool zero_copy = tuner.advise(schedule, 1 << 16).zero_copy;
+            tuner.entered(schedule, 1 << 16);
+            tuner.took(schedule, 1 << 16, false, zero_copy, zero_copy == (schedule == 7) ? 1000 : 3000);
+        }
+    u32 asked[2] = {};
+    for (u32 call = 0; call < 1000; ++call)
+        for (const u64 schedule : {7, 8}) {
+            const bool zero_copy = tuner.advise(schedule, 1 << 16).zero_copy;
+            tuner.entered(schedule, 1 << 16);
+            tuner.took(schedule, 1 << 16, false, zero_copy, zero_copy == (schedule == 7) ? 1000 : 3000);
+            asked[schedule - 7] += zero_copy;
+        }
+    CHECK(asked[0] > 900 && asked[1] < 100);
+}
+
+}  // namespace
+}  // namespace hocket::test
