@@ -285,7 +285,11 @@ std::string shown(const RawBuffer& buffer) {
 
 void bind_prepared_call(nb::module_& module) {
     if (PyArray_ImportNumPyAPI() < 0) throw nb::python_error();
-    nb::class_<RawBuffer>(module, "Buffer")
+    nb::class_<RawBuffer>(module, "Buffer", R"(Memory as an argument of a ``PreparedCall``, whoever allocated it.
+
+``address`` is aligned for elements of ``dtype``, the name of a type that can be combined: "bfloat16" needs no ml_dtypes.
+The memory must stay until the call has ended. After an error in the middle of a call, other than one of arguments,
+another rank may for a moment still write to memory that was given to it.)")
         .def(
             "__init__",
             [](RawBuffer* self, u64 address, u64 bytes, std::string dtype) {

@@ -90,13 +90,14 @@ def element_type(dtype: object) -> ElementType:
     """Of a NumPy type, or of the name of one in _native.TYPES. Raises WrongType."""
     if isinstance(dtype, np.dtype):
         found = _TYPES.get(dtype)
-        return found if found is not None else _other_type("it", dtype)
+        return found if found is not None else _other_type("x", dtype)
     if dtype == "bfloat16":  # NumPy knows it only with ml_dtypes
         return ElementType("bfloat16", _native.TYPES.index("bfloat16"), 2, None)
     try:
-        return element_type(np.dtype(dtype))  # type: ignore[call-overload]
+        known = np.dtype(dtype)  # type: ignore[call-overload]
     except TypeError as error:
         raise WrongType(f"dtype must be a NumPy type, not {dtype!r}", caller()) from error
+    return element_type(known)
 
 
 def _other_type(name: str, dtype: np.dtype[np.generic]) -> ElementType:
