@@ -224,15 +224,19 @@ def ways() -> Iterator[list[int]]:
 
 @contextmanager
 def prepared_calls() -> Iterator[list[PreparedCall]]:
-    """Those that are prepared meanwhile."""
+    """Those that are prepared meanwhile, or made in the background."""
     made: list[PreparedCall] = []
-    prepare = Endpoint.prepare
+    prepare, start = Endpoint.prepare, PreparedCall.start
 
-    def spy(self: Endpoint, *arguments: Any) -> PreparedCall:
+    def prepares(self: Endpoint, *arguments: Any) -> PreparedCall:
         made.append(prepare(self, *arguments))
         return made[-1]
 
-    with mock.patch.object(Endpoint, "prepare", spy):
+    def starts(self: PreparedCall, *arguments: Any) -> Handle[Any]:
+        made.append(self)
+        return start(self, *arguments)
+
+    with mock.patch.object(Endpoint, "prepare", prepares), mock.patch.object(PreparedCall, "start", starts):
         yield made
 
 

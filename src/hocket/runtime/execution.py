@@ -12,8 +12,10 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Literal, NoReturn, TypeVar, cast, overload
+
+import numpy as np
 
 from hocket import _native
 from hocket._native import Buffer, Fault, Omitted, Outcome, Source
@@ -48,6 +50,8 @@ _OPERATORS = {name: code for code, name in enumerate(_native.OPERATORS)}
 _PAIRS = {(code, _OPERATORS[op]) for code, name in enumerate(_native.TYPES) for op in _native.OPERATORS_OF[name]}
 
 
+_MOST_CALLS = 1024  # that are kept of a schedule
+
 Key = tuple[object, ...]
 """A program that is called by name: plain values that mean the same on every rank."""
 
@@ -56,12 +60,14 @@ Key = tuple[object, ...]
 class LoadedPlan:
     """A rank's part of a schedule, ready to run: what was ``lowered``, and what native code made of it.
 
-    ``apart`` is for calls whose arrays lie apart though the schedule is in-place.
+    ``apart`` is for calls whose arrays lie apart though the schedule is in-place. ``calls`` of a schedule that were
+    prepared, by what they depend on.
     """
 
     lowered: Plan
     plan: _native.Plan
     apart: _native.Plan
+    calls: dict[tuple[object, ...], PreparedCall] = field(default_factory=dict)
 
     @property
     def layout(self) -> Layout:
@@ -242,7 +248,7 @@ class PreparedCall(_native.PreparedCall):
             written = (Source.X if name == "x" else Source.OUT) in self._bound.writes
             _compare(name, given, operand, written)
             used.append(given)
-        if len(used) == 2 and expected.between != _between(*used):
+        if len(used) == 2 and all(given.nbytes for given in used) and expected.between != _between(*used):
             how = "apart" if expected.between is None else "in place"
             raise InvalidArgument(f"{self._lowered.name} was prepared for x and out that lie {how}", caller())
         if self._lowered.lends and self._bound.n and not all(arena.own().holds(address(given)) for given in used):
@@ -268,6 +274,18 @@ def _compare(name: str, given: Array | Buffer, expected: Operand, written: bool)
         raise InvalidArgument(f"{name} is of shape {found.shape}, and was prepared to be of {expected.shape}", caller())
     if written and not found.writeable:
         raise InvalidArgument(f"the result would go to {name}, which is read-only", caller())
+
+
+def _key(x: Array | None, out: Array | None, op: object, tile: object) -> tuple[object, ...] | None:
+    """All that a prepared call of a schedule depends on; None for arrays that need a second look."""
+    if type(x) is not np.ndarray or type(op) is not str or (tile is not None and type(tile) is not int):
+        return None
+    given = x.shape, x.dtype, x.flags.writeable, op, tile
+    if out is None:
+        return given
+    if type(out) is not np.ndarray or np.may_share_memory(x, out):
+        return None
+    return *given, out.shape, out.dtype, out.flags.writeable
 
 
 def _between(x: Array | Buffer, out: Array | Buffer) -> int | None:
@@ -401,7 +419,12 @@ class Endpoint:
         ``check_units`` accepts."""
         try:
             loaded = self._of(schedule)
-            call = self.prepare(loaded, loaded.layout.bind(operands_of(x, out), counts), op, tile)
+            key = _key(x, out, op, tile) if counts is None else None
+            call = None if key is None else loaded.calls.get(key)
+            if call is None:
+                call = self.prepare(loaded, loaded.layout.bind(operands_of(x, out), counts), op, tile)
+                if key is not None and len(loaded.calls) < _MOST_CALLS:
+                    loaded.calls[key] = call
         except Exception as error:
             self.refuse(error, async_)
         return call.start(x, out) if async_ else call(x, out)
