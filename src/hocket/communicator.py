@@ -16,8 +16,6 @@ import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket._native import Buffer as Buffer
-from hocket._native import Omitted
 from hocket.collectives import whole
 from hocket.errors import (
     CallMismatch,
@@ -43,7 +41,8 @@ from hocket.runtime.execution import LENT, NO_ALTERNATIVES, Alternatives, Endpoi
 from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.execution import PreparedCall as PreparedCall
 from hocket.runtime.execution import wait_any as wait_any
-from hocket.runtime.operands import Operand, Operands, element_type, name_of, operands_of
+from hocket.runtime.operands import Buffer as Buffer
+from hocket.runtime.operands import Omitted, Operand, Operands, element_type, name_of, operands_of
 from hocket.runtime.stores import Store
 from hocket.tuning import NAMED, Call, Choice, can_lend, choose, fetches, lending_program, lends
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket import _native
-from hocket._native import Buffer, Omitted
+from hocket._native import Buffer as Buffer
+from hocket._native import Omitted as Omitted
 from hocket.errors import InvalidArgument, WrongType, caller
 
 Array = NDArray[np.generic]
