@@ -7,16 +7,16 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <optional>
-#include <system_error>
+#include <stdexcept>
 
 #include "python/call_cache.h"
-#include "python/request.h"
+#include "python/flight.h"
+#include "python/held.h"
+#include "python/prepared_call.h"
 #include "transport/arena.h"
 
 namespace nb = nanobind;
@@ -43,76 +43,6 @@ nb::object from_utf8(const std::string& text) {
     if (!found) throw nb::python_error();
     return found;
 }
-
-// What Python is told of a call: nothing, where all went well and through slots.
-std::optional<Outcome> told(Outcome outcome) {
-    if (outcome.fault == Fault::kNone && outcome.variant == kBuffered) return std::nullopt;
-    return outcome;
-}
-
-// A call that is made in the background. It holds what the call uses until it has seen that the call has ended.
-class Flight {
-  public:
-    // `body` makes the call, on the thread of the member's queue, and uses no more of Python than `request` holds.
-    Flight(nb::object member, nb::object request, std::function<Outcome(Communicator&)> body)
-        : member_(std::move(member)),
-          request_(std::move(request)) {
-        Member& used = *nb::inst_ptr<Member>(member_);
-        job_.body = [this, &used, body = std::move(body)] {
-            {
-                const std::lock_guard<Busy> held(used.busy);
-                outcome_ = body(*used.communicator);
-            }
-            --used.flights;
-        };
-        ++used.flights;
-        try {
-            used.queue->submit(job_);
-        } catch (const std::system_error& error) {
-            --used.flights;
-            errno = error.code().value();
-            PyErr_SetFromErrno(PyExc_OSError);
-            throw nb::python_error();
-        }
-    }
-    ~Flight() {
-        while (!done()) pause(*nb::inst_ptr<Member>(member_));
-    }
-    Flight(const Flight&) = delete;
-    Flight& operator=(const Flight&) = delete;
-
-    bool done() {
-        if (!member_) return true;
-        const Member& used = *nb::inst_ptr<Member>(member_);
-        if (used.queue == nullptr) outcome_ = {Fault::kDead, 0, "is another process"};
-        else if (!used.queue->done(job_)) return false;
-        // Taken from here before they end, which may run Python, and so this.
-        const nb::object request = std::move(request_), member = std::move(member_);
-        return true;
-    }
-
-    std::optional<Outcome> wait() {
-        const nb::object member = member_;  // another thread may see the end first
-        while (!done()) {
-            pause(*nb::inst_ptr<Member>(member));
-            if (PyErr_CheckSignals() != 0) throw nb::python_error();
-        }
-        return told(outcome_);
-    }
-
-  private:
-    // Waits for the end, but not so long that a signal waits for it.
-    void pause(Member& used) {
-        const Gil gil;
-        used.queue->wait(job_, kSignalSeconds);
-    }
-
-    static constexpr double kSignalSeconds = 0.05;
-
-    nb::object member_, request_;  // null once the call has ended
-    Queue::Job job_;
-    Outcome outcome_;
-};
 
 int loan_buffer(PyObject* self, Py_buffer* view, int flags) {
     const Loan& loan = *nb::inst_ptr<Loan>(self);
@@ -240,7 +170,7 @@ NB_MODULE(_native, m) {
     nb::class_<Outcome>(m, "Outcome")
         .def_ro("fault", &Outcome::fault)
         .def_ro("rank", &Outcome::rank)
-        .def_prop_ro("way", [](const Outcome& outcome) { return u32(outcome.variant); })
+        .def_prop_ro("variant", [](const Outcome& outcome) { return u32(outcome.variant); })
         .def_prop_ro("text", [](const Outcome& outcome) { return from_utf8(outcome.text); })
         .def_ro("waited", &Outcome::waited)
         .def_prop_ro("stall",
@@ -338,22 +268,16 @@ NB_MODULE(_native, m) {
             "allocate", [](Arena& arena, u64 bytes) { return new Loan(arena, bytes); }, "bytes"_a,
             nb::keep_alive<0, 1>())
         .def(
-            "holds", [](const Arena& arena, nb::handle array) { return arena.place(Held(array).data()) != kNowhere; },
-            "array"_a)
+            "holds",
+            [](const Arena& arena, u64 address) {
+                return arena.place(reinterpret_cast<const char*>(address)) != kNowhere;
+            },
+            "address"_a)
         .def("forked", &Arena::forked);
 
     nb::class_<Loan>(m, "Loan", nb::type_slots(loan_slots));
 
-    nb::class_<Request>(m, "Request")
-        .def(
-            nb::init<nb::object, nb::object, nb::object, std::optional<u64>, u32, u32, u64, nb::object, u64, nb::object,
-                     std::optional<u64>, bool, std::optional<std::string>, const Units*, std::optional<OfferTuple>>(),
-            "plan"_a, "input"_a.none(), "output"_a.none(), "n"_a.none(), "type"_a, "op"_a, "tile"_a,
-            "initial"_a.none() = nb::none(), "place"_a = 0, "result"_a.none() = nb::none(),
-            "taken"_a.none() = nb::none(), "average"_a = false, "element"_a.none() = nb::none(),
-            "units"_a.none() = nb::none(), "offer"_a.none() = nb::none());
-
-    nb::class_<Flight>(m, "Flight").def("done", &Flight::done).def("wait", &Flight::wait);
+    bind_flight(m);
 
     nb::class_<Member>(m, "Member")
         .def(nb::init<u32, u32, int, std::vector<int>, std::vector<int>, Arena&, std::vector<pid_t>, bool, u32, u32,
@@ -368,12 +292,6 @@ NB_MODULE(_native, m) {
                 return new Plan(*member.communicator, words_of(words), digest, to_utf8(name));
             },
             "words"_a, "digest"_a, "name"_a, nb::keep_alive<0, 1>())
-        .def(
-            "run",
-            [](Member& member, Request& request) {
-                return alone(member, [&] { return request.run(*member.communicator); });
-            },
-            "request"_a)
         .def(
             "candidate",
             [](Member& member, Plan& plan, u64 n, u32 type, u64 tile) {
@@ -414,24 +332,15 @@ NB_MODULE(_native, m) {
                 return alone(member, [&, why = to_utf8(why)] { return member.communicator->refuse(why); });
             },
             "why"_a)
-        .def(
-            "start",
-            [](nb::object member, nb::object request) {
-                return new Flight(std::move(member), request,
-                                  [made = nb::cast<Request*>(request)](Communicator& communicator) {
-                                      return made->run(communicator);
-                                  });
-            },
-            "request"_a)
         .def("start_barrier",
              [](nb::object member) {
-                 return new Flight(std::move(member), {},
+                 return new Flight(std::move(member),
                                    [](Communicator& communicator) { return communicator.barrier(); });
              })
         .def(
             "start_refusal",
             [](nb::object member, nb::str why) {
-                return new Flight(std::move(member), {}, [why = to_utf8(why)](Communicator& communicator) {
+                return new Flight(std::move(member), [why = to_utf8(why)](Communicator& communicator) {
                     return communicator.refuse(why);
                 });
             },
@@ -455,12 +364,14 @@ NB_MODULE(_native, m) {
             "fail", [](Member& member, u32 culprit, nb::str why) { member.communicator->fail(culprit, to_utf8(why)); },
             "culprit"_a, "why"_a);
 
-    bind_known(m);
+    bind_prepared_call(m);
+    bind_call_cache(m);
 
     m.def(
         "divide",
         [](nb::handle array, u32 type, u32 p, const std::string& isa) {
-            const Divide divide = divide_of(kernels_for(isa), type);
+            const Divide divide = type < kTypes ? kernels_for(isa).divide[type] : nullptr;
+            if (divide == nullptr) throw std::invalid_argument("this type has no division");
             const Held held(array);
             const Gil gil;
             divide(held.data(), held.bytes(), p);
@@ -472,13 +383,14 @@ NB_MODULE(_native, m) {
         "reduce",
         [](const std::vector<nb::object>& destinations, const std::vector<nb::object>& sources, u32 type, u32 op,
            const std::string& isa, u32 last, bool by_lines) {
-            const Kernel kernel = kernel_of(kernels_for(isa), type, op);
+            const Kernel kernel = type < kTypes && op < kOperators ? kernels_for(isa).reduce[type][op] : nullptr;
+            if (kernel == nullptr) throw std::invalid_argument("this type does not have this operator");
             std::vector<char*> pointers[2];
             std::vector<std::unique_ptr<Held>> held;
             for (const auto* arrays : {&destinations, &sources})
                 for (const nb::object& array : *arrays) {
                     held.push_back(std::make_unique<Held>(array));
-                    held.back()->need(held.front()->bytes());
+                    if (held.back()->bytes() < held.front()->bytes()) throw std::invalid_argument("arrays differ");
                     pointers[arrays == &sources].push_back(held.back()->data());
                 }
             if (pointers[0].empty() || pointers[1].empty()) throw std::invalid_argument("no arrays");

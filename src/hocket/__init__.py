@@ -36,14 +36,17 @@ from hocket.program import Program
 from hocket.verify import Proof, prove
 
 if TYPE_CHECKING:
+    from hocket.communicator import Buffer as Buffer
     from hocket.communicator import Communicator as Communicator
     from hocket.communicator import Handle as Handle
+    from hocket.communicator import PreparedCall as PreparedCall
     from hocket.communicator import init as init
     from hocket.communicator import spawn as spawn
+    from hocket.communicator import wait_any as wait_any
 
 __version__ = "0.1.0"
 
-_RUNTIME = ["Communicator", "Handle", "init", "spawn"]
+_RUNTIME = ["Buffer", "Communicator", "Handle", "PreparedCall", "init", "spawn", "wait_any"]
 
 __all__ = [
     "AllGather",

@@ -1,8 +1,7 @@
 import enum
-from collections.abc import Callable, Mapping
-from typing import NoReturn
+from collections.abc import Callable, Mapping, Sequence
 
-from numpy import generic
+from numpy import dtype, generic
 from numpy.typing import NDArray
 
 PLAN_MAGIC: int
@@ -63,7 +62,7 @@ class Outcome:
     @property
     def rank(self) -> int: ...
     @property
-    def way(self) -> int:
+    def variant(self) -> int:
         """How the call went: 0 through slots, 1 in place, 2 apart."""
     @property
     def text(self) -> str: ...
@@ -180,18 +179,13 @@ class Candidate:
     @property
     def one_round(self) -> bool: ...
 
-Plans = tuple[Plan | None, Plan | None, Plan | None, Plan | None]
-Offer = tuple[Plans, NDArray[generic] | None, NDArray[generic] | None]
-"""What a call can do instead with arrays that all can access: the plans for those in place and apart, the same where
-ranks fetch all that they want, and the arrays."""
-
 class Arena:
     def __init__(self, descriptor: int) -> None:
         """Takes the descriptor over."""
     @property
     def descriptor(self) -> int: ...
     def allocate(self, bytes: int) -> Loan: ...
-    def holds(self, array: NDArray[generic]) -> bool: ...
+    def holds(self, address: int) -> bool: ...
     def forked(self) -> None: ...
 
 class Loan:
@@ -203,34 +197,102 @@ class Units:
     def __init__(self, input: list[int], output: list[int], digest: int | None, text: str) -> None:
         """Bounds of units in bytes; ``digest``: of all units of all ranks, None where a rank knows only its own."""
 
-class Request:
-    """One call on arrays, which it holds."""
+class Buffer:
+    """Memory for the calls of a ``PreparedCall``: address, bytes, and the type of its elements by name."""
 
+    def __init__(self, address: int, nbytes: int, dtype: str) -> None: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
+
+class Source(enum.Enum):
+    """Which memory is a buffer of a call. SCRATCH: as long as x, of each execution."""
+
+    NOTHING = ...
+    X = ...
+    OUT = ...
+    SCRATCH = ...
+
+class Omitted(enum.Enum):
+    """What out is where the caller gives none. FRESH: an array that each execution allocates."""
+
+    REFUSED = ...
+    X = ...
+    FRESH = ...
+
+class Operand:
+    def __init__(self, dtype: dtype[generic] | None, shape: Sequence[int], nbytes: int, written: bool) -> None: ...
+
+class Operands:
+    def __init__(self, x: Operand | None, out: Operand | None, between: int | None, omitted: Omitted) -> None: ...
+
+class Terms:
     def __init__(
         self,
-        plan: Plan,
-        input: NDArray[generic] | None,
-        output: NDArray[generic] | None,
         n: int | None,
         type: int,
         op: int,
-        tile: int,
-        initial: NDArray[generic] | None = None,
-        place: int = 0,
-        result: NDArray[generic] | None = None,
-        taken: int | None = None,
+        tile: int = 0,
         average: bool = False,
         element: str | None = None,
         units: Units | None = None,
-        offer: Offer | None = None,
     ) -> None:
-        """See Bound in hocket/runtime/buffers.py. ``average``: the result is divided by the number of ranks."""
+        """``average``: the result is divided by the number of ranks."""
+
+class Binding:
+    def __init__(
+        self,
+        input: Source,
+        output: Source,
+        initial: Source = ...,
+        result: Source = ...,
+        place: int = 0,
+        taken: int | None = None,
+    ) -> None:
+        """See Bound in hocket/runtime/buffers.py."""
+
+class Alternatives:
+    def __init__(self, plans: Sequence[Plan | None], input: Source, output: Source) -> None:
+        """The plans of LENT in hocket/runtime/execution.py, and the buffers that they work on."""
+
+class PreparedCall:
+    """A call for which everything is decided but where its buffers lie. Subclasses say what is wrong with arguments."""
+
+    def __init__(
+        self,
+        member: Member,
+        plan: Plan,
+        terms: Terms,
+        operands: Operands,
+        binding: Binding,
+        shared: Alternatives | None = None,
+        others: Alternatives | None = None,
+        only_shared: bool = False,
+    ) -> None: ...
+    def __call__(
+        self, x: NDArray[generic] | Buffer | None = None, out: NDArray[generic] | Buffer | None = None
+    ) -> NDArray[generic] | Buffer | None: ...
+    def launch(self, x: NDArray[generic] | Buffer | None, out: NDArray[generic] | Buffer | None) -> Flight:
+        """Make the call in the background. Raises OSError where there is no thread for it."""
+    def release(self) -> None:
+        """Let go of the communicator, once it has ended."""
+    @property
+    def variant(self) -> int:
+        """How the latest execution that has ended went: 0 through slots, else 1 + that of LENT."""
 
 class Flight:
     """A call in the background."""
 
     def done(self) -> bool: ...
-    def wait(self) -> Outcome | None: ...
+    def wait(self) -> Outcome | None:
+        """None where all went well and through slots."""
+    @property
+    def result(self) -> object: ...
+
+def wait_any(flights: Sequence[Flight]) -> int: ...
 
 class Member:
     def __init__(
@@ -254,9 +316,6 @@ class Member:
         tunables: Mapping[str, int] = ...,
     ) -> None: ...
     def plan(self, words: bytes, digest: int, name: str) -> Plan: ...
-    def run(self, request: Request) -> Outcome | None: ...
-    def start(self, request: Request) -> Flight:
-        """Raises OSError where there is no thread for it."""
     def candidate(self, plan: Plan, n: int, type: int, tile: int) -> Candidate:
         """How a call of n elements a unit would run. Local: no other rank takes part."""
     def touched(self, candidate: Candidate, input: bool, output: bool) -> int:
@@ -276,15 +335,14 @@ class Member:
         """Why a rank will make no more calls, and whose fault that is; None if it may. Local: no other takes part."""
     def forked(self) -> None: ...
 
-class Known:
-    """Calls by name that are known to be good."""
+class CallCache:
+    """Calls by name that have been made before."""
 
-    def __init__(self, member: Member, long_way: Callable[..., object], failed: Callable[..., NoReturn]) -> None: ...
+    def __init__(self, member: Member, slow_path: Callable[..., object]) -> None: ...
     @property
     def call(self) -> Callable[..., object]:
-        """Makes a call that is known; for any other it calls ``long_way`` with the same arguments."""
-    def learn(self, arguments: tuple[object, ...], request: Request, schedules: object) -> None:
-        """Enter a call that has succeeded: its arguments, and its schedules by way."""
+        """Makes a call that is known; for any other it calls ``slow_path`` with the same arguments."""
+    def learn(self, arguments: tuple[object, ...], prepared: PreparedCall) -> None: ...
     def clear(self) -> None: ...
 
 def brief(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Literal, Self, TypeVar, cast, overload
@@ -33,12 +34,15 @@ from hocket.ir.geometry import check_units
 from hocket.ir.schedule import Schedule
 from hocket.ir.traffic import Traffic
 from hocket.program import Contract
-from hocket.runtime import launch
+from hocket.runtime import arena, launch
 from hocket.runtime.bootstrap import MOST_RANKS, meet
-from hocket.runtime.buffers import name_of
 from hocket.runtime.counts import Counts
-from hocket.runtime.execution import Endpoint, Key, Lent, brief
+from hocket.runtime.execution import LENT, NO_ALTERNATIVES, Alternatives, Endpoint, Key, Lent, brief
 from hocket.runtime.execution import Handle as Handle
+from hocket.runtime.execution import PreparedCall as PreparedCall
+from hocket.runtime.execution import wait_any as wait_any
+from hocket.runtime.operands import Buffer as Buffer
+from hocket.runtime.operands import Omitted, Operand, Operands, element_type, name_of, operands_of
 from hocket.runtime.stores import Store
 from hocket.tuning import NAMED, Call, Choice, can_lend, choose, fetches, lending_program, lends
 
@@ -78,6 +82,9 @@ _KINDS = {
     "exscan": _Kind(first=False),
 }
 
+_ORDERED = ("min", "max")
+"""Of two zeros they give the first, or the second, so they are not added up in another order than others expect."""
+
 _MOST_THREADS = 1 << 10  # of a rank
 
 
@@ -94,45 +101,38 @@ class _Roles:
     reads: bool
     writes: bool
 
-    def arrays(
-        self, x: NDArray[Scalar] | None, out: NDArray[Scalar] | None
-    ) -> tuple[NDArray[Scalar] | None, NDArray[Scalar] | None]:
-        """What to run the schedule on. Raises InvalidArgument for shapes that do not fit."""
-        kind = self.kind
+    def operands(self, given: Operands) -> Operands:
+        """What to run the schedule on, of a call without counts. Raises InvalidArgument for shapes that do not fit."""
+        kind, x, out, between, omitted = self.kind, given.x, given.out, given.between, given.omitted
         if not self.writes:
-            return x, None
-        if isinstance(x, np.ndarray) and (self.reads or out is None):
-            if kind.cuts or kind.joins or out is not None:
-                shape = self._shape(x)
-                if out is None:
-                    out = x if kind.cuts and kind.joins else np.empty(shape, x.dtype)
-                elif isinstance(out, np.ndarray) and out.shape != shape:
-                    raise InvalidArgument(
-                        f"x of shape {x.shape} calls for an out of {shape}, not {out.shape}", caller()
-                    )
-            elif not self.reads:
-                out = x
-        return (x if self.reads else None), out
+            return Operands(x, None)
+        if x is not None and (self.reads or out is None):
+            shape = self.shape(x.shape)
+            if out is None and kind.cuts == kind.joins:
+                out, between, omitted = x, 0, Omitted.X
+            elif out is None:
+                out, omitted = Operand(shape, x.type), Omitted.FRESH
+            elif out.shape != shape:
+                raise InvalidArgument(f"x of shape {x.shape} calls for an out of {shape}, not {out.shape}", caller())
+        return Operands(x, out, between, omitted) if self.reads else Operands(None, out, omitted=omitted)
 
-    def bytes(self, x: NDArray[Scalar] | None, out: NDArray[Scalar] | None) -> int:
+    def bytes(self, operands: Operands) -> int:
         """Bytes of the larger buffer of a rank that has most, which every rank knows from its own arrays."""
-        array, all_blocks = (x, self.kind.cuts) if self.reads else (out, self.kind.joins)
+        operand, all_blocks = (operands.x, self.kind.cuts) if self.reads else (operands.out, self.kind.joins)
         blocks = self.ranks if (self.kind.cuts or self.kind.joins) and not all_blocks else 1
-        return array.nbytes * blocks if isinstance(array, np.ndarray) else 0
+        return 0 if operand is None else operand.nbytes * blocks
 
-    def _shape(self, x: NDArray[Scalar]) -> tuple[int, ...]:
-        """Shape of the result."""
+    def shape(self, x: tuple[int, ...]) -> tuple[int, ...]:
+        """Of the result, from that of ``x``."""
         kind, ranks = self.kind, self.ranks
         if not (kind.cuts or kind.joins):
-            return x.shape
-        rows = x.shape[0] if x.ndim else 1
+            return x
+        rows = x[0] if x else 1
         if kind.cuts:
-            if not x.ndim or rows % ranks:
-                raise InvalidArgument(
-                    f"x of shape {x.shape} does not make {ranks} blocks of one size along axis 0", caller()
-                )
+            if not x or rows % ranks:
+                raise InvalidArgument(f"x of shape {x} does not make {ranks} blocks of one size along axis 0", caller())
             rows //= ranks
-        return (rows * ranks if kind.joins else rows, *x.shape[1:])
+        return (rows * ranks if kind.joins else rows, *x[1:])
 
     def counts(self, given: object, rank: int) -> Counts:
         """What the ``counts`` of a call mean on a rank. Raises InvalidArgument."""
@@ -141,6 +141,47 @@ class _Roles:
             return Counts.exchange(given, ranks)
         inputs, outputs = (ranks if kind.cuts else 1) * self.reads, (ranks if kind.joins else 1) * self.writes
         return Counts.agree(given, ranks, rank, inputs, outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A call by name, but for its arrays. ``rows``: what its ``counts`` mean."""
+
+    name: str
+    op: str
+    root: int
+    reproducible: Contract | None
+    roles: _Roles
+    rows: Counts | None
+
+    def operands(self, given: Operands) -> Operands:
+        """Those that the schedule runs on, with the ``out`` that the caller need not give. Raises InvalidArgument."""
+        return self.roles.operands(given) if self.rows is None else self.rows.operands(given)
+
+    def bytes(self, operands: Operands) -> int | None:
+        """Bytes of the larger buffer of a rank with most; None where not every rank knows it."""
+        return self.roles.bytes(operands) if self.rows is None else self.rows.bytes(operands)
+
+    def apart(self, x: Operand) -> Operands:
+        """Of arrays that lie apart."""
+        found = self.operands(Operands(x, None))
+        known = found.out is None or found.out.type.dtype is not None  # NumPy can allocate it
+        return replace(found, between=None, omitted=Omitted.FRESH if known else Omitted.REFUSED)
+
+    def in_place(self, x: Operand, rank: int) -> Operands:
+        """Of arrays that lie in place."""
+        found, kind = self.operands(Operands(x, None)), self.roles.kind
+        if found.out is None or kind.cuts == kind.joins:
+            if self.rows is not None and found.out is not None:
+                raise InvalidArgument(f"with counts, x and out of {self.name} must lie apart", caller())
+            return found
+        if found.x is None:
+            return self.apart(x)
+        if self.rows is None:
+            ahead = rank * min(found.x.nbytes, found.out.nbytes)
+        else:
+            ahead = self.rows.own(rank) * math.prod(x.shape[1:]) * x.type.itemsize
+        return replace(found, between=ahead if kind.cuts else -ahead, omitted=Omitted.REFUSED)
 
 
 def _called(choice: Choice) -> str:
@@ -184,7 +225,7 @@ class Communicator:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._schedules: dict[Key, Schedule] = {}
-        self._call = endpoint.known(self._long_way)
+        self._call = endpoint.cached(self._slow_path)
         self._lines: dict[tuple[int, int], Communicator] = {}  # of two ranks, by sender and receiver
 
     @property
@@ -262,9 +303,7 @@ class Communicator:
         Raises WrongType or InvalidArgument on a rank with wrong arguments and PeerRefused on the others, CallMismatch,
         UnevenSize, PeerFailed, CallTimeout, CommunicatorDead.
         """
-        if async_:
-            return self._endpoint.start(schedule, x, out, op, tile)
-        return self._endpoint.run(schedule, x, out, op, tile)
+        return self._endpoint.run(schedule, x, out, op, tile, async_=async_)
 
     @overload
     def all_reduce(
@@ -723,7 +762,7 @@ class Communicator:
             self.abort("was interrupted")
             raise
 
-    def _long_way(
+    def _slow_path(
         self,
         name: str,
         x: NDArray[Scalar] | None,
@@ -734,28 +773,72 @@ class Communicator:
         counts: object,
         reproducible: Contract | None,
     ) -> object:
-        """Run the default schedule of a collective. ``_call`` does the same, and remembers."""
-        key = (name, x, out, async_, op, root, counts, reproducible)
-        rows: Counts | None = None
+        """Prepare a call by name and make it. ``_call`` does the same, and remembers what was prepared."""
         try:
-            roles = self._roles(name, root)
-            if counts is None:
-                x, out = roles.arrays(x, out)
-                count: int | None = roles.bytes(x, out)
-            else:
-                rows = roles.counts(counts, self.rank)
-                x, out = rows.arrays(x, out)
-                count = rows.bytes(x, out)
-            call = self._described(name, count, root, reproducible, uneven=counts is not None)
-            choice = choose(call)
-            find = partial(self._endpoint.program, _called(choice))
-            program, tile = self._default(choice, find, uneven=call.uneven), choice.tile
+            wanted = self._wanted(name, op, root, counts, reproducible)
+            reads = wanted.roles.reads or (out is None and wanted.roles.writes)
+            given = operands_of(x if reads else None, out if wanted.roles.writes else None)
+            operands = wanted.operands(given)
+            call = self._prepared(wanted, operands, [self._endpoint.shares(operands, x, out)])
         except Exception as error:
             self._endpoint.refuse(error, async_)
-        lending = partial(self._lent_default, call, choice, find)
-        if async_:
-            return self._endpoint.start(program, x, out, op, tile, rows, lending)
-        return self._endpoint.run(program, x, out, op, tile, rows, lending, key)
+        self._endpoint.learn((name, x, out, async_, op, root, counts, reproducible), call)
+        return call.start(x, out) if async_ else call(x, out)
+
+    def prepare(
+        self,
+        name: str,
+        shape: int | Sequence[int],
+        dtype: str | type | np.dtype[np.generic],
+        *,
+        op: str = "sum",
+        root: int = 0,
+        counts: object = None,
+        reproducible: Contract | None = None,
+        in_place: bool = False,
+    ) -> PreparedCall:
+        """A collective by name on arrays of one shape and type, decided once, to be called as often as wanted.
+
+        ``shape`` is that of ``x``, for a broadcast or scatter on the root. ``dtype`` may be "bfloat16", which NumPy
+        does not know, for calls on a ``Buffer``. With ``in_place``, ``x`` and ``out`` are the same, and ``out`` may be
+        left out; or one is the own block of the other, and both are given. Otherwise they lie apart; without ``out``,
+        each call allocates one. The other options are those of the method of that name.
+
+        No other rank has to take part: where another has prepared something else, the call raises. Raises WrongType,
+        InvalidArgument and UnevenSize, on this rank alone, and CommunicatorDead.
+        """
+        if name not in NAMED:
+            raise InvalidArgument(f"there is no collective {name!r}, only {', '.join(NAMED)}", caller())
+        wanted = self._wanted(name, op, root, counts, reproducible)
+        x = Operand(arena.lengths(shape), element_type(dtype))
+        operands = wanted.in_place(x, self.rank) if in_place else wanted.apart(x)
+        return self._prepared(wanted, operands, [True, False])
+
+    def _wanted(self, name: str, op: str, root: int, counts: object, reproducible: Contract | None) -> _Wanted:
+        roles = self._roles(name, root)
+        rows = None if counts is None else roles.counts(counts, self.rank)
+        return _Wanted(name, op, root, reproducible, roles, rows)
+
+    def _prepared(self, wanted: _Wanted, operands: Operands, kinds: Sequence[bool]) -> PreparedCall:
+        """Choose and load what a call by name runs. ``kinds``: whether its arrays may be memory that ranks share."""
+        endpoint, uneven = self._endpoint, wanted.rows is not None
+        call = self._described(wanted.name, wanted.bytes(operands), wanted.root, wanted.reproducible, uneven)
+        choice = choose(call)
+        find = partial(endpoint.program, _called(choice))
+        loaded = self._default(choice, find, uneven)
+        bound = loaded.layout.bind(operands, wanted.rows)
+        eager = endpoint.is_eager(loaded, bound)
+
+        def alternatives(shared: bool) -> Alternatives:
+            barred = not shared and (not endpoint.reaches or wanted.op in _ORDERED)
+            if shared not in kinds or bound.n is None or barred:
+                return NO_ALTERNATIVES
+            return [
+                self._lent_default(call, choice, find, eager, lent, not shared) if lent.suits(bound) else None
+                for lent in LENT
+            ]
+
+        return endpoint.prepare(loaded, bound, wanted.op, choice.tile, alternatives(True), alternatives(False))
 
     def _roles(self, name: str, root: object) -> _Roles:
         rank = whole(root)

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -36,12 +37,13 @@ from hocket.errors import (
 )
 from hocket.ir.messages import two_rounds
 from hocket.runtime import arena, segments
-from hocket.runtime.execution import LENT, Endpoint, Lent
+from hocket.runtime.execution import LENT, Endpoint, Lent, LoadedPlan, PreparedCall
+from hocket.runtime.operands import operands_of
 from hocket.runtime.plan import lower
 from hocket.tuning import NAMED, choose, fetches, lending_program, lends
 from tests.property.programs import random_case
 from tests.runtime.cases import PAIRS, Run, check, data
-from tests.runtime.test_known import long_way
+from tests.runtime.test_call_cache import slow_path
 from tests.runtime.test_segments import refuse_memfd
 
 Array = NDArray[np.generic]
@@ -68,7 +70,7 @@ def test_an_array_is_plain_memory() -> None:
             assert array.flags.c_contiguous
             assert array.flags.writeable
             assert address(array) % PAGE == 0
-            assert array.size == 0 or arena.own().holds(array)
+            assert array.size == 0 or arena.own().holds(address(array))
         assert comm.empty(3).dtype == np.float64
 
 
@@ -166,7 +168,7 @@ def test_a_child_has_arrays_of_its_own() -> None:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert (array == 1).all()
-        assert arena.own().holds(comm.empty(3))
+        assert arena.own().holds(address(comm.empty(3)))
 
 
 def test_what_a_child_sees_of_arrays() -> None:
@@ -213,17 +215,29 @@ def test_there_is_no_memory_for_an_arena(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @contextmanager
 def ways() -> Iterator[list[int]]:
-    """The ways of the calls that took the long way: 0 through slots, else 1 + that of LENT."""
+    """At the end, the ways of calls that did not go through slots: 1 + that of LENT."""
     found: list[int] = []
-    end = Endpoint._end
-
-    def spy(self: Endpoint, outcome: _native.Outcome | None, *arguments: object) -> object:
-        if outcome is not None:
-            found.append(outcome.way)
-        return end(self, outcome, *arguments)  # type: ignore[arg-type]
-
-    with mock.patch.object(Endpoint, "_end", spy):
+    with prepared_calls() as made:
         yield found
+    found += [call.variant for call in made if call.variant]
+
+
+@contextmanager
+def prepared_calls() -> Iterator[list[PreparedCall]]:
+    """Those that are prepared meanwhile, or made in the background."""
+    made: list[PreparedCall] = []
+    prepare, start = Endpoint.prepare, PreparedCall.start
+
+    def prepares(self: Endpoint, *arguments: Any) -> PreparedCall:
+        made.append(prepare(self, *arguments))
+        return made[-1]
+
+    def starts(self: PreparedCall, *arguments: Any) -> Handle[Any]:
+        made.append(self)
+        return start(self, *arguments)
+
+    with mock.patch.object(Endpoint, "prepare", prepares), mock.patch.object(PreparedCall, "start", starts):
+        yield made
 
 
 def private(size: int, dtype: str) -> NDArray[np.generic]:
@@ -431,7 +445,7 @@ def remembered(comm: Communicator) -> None:
         seen = []
         for x in (lent, plain, other, plain, lent):
             x[:] = comm.rank + 1
-            with long_way() as run:
+            with slow_path() as run:
                 comm.all_reduce(x, op="avg")
             seen.append(run.call_count)
             assert (x == (comm.size + 1) / 2).all()
@@ -569,11 +583,10 @@ def killed_inside(comm: Communicator, done: Path, message: bool) -> None:
             pass
         member, real = comm._endpoint._alive(), lower(schedule, comm.rank)
         plan = member.plan(lower(program.compile(), comm.rank).words, real.digest, real.name)
-        kind, op = _native.TYPES.index("float32"), _native.OPERATORS.index("sum")
-        offer = (plan, None, None, None), x, None
-        outcome = member.run(_native.Request(plan, x, None, len(x), kind, op, 0, offer=offer))
-        assert outcome is not None
-        assert (outcome.fault, outcome.way) == (_native.Fault.NONE, 1)
+        loaded = LoadedPlan(real, plan, plan)
+        idle = comm._endpoint.prepare(loaded, real.layout.bind(operands_of(x, None)), "sum")
+        assert idle(x) is x
+        assert idle.variant == 1
         os.kill(os.getpid(), signal.SIGKILL)
     where = address(x)
     with pytest.raises(PeerFailed, match="rank 1 has ended") as error:

@@ -109,15 +109,16 @@ def killed_inside(comm: Communicator, directory: Path) -> None:
         empty = hocket.Custom(comm.size, inputs=1, outputs=1, post=lambda rank, index: None, inplace=True)
         with hocket.Program(empty, name="idle") as program:
             pass
-        from hocket import _native
+        from hocket.runtime.execution import LoadedPlan
+        from hocket.runtime.operands import operands_of
         from hocket.runtime.plan import lower
 
         idle = lower(program.compile(), comm.rank)
         real = lower(schedule, comm.rank)
         plan = member.plan(idle.words, real.digest, real.name)
-        kind, op = _native.TYPES.index("float32"), _native.OPERATORS.index("sum")
-        request = _native.Request(plan, np.zeros(8, np.float32), None, 8, kind, op, 0)
-        assert member.run(request) is None
+        x = np.zeros(8, np.float32)
+        call = comm._endpoint.prepare(LoadedPlan(real, plan, plan), real.layout.bind(operands_of(x, None)), "sum")
+        assert call(x) is x
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         comm.run(schedule, np.zeros(8, np.float32))
@@ -818,4 +819,4 @@ def test_a_temporary_schedule_leaves_no_plan_behind() -> None:
     with hocket.init() as comm:
         for _ in range(5):
             comm.run(ring.all_reduce(1).compile(), np.ones(3))
-        assert not comm._endpoint._prepared
+        assert not comm._endpoint._loaded

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -30,10 +29,9 @@ from hocket import Communicator, _native
 from hocket.errors import BootstrapFailed, CallTimeout, InvalidArgument, PeerFailed, PeerRefused, RankFailed
 from hocket.ir.traffic import Traffic, traffic
 from hocket.runtime.bootstrap import _reached
-from hocket.runtime.execution import Endpoint
 from hocket.tuning import NAMED, Call, fetches, lending_program
 from tests.runtime.cases import PAIRS, data
-from tests.runtime.test_arena import call, private, ways
+from tests.runtime.test_arena import call, prepared_calls, private, ways
 
 Array = NDArray[np.generic]
 Result = TypeVar("Result")
@@ -146,17 +144,11 @@ def test_traffic_is_what_the_schedule_says(ranks: int, n: int) -> None:
 def chosen(comm: Communicator) -> list[int]:
     """The ways of many calls, all of whose results are right; in between, calls that one rank refuses."""
     found = []
-    end = Endpoint._end
-
-    def spy(self: Endpoint, outcome: _native.Outcome | None, *arguments: object) -> object:
-        if outcome is None or outcome.fault is _native.Fault.NONE:
-            found.append(0 if outcome is None else outcome.way)
-        return end(self, outcome, *arguments)  # type: ignore[arg-type]
-
-    with mock.patch.object(Endpoint, "_end", spy):
+    with prepared_calls() as made:
         for number in range(200):
             x = np.full(LARGE, comm.rank + number, np.float32)
             assert (comm.all_reduce(x, async_=True).wait() == 2 * number + 1).all()
+            found.append(made[0].variant)
             if number % 40 == 0:
                 with pytest.raises(InvalidArgument if comm.rank else PeerRefused):
                     comm.all_reduce(x, op="median" if comm.rank else "sum")

@@ -10,7 +10,7 @@ import numpy as np
 from hocket import _native
 from hocket.errors import InvalidArgument, WrongType, caller
 from hocket.runtime import segments
-from hocket.runtime.buffers import Array, name_of
+from hocket.runtime.operands import Array, name_of
 
 _own: _native.Arena | None = None
 
@@ -31,11 +31,12 @@ def empty(shape: object, dtype: object) -> Array:
         raise WrongType(f"dtype must be a NumPy type, not {dtype!r}", caller()) from error
     if kind.hasobject:
         raise WrongType(f"dtype is {kind}: references mean nothing in another process", caller())
-    lengths = _lengths(shape)
-    return np.ndarray(lengths, kind, memoryview(own().allocate(_bytes(lengths, kind.itemsize))))
+    found = lengths(shape)
+    return np.ndarray(found, kind, memoryview(own().allocate(_bytes(found, kind.itemsize))))
 
 
-def _lengths(shape: object) -> tuple[int, ...]:
+def lengths(shape: object) -> tuple[int, ...]:
+    """Of a shape, or of one length. Raises WrongType, InvalidArgument."""
     given = shape if isinstance(shape, Sequence) and not isinstance(shape, str) else (shape,)
     found = []
     for length in given:

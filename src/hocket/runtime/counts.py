@@ -8,16 +8,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hocket import _native
+from hocket._native import Omitted
 from hocket.collectives import whole
 from hocket.errors import InvalidArgument, caller
-
-Scalar = TypeVar("Scalar", bound=np.generic)
+from hocket.runtime.operands import Operand, Operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,34 +50,34 @@ class Counts:
             )
         return Counts(sends, receives)
 
-    def arrays(
-        self, x: NDArray[Scalar] | None, out: NDArray[Scalar] | None
-    ) -> tuple[NDArray[Scalar] | None, NDArray[Scalar] | None]:
-        """The arrays of a call, ``out`` allocated where there was none. Raises InvalidArgument where they do not fit.
+    def operands(self, given: Operands) -> Operands:
+        """Those of a call, with the ``out`` that it allocates where it is given none. Raises InvalidArgument.
 
         Without an input, ``x`` is looked at only where it must say what ``out`` is like.
         """
-        if isinstance(x, np.ndarray) and (self.inputs or out is None):
+        x, out, omitted = given.x, given.out, Omitted.REFUSED
+        if x is not None and (self.inputs or out is None):
             rows = sum(self.inputs or self.agreed or ())
-            if not x.ndim or x.shape[0] != rows:
+            if not x.shape or x.shape[0] != rows:
                 raise InvalidArgument(f"counts call for an x of {_number(rows)}, not of shape {x.shape}", caller())
             shape = (sum(self.outputs), *x.shape[1:])
             if out is None and self.outputs:
-                out = np.empty(shape, x.dtype)
-            elif self.outputs and isinstance(out, np.ndarray) and out.shape != shape:
+                out, omitted = Operand(shape, x.type), Omitted.FRESH
+            elif self.outputs and out is not None and out.shape != shape:
                 raise InvalidArgument(f"x of shape {x.shape} calls for an out of {shape}, not {out.shape}", caller())
-        elif isinstance(out, np.ndarray) and out.shape[:1] != (sum(self.outputs),):
+        elif out is not None and out.shape[:1] != (sum(self.outputs),):
             raise InvalidArgument(
                 f"counts call for an out of {_number(sum(self.outputs))}, not of shape {out.shape}", caller()
             )
-        return (x if self.inputs else None), (out if self.outputs else None)
+        x, out = x if self.inputs else None, out if self.outputs else None
+        return Operands(x, out, None if x is None or out is None else given.between, omitted)
 
-    def bytes(self, x: NDArray[Scalar] | None, out: NDArray[Scalar] | None) -> int | None:
+    def bytes(self, operands: Operands) -> int | None:
         """Bytes of a buffer with the blocks of all ranks; None where a rank knows only its own."""
-        array = out if x is None else x
-        if self.agreed is None or not isinstance(array, np.ndarray):
+        operand = operands.out if operands.x is None else operands.x
+        if self.agreed is None or operand is None:
             return None
-        return sum(self.agreed) * math.prod(array.shape[1:]) * array.itemsize
+        return sum(self.agreed) * math.prod(operand.shape[1:]) * operand.type.itemsize
 
     def own(self, unit: int) -> int:
         """The row where a unit of the larger buffer begins."""

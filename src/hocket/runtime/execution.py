@@ -11,14 +11,14 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
-from typing import Generic, NoReturn, TypeVar, cast
+from typing import Generic, Literal, NoReturn, TypeVar, cast, overload
 
 import numpy as np
 
 from hocket import _native
-from hocket._native import Fault, Outcome
+from hocket._native import Buffer, Fault, Omitted, Outcome, Source
 from hocket.collectives import whole
 from hocket.errors import (
     BootstrapFailed,
@@ -39,32 +39,36 @@ from hocket.ir.schedule import Schedule, verify
 from hocket.ir.traffic import Traffic
 from hocket.runtime import arena, caches, trace
 from hocket.runtime.bootstrap import Meeting, gather
-from hocket.runtime.buffers import Array, Bound, Layout, name_of
+from hocket.runtime.buffers import Bound, Layout
 from hocket.runtime.counts import Counts, transfers
 from hocket.runtime.launchers import Place
+from hocket.runtime.operands import Argument, Array, Operand, Operands, address, name_of, operand_of, operands_of
 from hocket.runtime.plan import Plan
 from hocket.runtime.plan_cache import PlanCache
 from hocket.runtime.tuned import tuned
 
 _OPERATORS = {name: code for code, name in enumerate(_native.OPERATORS)}
 _PAIRS = {(code, _OPERATORS[op]) for code, name in enumerate(_native.TYPES) for op in _native.OPERATORS_OF[name]}
-_ORDERED = ("min", "max")  # of two zeros they give the first, or the second
 
+
+_MOST_CALLS = 1024  # that are kept of a schedule
 
 Key = tuple[object, ...]
 """A program that is called by name: plain values that mean the same on every rank."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class LoadedPlan:
     """A rank's part of a schedule, ready to run: what was ``lowered``, and what native code made of it.
 
-    ``apart`` is for calls whose arrays lie apart though the schedule is in-place.
+    ``apart`` is for calls whose arrays lie apart though the schedule is in-place. ``calls`` of a schedule that were
+    prepared, by what they depend on.
     """
 
     lowered: Plan
     plan: _native.Plan
     apart: _native.Plan
+    calls: dict[tuple[object, ...], PreparedCall] = field(default_factory=dict)
 
     @property
     def layout(self) -> Layout:
@@ -78,16 +82,52 @@ class Lent:
     inplace: bool
     fetches: bool
 
+    def suits(self, bound: Bound) -> bool:
+        """Whether the arrays of a call lie so."""
+        operands = bound.operands
+        alone = operands.x is None or bound.result is Source.NOTHING
+        return alone or (operands.between is not None) is self.inplace
+
 
 LENT = Lent(True, False), Lent(False, False), Lent(True, True), Lent(False, True)
 """The zero-copy variants of native/protocol/header.h."""
 
-Lending = Callable[[bool, Lent, bool], Prepared | None]
-"""The program, if any, of a call whose ranks access each other's arrays: by whether it would else take one round, how
-they do, and whether arrays are private, so that the system has to copy."""
+Alternatives = Sequence[LoadedPlan | None]
+"""What a call can run instead where ranks can access each other's arrays: a program, or none, for each of LENT."""
 
-_Plans = tuple[Plan | None, Plan | None, Plan | None, Plan | None, Plan | None]
-"""By the way that a call goes: through slots, or as LENT says."""
+NO_ALTERNATIVES: Alternatives = (None,) * len(LENT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """Alternatives as native code takes them, and what they were lowered from."""
+
+    native: _native.Alternatives | None
+    lowered: tuple[Plan | None, ...]
+
+    @staticmethod
+    def of(given: Alternatives, bound: Bound) -> _Offer:
+        """Those that work on the memory of x and out alone, and all on the same buffers."""
+        chosen: list[LoadedPlan | None] = [None] * len(LENT)
+        buffers: tuple[Source, Source] | None = None
+        for way, other in enumerate(given):
+            if other is None:
+                continue
+            instead = other.layout.bind(bound.operands)
+            if not instead.copies and buffers in (None, (instead.input, instead.output)):
+                chosen[way], buffers = other, (instead.input, instead.output)
+        if buffers is None:
+            return _Offer(None, (None,) * len(LENT))
+        plans = [None if other is None else other.plan for other in chosen]
+        return _Offer(
+            _native.Alternatives(plans, *buffers), tuple(None if other is None else other.lowered for other in chosen)
+        )
+
+    @staticmethod
+    def of_itself(loaded: LoadedPlan, bound: Bound) -> _Offer:
+        """Of a program whose messages lie in arrays anyway."""
+        native = _native.Alternatives([loaded.plan, None, None, None], bound.input, bound.output)
+        return _Offer(native, (loaded.lowered, None, None, None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +147,8 @@ Method = TypeVar("Method", bound=Callable[..., object])
 class Handle(Generic[Result]):
     """A call that goes on in the background. Its arrays are the call's until it is done."""
 
-    def __init__(self, flight: _native.Flight, end: Callable[[Outcome | None], Result]) -> None:
-        """``end`` makes of the outcome what the call returns, or raises. Nothing is left to be done then."""
+    def __init__(self, flight: _native.Flight, end: Callable[[Outcome], None]) -> None:
+        """``end`` raises if the outcome is that of a call that has failed."""
         self._flight = flight
         self._end = end
 
@@ -122,7 +162,137 @@ class Handle(Generic[Result]):
         """Wait for the end of the call. Returns and raises what the call would, as often as it is asked."""
         outcome = self._flight.wait()
         _let_go()
-        return self._end(outcome)
+        if outcome is not None:
+            self._end(outcome)
+        return cast("Result", self._flight.result)
+
+
+def wait_any(handles: Sequence[Handle[Result]]) -> int:
+    """Wait until one of several calls in the background has ended, of any communicators: its index.
+
+    Where several have, that of the first. Does not raise what the call would: ``wait`` of its handle does, at once.
+    """
+    if not handles:
+        raise InvalidArgument("there is no handle to wait for", caller())
+    return _native.wait_any([handle._flight for handle in handles])
+
+
+class PreparedCall(_native.PreparedCall):
+    """A collective for which everything is decided but where its arrays lie (``Communicator.prepare``).
+
+    ``call(x, out)`` makes the call, and returns what the method of the collective would. ``x`` and ``out`` are NumPy
+    arrays of the type and shape that were prepared, or a ``Buffer`` each. They lie apart, or in place, as was prepared.
+    Whether a call was prepared is a rank's own affair: the others may use the method.
+
+    Raises WrongType or InvalidArgument for arrays that are not as was prepared, and PeerRefused on the other ranks;
+    otherwise as ``Communicator.run``.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, loaded: LoadedPlan, bound: Bound, terms: _native.Terms, shared: _Offer, others: _Offer
+    ) -> None:
+        x, out = bound.operands.x, bound.operands.out
+        lends = loaded.lowered.lends
+        super().__init__(
+            endpoint._alive(),
+            loaded.apart if bound.apart else loaded.plan,
+            terms,
+            _native.Operands(
+                None if x is None else x.native(written=Source.X in bound.writes),
+                None if out is None else out.native(written=Source.OUT in bound.writes),
+                bound.operands.between,
+                bound.operands.omitted,
+            ),
+            _native.Binding(bound.input, bound.output, bound.initial, bound.result, bound.place, bound.taken),
+            shared.native,
+            others.native,
+            lends,
+        )
+        self._endpoint = endpoint
+        self._bound = bound
+        self._lowered = loaded.lowered
+        either = zip(shared.lowered, others.lowered, strict=True)
+        self._plans = None if lends else loaded.lowered, *(one or other for one, other in either)
+
+    def start(self, x: Argument = None, out: Argument = None) -> Handle[Argument]:
+        """Make the call in the background. The memory of a Buffer must stay until it has ended."""
+        return Handle(self._endpoint._launch(lambda _: self.launch(x, out)), self._fail)
+
+    def _fail(self, outcome: Outcome) -> None:
+        """Raise if the outcome is that of a call that has failed."""
+        if outcome.fault is not Fault.NONE:
+            self._endpoint._raise(outcome, self._plans)
+
+    def _take_turn(self) -> None:
+        """Wait for the calls in the background. Raises CommunicatorDead."""
+        self._endpoint._alone()
+
+    def _check(self, x: Argument, out: Argument, background: bool) -> None:
+        """Refuse a call on arguments that are not as it was prepared."""
+        self._endpoint.require_alive()
+        try:
+            self._compare(x, out)
+        except Exception as error:
+            self._endpoint.refuse(error, background)
+
+    def _compare(self, x: Argument, out: Argument) -> None:
+        expected = self._bound.operands
+        if out is None and expected.omitted is Omitted.X:
+            out = x
+        fresh = out is None and expected.omitted is Omitted.FRESH
+        used = []
+        for name, given, operand in (("x", x, expected.x), ("out", None if fresh else out, expected.out)):
+            if operand is None or (fresh and name == "out"):
+                continue
+            if given is None:
+                raise WrongType(f"{self._lowered.name} was prepared for an {name}, which is None", caller())
+            written = (Source.X if name == "x" else Source.OUT) in self._bound.writes
+            _compare(name, given, operand, written)
+            used.append(given)
+        if len(used) == 2 and all(given.nbytes for given in used) and expected.between != _between(*used):
+            how = "apart" if expected.between is None else "in place"
+            raise InvalidArgument(f"{self._lowered.name} was prepared for x and out that lie {how}", caller())
+        if self._lowered.lends and self._bound.n and not all(arena.own().holds(address(given)) for given in used):
+            raise InvalidArgument(
+                f"the messages of {self._lowered.name} lie in its arrays, which must be memory that ranks share",
+                caller(),
+                "comm.empty(shape, dtype) makes such arrays",
+            )
+
+
+def _compare(name: str, given: Array | Buffer, expected: Operand, written: bool) -> None:
+    """Raise where an argument is not as it was prepared."""
+    found = operand_of(name, given)
+    assert found is not None
+    if (found.type.code, found.type.name) != (expected.type.code, expected.type.name):
+        raise WrongType(f"{name} is of {found.type}, and was prepared to be of {expected.type}", caller())
+    if isinstance(given, Buffer):
+        if given.nbytes != expected.nbytes:
+            raise InvalidArgument(
+                f"{name} has {given.nbytes} bytes, and was prepared to have {expected.nbytes}", caller()
+            )
+    elif found.shape != expected.shape:
+        raise InvalidArgument(f"{name} is of shape {found.shape}, and was prepared to be of {expected.shape}", caller())
+    if written and not found.writeable:
+        raise InvalidArgument(f"the result would go to {name}, which is read-only", caller())
+
+
+def _key(x: Array | None, out: Array | None, op: object, tile: object) -> tuple[object, ...] | None:
+    """All that a prepared call of a schedule depends on; None for arrays that need a second look."""
+    if type(x) is not np.ndarray or type(op) is not str or (tile is not None and type(tile) is not int):
+        return None
+    given = x.shape, x.dtype, x.flags.writeable, op, tile
+    if out is None:
+        return given
+    if type(out) is not np.ndarray or np.may_share_memory(x, out):
+        return None
+    return *given, out.shape, out.dtype, out.flags.writeable
+
+
+def _between(x: Array | Buffer, out: Array | Buffer) -> int | None:
+    """Bytes from x to out where they overlap."""
+    ahead = address(out) - address(x)
+    return ahead if -out.nbytes < ahead < x.nbytes else None
 
 
 def brief(method: Method) -> Method:
@@ -189,164 +359,134 @@ class Endpoint:
         self._ended = ""
         self._pairs: list[Endpoint] = []
         self._asked: dict[tuple[str, tuple[int, ...]], count[int]] = {}  # for communicators of its ranks, by kind
-        self._prepared: dict[int, tuple[weakref.ref[Schedule], Prepared]] = {}
-        self._programs: dict[Key, Prepared] = {}
+        self._loaded: dict[int, tuple[weakref.ref[Schedule], LoadedPlan]] = {}
+        self._programs: dict[Key, LoadedPlan] = {}
         self._shared = PlanCache(meeting.memory, meeting.rank, meeting.lifelines, timeout)
-        self._known: _native.Known | None = None
+        self._calls: weakref.WeakSet[PreparedCall] = weakref.WeakSet()
+        self._cache: _native.CallCache | None = None
         if self._trace is not None:  # once: when this is closed, forgotten, or the process ends
             self._write_trace = weakref.finalize(self, self._trace.write)
         _endpoints.add(self)
 
-    def known(self, long_way: Callable[..., object]) -> Callable[..., object]:
-        """Make ``long_way`` short for calls that it has made before: what its ``run`` is given as ``key`` is the key.
+    def cached(self, slow_path: Callable[..., object]) -> Callable[..., object]:
+        """The same as ``slow_path``, but faster for calls that it has given to ``learn``.
 
-        Keys are the arguments of ``long_way``: eight, the second and third of them arrays or None, and equal where the
-        others are the same objects. Arrays are equal where they have the same type and shape and lie to each other in
-        the same way.
+        It takes eight arguments, the second and third of them arrays or None, the fourth whether the call is in the
+        background. Calls are the same where the others are the same objects, and the arrays have the same types and
+        shapes and lie to each other in the same way.
         """
-        self._known = _native.Known(self._alive(), long_way, self._raise)
-        return self._known.call
+        self._cache = _native.CallCache(self._alive(), slow_path)
+        return self._cache.call
 
+    def learn(self, arguments: tuple[object, ...], call: PreparedCall) -> None:
+        """What the arguments of ``cached`` mean."""
+        if self._cache is not None:
+            self._cache.learn(arguments, call)
+
+    @overload
     def run(
         self,
-        program: Schedule | Prepared,
+        schedule: Schedule,
         x: Array | None,
         out: Array | None,
         op: str,
         tile: int | None = None,
         counts: Counts | None = None,
-        lending: Lending | None = None,
-        key: tuple[object, ...] | None = None,
-    ) -> Array | None:
-        """See ``Communicator.run``. With ``counts``, arrays have as many rows as they say, and the program is one that
-        ``check_units`` accepts; ``key``: see ``known``.
+        async_: Literal[False] = False,
+    ) -> Array | None: ...
+    @overload
+    def run(
+        self,
+        schedule: Schedule,
+        x: Array | None,
+        out: Array | None,
+        op: str,
+        tile: int | None = None,
+        counts: Counts | None = None,
+        *,
+        async_: bool,
+    ) -> object: ...
+    def run(
+        self,
+        schedule: Schedule,
+        x: Array | None,
+        out: Array | None,
+        op: str,
+        tile: int | None = None,
+        counts: Counts | None = None,
+        async_: bool = False,
+    ) -> object:
+        """See ``Communicator.run``. With ``counts``, arrays have as many rows as they say, and the schedule is one that
+        ``check_units`` accepts."""
+        try:
+            loaded = self._of(schedule)
+            key = _key(x, out, op, tile) if counts is None else None
+            call = None if key is None else loaded.calls.get(key)
+            if call is None:
+                call = self.prepare(loaded, loaded.layout.bind(operands_of(x, out), counts), op, tile)
+                if key is not None and len(loaded.calls) < _MOST_CALLS:
+                    loaded.calls[key] = call
+        except Exception as error:
+            self.refuse(error, async_)
+        return call.start(x, out) if async_ else call(x, out)
 
-        ``lending`` gives what to run instead where ranks can access each other's arrays.
+    def prepare(
+        self,
+        loaded: LoadedPlan,
+        bound: Bound,
+        op: str,
+        tile: int | None = None,
+        shared: Alternatives = NO_ALTERNATIVES,
+        others: Alternatives = NO_ALTERNATIVES,
+    ) -> PreparedCall:
+        """A call that everything is known of but where its arrays lie. Raises WrongType, InvalidArgument.
+
+        ``shared``: what it runs instead where they all are memory that ranks share; ``others``: else.
         """
-        member = self._alone()
-        try:
-            request, plans, bound = self._request(program, x, out, op, tile, counts, lending)
-        except Exception as error:
-            self.refuse(error)
-        outcome = member.run(request)
-        if outcome is not None:
-            self._end(outcome, plans)
-        if key is not None and bound.units is None and bound.n is not None and self._known is not None:
-            self._known.learn(key, request, plans)
-        return bound.result
-
-    def start(
-        self,
-        program: Schedule | Prepared,
-        x: Array | None,
-        out: Array | None,
-        op: str,
-        tile: int | None = None,
-        counts: Counts | None = None,
-        lending: Lending | None = None,
-    ) -> Handle[Array | None]:
-        """The same in the background. Raises at once for wrong arguments; the other ranks learn of it in their turn."""
-        self._alive()
-        try:
-            request, plans, bound = self._request(program, x, out, op, tile, counts, lending)
-        except Exception as error:
-            self.refuse(error, async_=True)
-        result = bound.result
-
-        def end(outcome: Outcome | None) -> Array | None:
-            self._end(outcome, plans)
-            return result
-
-        return Handle(self._launch(lambda member: member.start(request)), end)
-
-    def _request(
-        self,
-        program: Schedule | Prepared,
-        x: Array | None,
-        out: Array | None,
-        op: str,
-        tile: int | None,
-        counts: Counts | None,
-        lending: Lending | None,
-    ) -> tuple[_native.Request, _Plans, Bound]:
-        """A call, checked and bound to its arrays. Nothing is written here."""
-        prepared = program if isinstance(program, Prepared) else self._of(program)
         code = _OPERATORS.get(op) if isinstance(op, str) else None
         if code is None:
             raise InvalidArgument(f"op must be one of {', '.join(_OPERATORS)}, not {op!r}", caller())
         if tile is not None and (type(tile) is not int or tile < 64 or tile & (tile - 1) or tile > 1 << 28):
             raise InvalidArgument(f"tile must be a power of two from 64 bytes to 256 MB, not {tile!r}", caller())
-        layout = prepared.layout
-        bound = layout.bind_simple(x, out) if layout.simple and counts is None else None
-        if bound is None:
-            bound = layout.bind(x, out, counts)
-        if not layout.moves and bound.n is not None and (bound.type, code) not in _PAIRS:
-            name = _native.TYPES[bound.type]
-            raise WrongType(f"{name} has no {op}, only {', '.join(_native.OPERATORS_OF[name])}", caller())
-        if op == "avg" and not prepared.lowered.averages:
+        plan, layout, kind = loaded.lowered, loaded.layout, bound.type
+        if not layout.moves and bound.n is not None and (kind.code, code) not in _PAIRS:
+            raise WrongType(f"{kind} has no {op}, only {', '.join(_native.OPERATORS_OF[kind.name])}", caller())
+        if op == "avg" and not plan.averages:
             raise InvalidArgument(f"{layout.name} does not sum over all ranks, so there is no avg", caller())
-        plans, offer = self._offer(prepared, bound, x, op, lending)
-        source, target, n, kind, initial, place, result, taken, units, apart, element = bound
-        plan = prepared.apart if apart else prepared.plan
-        average, step = op == "avg", tile or 0
-        request = _native.Request(
-            plan, source, target, n, kind, code, step, initial, place, result, taken, average, element, units, offer
-        )
-        return request, plans, bound
-
-    def _offer(
-        self, prepared: Prepared, bound: Bound, x: Array | None, op: str, lending: Lending | None
-    ) -> tuple[_Plans, _native.Offer | None]:
-        """What else a call can run, and on what, where ranks can access each other's arrays."""
-        plan = prepared.lowered
         if plan.lends:
-            if bound.n and (bound.initial is not None or bound.taken is not None or bound.apart):
-                how = "in place" if plan.layout.inplace else "with x and out apart"
+            if bound.n and bound.copies:
+                how = "in place" if layout.inplace else "with x and out apart"
                 raise InvalidArgument(f"the messages of {plan.name} lie in its arrays: it works {how} only", caller())
-            arrays = [array for array in (bound.input, bound.output) if array is not None]
-            if bound.n and not all(map(arena.own().holds, arrays)):
-                raise InvalidArgument(
-                    f"the messages of {plan.name} lie in its arrays, which must be memory that ranks share",
-                    caller(),
-                    "comm.empty(shape, dtype) makes such arrays",
-                )
-            return (None, plan, None, None, None), ((prepared.plan, None, None, None), bound.input, bound.output)
-        if lending is None or bound.n is None:
-            return (plan, None, None, None, None), None
-        given = [array for array in (x, bound.result) if array is not None]
-        lowered: list[Plan | None] = [None] * len(LENT)
-        plans: list[_native.Plan | None] = [None] * len(LENT)
-        buffers: tuple[Array | None, Array | None] | None = None
-        reached = not all(map(arena.own().holds, given))
-        if given and (not reached or (self.reaches and op not in _ORDERED)):
-            instead_of = self._alive().candidate(prepared.plan, bound.n, bound.type, 0)
-            for way, lent in enumerate(LENT):
-                if len(given) == 2 and np.may_share_memory(given[0], given[1]) is not lent.inplace:
-                    continue
-                other = lending(instead_of.one_round, lent, reached)
-                if other is None:
-                    continue
-                instead = other.layout.bind(x, bound.result)
-                lies = instead.input, instead.output
-                copied = instead.initial is not None or instead.taken is not None or instead.apart
-                if not copied and (buffers is None or all(map(operator.is_, buffers, lies))):
-                    lowered[way], plans[way], buffers = other.lowered, other.plan, lies
-        in_place, apart, fetched_in_place, fetched_apart = lowered
-        found = plan, in_place, apart, fetched_in_place, fetched_apart
-        return found, None if buffers is None else ((plans[0], plans[1], plans[2], plans[3]), *buffers)
+            offered = _Offer.of_itself(loaded, bound)
+            offers = offered, offered
+        else:
+            offers = _Offer.of(shared, bound), _Offer.of(others, bound)
+        element = kind.name if kind.opaque and bound.n is not None else None
+        average = op == "avg" and bound.n is not None
+        terms = _native.Terms(bound.n, kind.code, code, tile or 0, average, element, bound.units)
+        call = PreparedCall(self, loaded, bound, terms, *offers)
+        self._calls.add(call)
+        return call
 
-    def _end(self, outcome: Outcome | None, plans: _Plans) -> None:
-        """Raise if a call has failed."""
-        if outcome is not None and outcome.fault is not Fault.NONE:
-            self._raise(outcome, plans)
+    def shares(self, operands: Operands, x: Array | None, out: Array | None) -> bool:
+        """Whether all arrays of a call, those that it looks at, are memory that ranks share."""
+        if operands.omitted is Omitted.FRESH:
+            return False
+        written = x if operands.omitted is Omitted.X else out
+        used = None if operands.x is None else x, None if operands.out is None else written
+        return all(arena.own().holds(address(array)) for array in used if array is not None)
+
+    def is_eager(self, loaded: LoadedPlan, bound: Bound) -> bool:
+        """Whether a call takes one round, where all ranks know their sizes."""
+        return bound.n is not None and self._alive().candidate(loaded.plan, bound.n, bound.type.code, 0).one_round
 
     def outlook(self, schedule: Schedule, n: int, tile: int | None = None) -> Outlook:
         """How a call on units of n float32 would run, without ``out``; no other rank takes part."""
         member = self._alive()
-        prepared = self._of(schedule)
-        layout = prepared.layout
+        loaded = self._of(schedule)
+        layout = loaded.layout
         in_place = layout.alias is not None and layout.input_blocks == layout.output_blocks
-        plan = prepared.apart if layout.alias is not None and not in_place else prepared.plan
+        plan = loaded.apart if layout.alias is not None and not in_place else loaded.plan
         candidate = member.candidate(plan, n, _native.TYPES.index("float32"), tile or 0)
         touched = member.touched(candidate, layout.input_blocks > 0, layout.output_blocks > 0 and not in_place)
         return Outlook(candidate, touched, touched > self.caches, member.threads(candidate))
@@ -358,15 +498,13 @@ class Endpoint:
 
     def barrier(self) -> None:
         """Return once every rank is here."""
-        self._end_barrier(self._alone().barrier())
+        outcome = self._alone().barrier()
+        if outcome is not None:
+            self._raise(outcome)
 
     def start_barrier(self) -> Handle[None]:
         """The same in the background."""
-        return Handle(self._launch(_native.Member.start_barrier), self._end_barrier)
-
-    def _end_barrier(self, outcome: Outcome | None) -> None:
-        if outcome is not None:
-            self._raise(outcome)
+        return Handle(self._launch(_native.Member.start_barrier), self._raise)
 
     def traffic(self) -> Traffic:
         """See ``Communicator.traffic``."""
@@ -503,10 +641,12 @@ class Endpoint:
             return
         self._land()  # the end of the communicator ends them
         self._member = None
-        if self._known is not None:
-            self._known.clear()
+        for call in tuple(self._calls):
+            call.release()
+        if self._cache is not None:
+            self._cache.clear()
         self._ended = why
-        self._prepared.clear()
+        self._loaded.clear()
         self._programs.clear()
         if self._trace is not None:
             self._write_trace()
@@ -558,23 +698,23 @@ class Endpoint:
             if flights:  # meanwhile another thread has started one
                 _in_flight.add(self)
 
-    def program(self, call: str, key: Key, compiled: Callable[[], Schedule]) -> Prepared:
+    def program(self, call: str, key: Key, compiled: Callable[[], Schedule]) -> LoadedPlan:
         """A program of calls by name, in errors ``call``: the rank that needs it first compiles it for all."""
         found = self._programs.get(key)
         if found is None:
             member = self._alive()
             if self._trace is not None:  # it tells more of the steps than a plan does
-                found = self._prepare(compiled(), call)
+                found = self._load(compiled(), call)
             else:
                 found = self._ready(member, self._shared.get(str(key), compiled), call)
             self._programs[key] = found
         return found
 
-    def _of(self, schedule: Schedule) -> Prepared:
-        found = self._prepared.get(id(schedule))
-        return self._prepare(schedule) if found is None else found[1]
+    def _of(self, schedule: Schedule) -> LoadedPlan:
+        found = self._loaded.get(id(schedule))
+        return self._load(schedule) if found is None else found[1]
 
-    def _prepare(self, schedule: Schedule, call: str | None = None) -> Prepared:
+    def _load(self, schedule: Schedule, call: str | None = None) -> LoadedPlan:
         if not isinstance(schedule, Schedule):
             raise WrongType(
                 f"a communicator runs a Schedule, not {name_of(schedule)}",
@@ -598,15 +738,15 @@ class Endpoint:
         found = self._ready(self._alive(), self._shared.get(schedule.digest(), lambda: schedule), call)
         if self._trace is not None:
             self._trace.knows(schedule, found.plan, found.apart)
-        key, prepared = id(schedule), self._prepared
-        prepared[key] = weakref.ref(schedule, lambda _: prepared.pop(key, None) and None), found
+        key, loaded = id(schedule), self._loaded
+        loaded[key] = weakref.ref(schedule, lambda _: loaded.pop(key, None) and None), found
         return found
 
-    def _ready(self, member: _native.Member, plan: Plan, call: str | None) -> Prepared:
+    def _ready(self, member: _native.Member, plan: Plan, call: str | None) -> LoadedPlan:
         name = call or f"{plan.name} [{plan.digest:016x}]"
         native = member.plan(plan.words, plan.digest, name)
         apart = native if plan.apart is None else member.plan(plan.apart, plan.digest, name)
-        return Prepared(plan if call is None else plan.called(call), native, apart)
+        return LoadedPlan(plan if call is None else plan.called(call), native, apart)
 
     def refuse(self, error: Exception, async_: bool = False) -> NoReturn:
         """Tell the others that this rank cannot take part in this call, and raise.
@@ -622,8 +762,9 @@ class Endpoint:
             self._raise(outcome)
         raise error
 
-    def _raise(self, outcome: Outcome, plans: _Plans = (None,) * 5) -> NoReturn:
-        plan = plans[outcome.way]
+    def _raise(self, outcome: Outcome, plans: Sequence[Plan | None] = (None,)) -> NoReturn:
+        """``plans``: by the way that a call goes, through slots or as LENT says."""
+        plan = plans[outcome.variant] if outcome.stall is not None else None
         step: StepName | None = None
         peer: int | None = None
         if outcome.stall is not None and plan is not None:

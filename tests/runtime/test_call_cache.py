@@ -1,4 +1,4 @@
-"""Calls that are known to be good (native/python/call_cache.cpp): they skip the long way, and only they."""
+"""Calls that have been made before (native/python/call_cache.cpp): they skip the slow path, and only they."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ Array = NDArray[np.generic]
 
 
 @contextmanager
-def long_way() -> Iterator[mock.Mock]:
-    """Counts the calls that take the long way."""
-    with mock.patch.object(Endpoint, "run", autospec=True, side_effect=Endpoint.run) as run:
-        yield run
+def slow_path() -> Iterator[mock.Mock]:
+    """Counts the calls that take the slow path."""
+    with mock.patch.object(Endpoint, "prepare", autospec=True, side_effect=Endpoint.prepare) as prepare:
+        yield prepare
 
 
 def forms(comm: Communicator) -> None:
@@ -73,7 +73,7 @@ def forms(comm: Communicator) -> None:
         results = []
         for again in range(3):
             whole[:], block[:] = start, r
-            with long_way() as run:
+            with slow_path() as run:
                 found = case()
             assert run.call_count == (again == 0), (number, again, r)
             results.append((type(found), getattr(found, "shape", None), np.array(found).tolist(), whole.tolist()))
@@ -85,7 +85,7 @@ def test_every_form() -> None:
 
 
 def wrong_after_right(comm: Communicator) -> None:
-    """A call that differs from a known one in anything that matters takes the long way, to the same errors."""
+    """A call that differs from a known one in anything that matters takes the slow path, to the same errors."""
     x, out = np.ones(12), np.zeros(12)
     for _ in range(2):
         comm.all_reduce(x, out)
@@ -144,7 +144,7 @@ def more_than_the_table_holds(comm: Communicator) -> None:
     before = sys.getrefcount(type_of_one_call)
     for _ in range(2):
         comm.broadcast(np.zeros(3, type_of_one_call))
-    assert sys.getrefcount(type_of_one_call) == before + 1, "the table owns what it compares with"
+    assert sys.getrefcount(type_of_one_call) > before, "the table owns what it compares with"
     for n in range(1, 2000):
         comm.broadcast(np.zeros(n, np.int8))
     assert sys.getrefcount(type_of_one_call) == before, "and forgets"
@@ -161,7 +161,7 @@ def roots(comm: Communicator) -> None:
         root[...] = turn % comm.size
         x[:] = 10 * comm.rank + turn
         assert comm.broadcast(x, root=cast("int", root))[0] == 10 * (turn % comm.size) + turn
-        with long_way() as run:
+        with slow_path() as run:
             comm.broadcast(x, root=cast("int", often))
         assert run.call_count == (turn == 0), "that of NumPy cannot change"
 
@@ -345,7 +345,7 @@ def test_methods_are_as_in_python() -> None:
         ]
         for number, way in enumerate(ways):
             out[:] = 0
-            with long_way() as run:
+            with slow_path() as run:
                 assert way() is out
             assert run.call_count == (number == 0), number
             assert out.tolist() == [1, 1, 1]

@@ -1,0 +1,356 @@
+#define HOCKET_IMPORTS_NUMPY
+#include "python/prepared_call.h"
+
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <stdexcept>
+
+#include "python/arrays.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace hocket {
+namespace {
+
+u32 type_of(const std::string& name) {
+    return u32(std::find(std::begin(kTypeNames), std::end(kTypeNames), name) - std::begin(kTypeNames));
+}
+
+bool overlap(const Argument& x, const Argument& out) {
+    return x.bytes != 0 && out.bytes != 0 && x.data < out.data + out.bytes && out.data < x.data + x.bytes;
+}
+
+nb::object held_by(nb::object member, nb::object plan, const std::optional<Alternatives>& shared,
+                   const std::optional<Alternatives>& others) {
+    nb::list held;
+    held.append(std::move(member));
+    held.append(std::move(plan));
+    for (const auto* alternatives : {&shared, &others})
+        if (*alternatives)
+            for (const nb::object& object : (*alternatives)->objects) held.append(object);
+    return nb::tuple(held);
+}
+
+}  // namespace
+
+PyObject* call_python(PyObject* callee, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) {
+    return or_stay([&] { return PyObject_Vectorcall(callee, arguments, size_t(count), keywords); });
+}
+
+PreparedCall::PreparedCall(nb::object member, nb::object plan, Terms terms, Operands operands, const Binding& binding,
+                           std::optional<Alternatives> shared, std::optional<Alternatives> others, bool only_shared)
+    : held_(held_by(member, plan, shared, others)),
+      member_(nb::cast<Member*>(member)),
+      plan_(nb::cast<Plan*>(plan)),
+      terms_(std::move(terms)),
+      operands_(std::move(operands)),
+      binding_(binding),
+      shared_(std::move(shared)),
+      others_(std::move(others)),
+      only_shared_(only_shared) {
+    const Terms& t = terms_;
+    if (t.op >= kOperators || (t.tile & (t.tile - 1)) || (t.tile && t.tile < kAlign))
+        throw std::invalid_argument("operator or tile");
+    if (t.n && plan_->combines() && (t.type >= kTypes || kernels().reduce[t.type][t.op] == nullptr))
+        throw std::invalid_argument("this type does not have this operator");
+    if (t.average && (t.type >= kTypes || kernels().divide[t.type] == nullptr))
+        throw std::invalid_argument("this type has no division");
+    if (plan_->lends() && !shared_) throw std::invalid_argument("a plan that lends is offered");
+    check(plan_->header(), binding.input, binding.output);
+    for (const auto* alternatives : {&shared_, &others_})
+        for (const Variant variant : kZeroCopy)
+            if (*alternatives && (*alternatives)->plans[variant] != nullptr)
+                check((*alternatives)->plans[variant]->header(), (*alternatives)->input, (*alternatives)->output);
+    const Source first = binding.input != Source::kNothing ? binding.input : binding.output;
+    if (binding.place + length(binding.initial) > length(first) && binding.initial != Source::kNothing)
+        throw std::invalid_argument("what is copied first is longer than its buffer");
+    if (binding.taken && *binding.taken + length(binding.result) > length(binding.input))
+        throw std::invalid_argument("the result is longer than the buffer that it is taken from");
+}
+
+u64 PreparedCall::length(Source source) const {
+    if (source == Source::kNothing) return 0;
+    const std::optional<Operand>& operand = source == Source::kOut ? operands_.out : operands_.x;
+    return operand ? operand->bytes : 0;
+}
+
+void PreparedCall::check(const PlanHeader& header, Source input, Source output) const {
+    const u64 unit = terms_.n.value_or(0) * type_bytes(terms_.type);
+    if ((input != Source::kNothing && length(input) < end(kInput, unit, header.input_blocks)) ||
+        (output != Source::kNothing && length(output) < end(kOutput, unit, header.output_blocks)))
+        throw std::invalid_argument("an array is smaller than the plan's buffer");
+}
+
+// Bytes of a buffer. Throws std::invalid_argument for units that are not those of the plan, or too long.
+u64 PreparedCall::end(Place which, u64 unit, u64 blocks) const {
+    if (!terms_.units) return unit * blocks;
+    const std::vector<u64>& bounds = terms_.units->bounds[which];
+    bool good = bounds.size() == blocks + 1 && bounds[0] == 0;
+    for (u64 u = 0; good && u < blocks; ++u) good = bounds[u] <= bounds[u + 1] && bounds[u + 1] - bounds[u] <= unit;
+    if (!good) throw std::invalid_argument("units");
+    return bounds[blocks];
+}
+
+// Notes where an argument lies. False if it is not what is expected; of one that was `checked`, any array will do.
+bool PreparedCall::fits(const Operand& expected, PyObject* given, bool checked, Argument& found) const {
+    found.object = given;
+    if (PyArray_CheckExact(given) || (checked && PyArray_Check(given))) {
+        auto* const array = reinterpret_cast<PyArrayObject*>(given);
+        found.data = static_cast<char*>(PyArray_DATA(array));
+        found.bytes = expected.bytes;
+        const int flags = NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | (expected.written ? NPY_ARRAY_WRITEABLE : 0);
+        const auto same_shape = [&] {
+            return u64(PyArray_NDIM(array)) == expected.shape.size() &&
+                   std::equal(expected.shape.begin(), expected.shape.end(), PyArray_DIMS(array));
+        };
+        if (!checked && (reinterpret_cast<PyObject*>(PyArray_DESCR(array)) != expected.dtype.ptr() ||
+                         !PyArray_CHKFLAGS(array, flags) || !same_shape()))
+            return false;
+    } else {
+        const RawBuffer* buffer = nullptr;
+        if (!nb::try_cast(nb::handle(given), buffer) || buffer == nullptr) return false;
+        const u64 alignment = std::min<u64>(type_bytes(terms_.type), alignof(double));
+        found.data = reinterpret_cast<char*>(buffer->address);
+        found.bytes = buffer->bytes;
+        if (buffer->bytes != expected.bytes || buffer->type != terms_.type || terms_.type >= kTypes ||
+            buffer->address % alignment != 0 || (buffer->address == 0 && buffer->bytes != 0))
+            return false;
+    }
+    found.shared = member_->memory.place(found.data) != kNowhere;
+    return true;
+}
+
+bool PreparedCall::fit(PyObject* x, PyObject* out, bool checked, Argument (&found)[2]) const {
+    const auto lies_well = [&](const Argument& argument) {
+        return !only_shared_ || argument.shared || argument.bytes == 0;
+    };
+    const bool copies = out == Py_None && operands_.omitted == Omitted::kX;
+    if (operands_.x && !(fits(*operands_.x, x, checked, found[0]) && lies_well(found[0]))) return false;
+    if (!operands_.out || (out == Py_None && operands_.omitted == Omitted::kFresh)) return true;
+    if (!fits(*operands_.out, copies ? x : out, checked, found[1]) || !lies_well(found[1])) return false;
+    if (!operands_.x) return true;
+    if (!overlap(found[0], found[1])) return !operands_.between || found[0].bytes == 0 || found[1].bytes == 0;
+    return operands_.between && found[1].data - found[0].data == *operands_.between;
+}
+
+// Throws nanobind::python_error where arguments do not fit. What this does not know Python may: arrays of other
+// classes, types that are equal though not the same object.
+void PreparedCall::take(nb::handle self, PyObject* x, PyObject* out, bool background, Argument (&found)[2]) {
+    const PreparedCall& call = *nb::inst_ptr<PreparedCall>(self);
+    if (call.held_ && call.fit(x, out, false, found)) return;
+    self.attr("_check")(nb::handle(x), nb::handle(out), background);
+    if (!call.fit(x, out, true, found)) throw std::runtime_error("arguments that do not fit have passed the check");
+}
+
+PyObject* PreparedCall::call(nb::handle self, PyObject* x, PyObject* out) {
+    Argument found[2];
+    take(self, x, out, false, found);
+    return nb::inst_ptr<PreparedCall>(self)->execute(self, found[0], found[1]);
+}
+
+PyObject* PreparedCall::execute(nb::handle self, const Argument& x, const Argument& out) {
+    for (;;) {
+        while (!held_ || member_->flights != 0) self.attr("_take_turn")();  // raises where the communicator has ended
+        BoundCall bound(*this, x, out);
+        bool entered = false;
+        Outcome outcome{Fault::kBusy, 0, {}};
+        {
+            const Gil gil(bound.brief());
+            const std::unique_lock<Busy> lock(member_->busy, std::try_to_lock);
+            entered = lock.owns_lock() && member_->flights == 0;
+            if (entered) outcome = bound.run();
+        }
+        if (!entered && member_->flights != 0) continue;
+        if (outcome.fault == Fault::kNone) return Py_NewRef(bound.result().ptr());
+        if (PyErr_Occurred()) return nullptr;
+        self.attr("_fail")(std::move(outcome));
+        throw std::runtime_error("a call that has failed did not raise");
+    }
+}
+
+Flight* PreparedCall::start(nb::handle self, nb::handle x, nb::handle out) {
+    Argument found[2];
+    take(self, x.ptr(), out.ptr(), true, found);
+    PreparedCall& call = *nb::inst_ptr<PreparedCall>(self);
+    const auto bound = std::make_shared<BoundCall>(call, found[0], found[1]);
+    const nb::object kept = nb::make_tuple(self, x, out);
+    return new Flight(
+        nb::borrow(call.held_[0]), [bound, kept](Communicator&) { return bound->run(); }, nb::borrow(bound->result()));
+}
+
+BoundCall::BoundCall(PreparedCall& prepared, Argument x, Argument out) : prepared_(prepared), held_(prepared.held_) {
+    const PreparedCall::Terms& terms = prepared.terms_;
+    const PreparedCall::Operands& operands = prepared.operands_;
+    const Binding& binding = prepared.binding_;
+    if (operands.out && out.object == Py_None && operands.omitted == Omitted::kX) out = x;
+    if (operands.out && out.object == Py_None) {
+        const Operand& like = *operands.out;
+        auto* const type = reinterpret_cast<PyArray_Descr*>(nb::object(like.dtype).release().ptr());
+        fresh_ =
+            nb::steal(PyArray_NewFromDescr(&PyArray_Type, type, int(like.shape.size()),
+                                           const_cast<Py_ssize_t*>(like.shape.data()), nullptr, nullptr, 0, nullptr));
+        if (!fresh_) throw nb::python_error();
+        out = {fresh_.ptr(), static_cast<char*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(fresh_.ptr()))),
+               like.bytes, false};
+    }
+    if (binding.input == Source::kScratch) scratch_ = std::make_unique_for_overwrite<char[]>(x.bytes);
+    char* const data[] = {nullptr, x.data, out.data, scratch_.get()};
+    const u64 bytes[] = {0, x.bytes, out.bytes, x.bytes};
+    const auto at = [&](Source source) { return data[u32(source)]; };
+    const auto length = [&](Source source) { return bytes[u32(source)]; };
+    PyObject* const objects[] = {Py_None, x.object, out.object, Py_None};
+    result_ = objects[u32(binding.result)];
+    brief_ = std::max(x.bytes, out.bytes) <= prepared.member_->tunables.gil_held_bytes;
+    call_ = {at(binding.input),
+             at(binding.output),
+             at(binding.initial),
+             at(binding.input != Source::kNothing ? binding.input : binding.output) + binding.place,
+             length(binding.initial),
+             terms.n.value_or(0),
+             terms.tile,
+             terms.type,
+             terms.op,
+             terms.n.has_value()};
+    if (terms.units) call_.units = &*terms.units;
+    if (terms.element) call_.element = &*terms.element;
+    call_.fresh = fresh_ && binding.output == Source::kOut;
+    if (binding.result != Source::kNothing && (binding.taken || terms.average))
+        call_.finish = {at(binding.result), length(binding.result),
+                        binding.taken ? at(binding.input) + *binding.taken : nullptr,
+                        terms.average ? kernels().divide[terms.type] : nullptr};
+    const bool shared = (!operands.x || x.shared) && (!operands.out || out.shared);
+    const std::optional<Alternatives>& alternatives = shared ? prepared.shared_ : prepared.others_;
+    if (!alternatives) return;
+    std::copy_n(alternatives->plans, kVariants, offer_.plans);
+    offer_.input = at(alternatives->input);
+    offer_.output = at(alternatives->output);
+    offered_ = {objects[u32(alternatives->input)], objects[u32(alternatives->output)]};
+    call_.offer = &offer_;
+}
+
+Outcome BoundCall::run() {
+    if (call_.offer != nullptr) exposed_.emplace(offered_);
+    Outcome outcome = prepared_.member_->communicator->run(*prepared_.plan_, call_);
+    if (exposed_) exposed_->exposed = outcome.exposed;
+    prepared_.variant_ = outcome.variant;
+    return outcome;
+}
+
+namespace {
+
+// call(x, out), both of which may be left out or named.
+PyObject* call_slot(PyObject* self, PyObject* arguments, PyObject* keywords) {
+    PyObject* given[2] = {Py_None, Py_None};
+    bool named[2] = {};
+    const Py_ssize_t count = PyTuple_GET_SIZE(arguments);
+    bool good = count <= 2;
+    for (Py_ssize_t a = 0; good && a < count; ++a) given[a] = PyTuple_GET_ITEM(arguments, a);
+    PyObject *name, *value;
+    for (Py_ssize_t at = 0; good && keywords != nullptr && PyDict_Next(keywords, &at, &name, &value);) {
+        const u32 which = PyUnicode_CompareWithASCIIString(name, "out") == 0 ? 1 : 0;
+        good = (which == 1 || PyUnicode_CompareWithASCIIString(name, "x") == 0) && count <= Py_ssize_t(which) &&
+               !named[which];
+        if (good) given[which] = value;
+        named[which] = true;
+    }
+    if (!good) {
+        PyErr_SetString(PyExc_TypeError, "a prepared call takes x and out");
+        return nullptr;
+    }
+    try {
+        return PreparedCall::call(self, given[0], given[1]);
+    } catch (nb::python_error& error) {
+        error.restore();
+    } catch (const std::exception& error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+    return nullptr;
+}
+
+PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(call_slot)}, {0, nullptr}};
+
+std::string shown(const RawBuffer& buffer) {
+    char text[32];
+    std::snprintf(text, sizeof text, "0x%llx", buffer.address);
+    return std::string("Buffer(") + text + ", " + std::to_string(buffer.bytes) + ", '" + buffer.dtype + "')";
+}
+
+}  // namespace
+
+void bind_prepared_call(nb::module_& module) {
+    if (PyArray_ImportNumPyAPI() < 0) throw nb::python_error();
+    nb::class_<RawBuffer>(module, "Buffer", R"(Memory as an argument of a ``PreparedCall``, whoever allocated it.
+
+``address`` is aligned for elements of ``dtype``, the name of a type that can be combined: "bfloat16" needs no ml_dtypes.
+The memory must stay until the call has ended. After an error in the middle of a call, other than one of arguments,
+another rank may for a moment still write to memory that was given to it.)")
+        .def(
+            "__init__",
+            [](RawBuffer* self, u64 address, u64 bytes, std::string dtype) {
+                const u32 type = type_of(dtype);
+                new (self) RawBuffer{address, bytes, std::move(dtype), type};
+            },
+            "address"_a, "nbytes"_a, "dtype"_a)
+        .def_ro("address", &RawBuffer::address)
+        .def_ro("nbytes", &RawBuffer::bytes)
+        .def_ro("dtype", &RawBuffer::dtype)
+        .def("__repr__", &shown);
+    nb::enum_<Source>(module, "Source")
+        .value("NOTHING", Source::kNothing)
+        .value("X", Source::kX)
+        .value("OUT", Source::kOut)
+        .value("SCRATCH", Source::kScratch);
+    nb::enum_<Omitted>(module, "Omitted")
+        .value("REFUSED", Omitted::kRefused)
+        .value("X", Omitted::kX)
+        .value("FRESH", Omitted::kFresh);
+    nb::class_<Operand>(module, "Operand")
+        .def(nb::init<nb::object, std::vector<Py_ssize_t>, u64, bool>(), "dtype"_a.none(), "shape"_a, "nbytes"_a,
+             "written"_a);
+    nb::class_<PreparedCall::Operands>(module, "Operands")
+        .def(nb::init<std::optional<Operand>, std::optional<Operand>, std::optional<long long>, Omitted>(),
+             "x"_a.none(), "out"_a.none(), "between"_a.none(), "omitted"_a);
+    nb::class_<PreparedCall::Terms>(module, "Terms")
+        .def(
+            "__init__",
+            [](PreparedCall::Terms* self, std::optional<u64> n, u32 type, u32 op, u64 tile, bool average,
+               std::optional<std::string> element, const Units* units) {
+                new (self) PreparedCall::Terms{n, type, op, tile, average, std::move(element), {}};
+                if (units != nullptr) self->units = *units;
+            },
+            "n"_a.none(), "type"_a, "op"_a, "tile"_a = 0, "average"_a = false, "element"_a.none() = nb::none(),
+            "units"_a.none() = nb::none());
+    nb::class_<Binding>(module, "Binding")
+        .def(nb::init<Source, Source, Source, Source, u64, std::optional<u64>>(), "input"_a, "output"_a,
+             "initial"_a = Source::kNothing, "result"_a = Source::kNothing, "place"_a = 0,
+             "taken"_a.none() = nb::none());
+    nb::class_<Alternatives>(module, "Alternatives")
+        .def(
+            "__init__",
+            [](Alternatives* self, std::array<nb::object, std::size(kZeroCopy)> plans, Source input, Source output) {
+                new (self) Alternatives{std::move(plans), {}, input, output};
+                for (const Variant variant : kZeroCopy) {
+                    const nb::object& plan = self->objects[variant - kZeroCopy[0]];
+                    if (!plan.is_none()) self->plans[variant] = nb::cast<Plan*>(plan);
+                }
+            },
+            "plans"_a, "input"_a, "output"_a);
+    nb::class_<PreparedCall>(module, "PreparedCall", nb::type_slots(slots))
+        .def(nb::init<nb::object, nb::object, PreparedCall::Terms, PreparedCall::Operands, const Binding&,
+                      std::optional<Alternatives>, std::optional<Alternatives>, bool>(),
+             "member"_a, "plan"_a, "terms"_a, "operands"_a, "binding"_a, "shared"_a.none() = nb::none(),
+             "others"_a.none() = nb::none(), "only_shared"_a = false)
+        .def(
+            "launch", [](nb::handle self, nb::handle x, nb::handle out) { return PreparedCall::start(self, x, out); },
+            "x"_a.none(), "out"_a.none())
+        .def("release", &PreparedCall::release)
+        .def_prop_ro("variant", [](const PreparedCall& call) { return u32(call.variant()); });
+}
+
+}  // namespace hocket

@@ -1,0 +1,152 @@
+// A call for which everything is decided but where its buffers lie (MPI 4: a persistent collective), and its
+// executions.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "python/flight.h"
+#include "python/member.h"
+
+namespace hocket {
+
+// Memory without a Python object of its own.
+struct RawBuffer {
+    u64 address, bytes;
+    std::string dtype;
+    u32 type;  // kTypes where the name is not one of kTypeNames
+};
+
+// What a caller gives as x or as out. The object is borrowed.
+struct Argument {
+    PyObject* object = Py_None;
+    char* data = nullptr;
+    u64 bytes = 0;
+    bool shared = false;  // it lies in this rank's arena
+};
+
+// What a call expects as x or as out: an array of this type and shape, or a RawBuffer of as many bytes. `dtype` is None
+// where NumPy does not know the type.
+struct Operand {
+    nanobind::object dtype;
+    std::vector<Py_ssize_t> shape;
+    u64 bytes;
+    bool written;
+};
+
+// Which memory is a buffer of a call: none, that of x or of out, or scratch as long as x that each execution allocates.
+enum class Source : u32 { kNothing, kX, kOut, kScratch };
+
+// What out is where the caller gives none: an error, the memory of x, or an array that each execution allocates.
+enum class Omitted : u32 { kRefused, kX, kFresh };
+
+// Which memory is which buffer of a plan. `initial` is copied to byte `place` of the first of its buffers. Where
+// `taken` is given, `result` is copied from that byte of the input on.
+struct Binding {
+    Source input, output, initial, result;
+    u64 place;
+    std::optional<u64> taken;
+};
+
+// The plans of the variants in kZeroCopy, null for none, and the buffers that they work on.
+struct Alternatives {
+    std::array<nanobind::object, std::size(kZeroCopy)> objects;
+    Plan* plans[kVariants];
+    Source input, output;
+};
+
+// What does not depend on where buffers lie. Made by hocket/runtime/execution.py, which has checked it.
+class PreparedCall {
+  public:
+    struct Terms {
+        std::optional<u64> n;  // elements a unit; none where this rank has no buffer
+        u32 type, op;
+        u64 tile;
+        bool average;
+        std::optional<std::string> element;
+        std::optional<Units> units;
+    };
+    struct Operands {
+        std::optional<Operand> x, out;     // none for what is not looked at
+        std::optional<long long> between;  // bytes from x to out; none where they lie apart
+        Omitted omitted;
+    };
+
+    // `shared` is for buffers that all lie in the arena, `others` for all others. `only_shared`: there is no other
+    // path. Throws std::invalid_argument for what would lead outside of the buffers.
+    PreparedCall(nanobind::object member, nanobind::object plan, Terms terms, Operands operands, const Binding& binding,
+                 std::optional<Alternatives> shared, std::optional<Alternatives> others, bool only_shared);
+    PreparedCall(const PreparedCall&) = delete;
+    PreparedCall& operator=(const PreparedCall&) = delete;
+
+    // Executes the call on what it is given, and returns the result. Null with a Python error where it fails.
+    static PyObject* call(nanobind::handle self, PyObject* x, PyObject* out);
+    // The same, of arguments that are known to fit.
+    PyObject* execute(nanobind::handle self, const Argument& x, const Argument& out);
+    // The same in the background.
+    static Flight* start(nanobind::handle self, nanobind::handle x, nanobind::handle out);
+
+    // Lets go of the communicator, once that has ended.
+    void release() { held_.reset(); }
+    // How the latest execution that has ended went.
+    Variant variant() const { return variant_; }
+
+  private:
+    friend class BoundCall;
+
+    static void take(nanobind::handle self, PyObject* x, PyObject* out, bool background, Argument (&found)[2]);
+    bool fit(PyObject* x, PyObject* out, bool checked, Argument (&found)[2]) const;
+    bool fits(const Operand& expected, PyObject* given, bool checked, Argument& found) const;
+    u64 end(Place which, u64 unit, u64 blocks) const;
+    u64 length(Source source) const;
+    void check(const PlanHeader& header, Source input, Source output) const;
+
+    nanobind::object held_;  // the member and the plans; null once the communicator has ended
+    Member* const member_;
+    Plan* const plan_;
+    const Terms terms_;
+    const Operands operands_;
+    const Binding binding_;
+    const std::optional<Alternatives> shared_, others_;
+    const bool only_shared_;
+    Variant variant_ = kBuffered;
+};
+
+// A prepared call on its buffers: what it holds until it has ended. Made and destroyed with the GIL. The prepared call
+// and the arguments stay as long as this.
+class BoundCall {
+  public:
+    // Throws nanobind::python_error.
+    BoundCall(PreparedCall& prepared, Argument x, Argument out);
+    BoundCall(const BoundCall&) = delete;
+    BoundCall& operator=(const BoundCall&) = delete;
+
+    Outcome run();
+    // Whether it is so short that giving the GIL away would take as long.
+    bool brief() const { return brief_; }
+    nanobind::handle result() const { return result_; }
+
+  private:
+    PreparedCall& prepared_;
+    const nanobind::object held_;
+    nanobind::object fresh_;
+    std::unique_ptr<char[]> scratch_;
+    Call call_{};
+    Offer offer_;
+    std::array<PyObject*, 2> offered_{};
+    std::optional<Exposed> exposed_;
+    PyObject* result_;
+    bool brief_;
+};
+
+// Calls what may be Python, and never throws what would pass through a thread that the interpreter has given up.
+PyObject* call_python(PyObject* callee, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords = nullptr);
+
+void bind_prepared_call(nanobind::module_& module);
+
+}  // namespace hocket

@@ -1,0 +1,161 @@
+"""The arguments of a call: ``x`` and ``out`` as arrays, or as addresses, and what is known of them without either."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket import _native
+from hocket._native import Buffer as Buffer
+from hocket._native import Omitted as Omitted
+from hocket.errors import InvalidArgument, WrongType, caller
+
+Array = NDArray[np.generic]
+Argument = Array | Buffer | None
+
+
+@dataclass(frozen=True, slots=True)
+class ElementType:
+    """The type of the elements of a call.
+
+    ``code``: its number (kernels.h), or for a type that has none one that only tells its size. ``dtype``: None where
+    NumPy does not know the type.
+    """
+
+    name: str
+    code: int
+    itemsize: int
+    dtype: np.dtype[np.generic] | None
+
+    @property
+    def opaque(self) -> bool:
+        """Whether kernels can only move it."""
+        return self.code >= len(_native.TYPES)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """What a call knows of ``x`` or of ``out`` but where it lies: a contiguous array."""
+
+    shape: tuple[int, ...]
+    type: ElementType
+    writeable: bool = True
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.type.itemsize
+
+    def native(self, *, written: bool) -> _native.Operand:
+        """As native code takes it."""
+        return _native.Operand(self.type.dtype, self.shape, self.nbytes, written)
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """``x`` and ``out`` of a call, None where it has none, or does not look at it.
+
+    ``between``: bytes from x to out where they overlap; None where they lie apart. ``omitted``: what ``out`` is where
+    the caller gives none.
+    """
+
+    x: Operand | None
+    out: Operand | None
+    between: int | None = None
+    omitted: Omitted = Omitted.REFUSED
+
+
+def _named(code: int, name: str) -> ElementType:
+    dtype = None if name == "bfloat16" else np.dtype(name)
+    return ElementType(name, code, 2 if dtype is None else dtype.itemsize, dtype)
+
+
+_NAMED = {name: _named(code, name) for code, name in enumerate(_native.TYPES)}
+# NumPy does not know bfloat16, that of ml_dtypes is found by its name.
+_TYPES = {kind.dtype: kind for kind in _NAMED.values() if kind.dtype is not None}
+NO_TYPE = _NAMED["bool"]
+"""Of a call without buffers."""
+
+
+def element_type(dtype: object) -> ElementType:
+    """Of a NumPy type, or of the name of one in _native.TYPES. Raises WrongType."""
+    if isinstance(dtype, np.dtype):
+        found = _TYPES.get(dtype)
+        return found if found is not None else _other_type("x", dtype)
+    if dtype == "bfloat16":  # NumPy knows it only with ml_dtypes
+        return ElementType("bfloat16", _native.TYPES.index("bfloat16"), 2, None)
+    try:
+        known = np.dtype(dtype)  # type: ignore[call-overload]
+    except TypeError as error:
+        raise WrongType(f"dtype must be a NumPy type, not {dtype!r}", caller()) from error
+    return element_type(known)
+
+
+def _other_type(name: str, dtype: np.dtype[np.generic]) -> ElementType:
+    """One that is not in _TYPES. ``name``: of the array, for errors."""
+    if dtype.hasobject:
+        raise WrongType(f"{name} is of {dtype}: references mean nothing in another process", caller())
+    if dtype.name == "bfloat16" and dtype.isnative:
+        found = _TYPES[dtype] = ElementType("bfloat16", _native.TYPES.index("bfloat16"), 2, dtype)
+        return found
+    return ElementType(str(dtype), len(_native.TYPES) + dtype.itemsize, dtype.itemsize, dtype)
+
+
+def operand_of(name: str, array: Argument) -> Operand | None:
+    """What an argument is but where it lies. Raises if it is nothing that native code can work on."""
+    if array is None:
+        return None
+    if isinstance(array, Buffer):
+        return _operand_of_buffer(name, array)
+    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
+        tensor = type(array).__module__.partition(".")[0] == "torch"
+        hint = f"{name}.numpy() is an array in the memory of a tensor on the CPU" if tensor else None
+        raise WrongType(f"{name} must be a NumPy array, not {name_of(array)}", caller(), hint)
+    kind = _TYPES.get(array.dtype) or _other_type(name, array.dtype)
+    flags = array.flags
+    if not (flags.c_contiguous and flags.aligned):
+        raise InvalidArgument(
+            f"{name} must be contiguous and aligned", caller(), "np.ascontiguousarray(...) makes a copy that is"
+        )
+    return Operand(array.shape, kind, flags.writeable)
+
+
+def _operand_of_buffer(name: str, buffer: Buffer) -> Operand:
+    if buffer.dtype not in _native.TYPES:
+        types = ", ".join(_native.TYPES)
+        raise WrongType(f"{name} is a Buffer of {buffer.dtype!r}, which is none of {types}", caller())
+    kind = _NAMED[buffer.dtype]
+    if buffer.nbytes % kind.itemsize:
+        raise InvalidArgument(f"{name} has {buffer.nbytes} bytes, which are no whole number of {kind}", caller())
+    if buffer.address % min(kind.itemsize, 8) or (buffer.nbytes and not buffer.address):
+        raise InvalidArgument(f"{name} must have an address that is aligned for {kind}", caller())
+    return Operand((buffer.nbytes // kind.itemsize,), kind)
+
+
+def operands_of(x: Array | None, out: Array | None) -> Operands:
+    """Of the arrays that a call is given."""
+    between = 0 if x is out and x is not None else None
+    known = operand_of("x", x), operand_of("out", out)
+    if x is not None and out is not None and x is not out and np.may_share_memory(x, out):
+        between = address(out) - address(x)
+    return Operands(*known, between)
+
+
+def address(given: Array | Buffer) -> int:
+    """Where it begins."""
+    return given.address if isinstance(given, Buffer) else int(given.__array_interface__["data"][0])
+
+
+def name_of(thing: object) -> str:
+    """How a user calls the type of a thing."""
+    return "None" if thing is None else f"{type(thing).__module__}.{type(thing).__qualname__}".removeprefix("builtins.")
