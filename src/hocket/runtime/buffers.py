@@ -150,15 +150,21 @@ class Layout:
             return replace(bound, input=first) if targets_in else replace(bound, output=first)
         if between is not None:
             raise _overlap()
+        return self._apart(bound, own * item)
+
+    def _apart(self, bound: Bound, place: int) -> Bound:
+        """An in-place schedule, of x and out that lie apart. ``place``: that of the own block in the larger buffer."""
+        from_x, to_out = Source.X, Source.OUT
         if self.splits:
             return replace(bound, input=from_x, output=to_out, apart=True)
-        if not targets_in:
-            return replace(bound, output=to_out, initial=from_x, place=own * item)
+        assert self.alias is not None
+        if self.alias.target == "out":
+            return replace(bound, output=to_out, initial=from_x, place=place)
         if self.input_blocks == self.output_blocks:
             return replace(bound, input=to_out, initial=from_x)
         if not self.writes_input:
-            return replace(bound, input=from_x, taken=own * item)
-        return replace(bound, input=scratch, initial=from_x, taken=own * item)
+            return replace(bound, input=from_x, taken=place)
+        return replace(bound, input=Source.SCRATCH, initial=from_x, taken=place)
 
     def _needs(self, name: str) -> WrongType:
         return WrongType(f"rank {self.rank} needs {name} in {self.name}", caller())
