@@ -54,6 +54,8 @@ PreparedCall::PreparedCall(nb::object member, nb::object plan, Terms terms, Oper
       shared_(std::move(shared)),
       others_(std::move(others)),
       only_shared_(only_shared) {
+    for (auto* alternatives : {&shared_, &others_})  // held_ has them, until it is released
+        if (*alternatives) (*alternatives)->objects = {};
     const Terms& t = terms_;
     if (t.op >= kOperators || (t.tile & (t.tile - 1)) || (t.tile && t.tile < kAlign))
         throw std::invalid_argument("operator or tile");

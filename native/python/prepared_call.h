@@ -112,7 +112,7 @@ class PreparedCall {
     const Terms terms_;
     const Operands operands_;
     const Binding binding_;
-    const std::optional<Alternatives> shared_, others_;
+    std::optional<Alternatives> shared_, others_;  // whose objects are in held_
     const bool only_shared_;
     Variant variant_ = kBuffered;
 };

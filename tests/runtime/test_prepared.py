@@ -6,6 +6,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -313,6 +314,19 @@ def after_the_end(comm: Communicator) -> None:
 
 def test_after_the_end() -> None:
     hocket.spawn(after_the_end, 2)
+
+
+def test_what_was_prepared_keeps_nothing_of_a_communicator_that_was_closed() -> None:
+    hocket.init().close()  # opens what the process keeps
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with hocket.init() as comm:
+        calls = [comm.prepare("all_reduce", n, float, in_place=True) for n in (3, 6000)]
+        for call, n in zip(calls, (3, 6000), strict=True):
+            call(np.ones(n))
+            call(comm.empty(n))
+            call.start(np.ones(n)).wait()
+        assert len(list(Path("/proc/self/fd").iterdir())) > before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_what_was_prepared_goes_with_its_communicator() -> None:
