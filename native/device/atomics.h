@@ -57,8 +57,7 @@ inline u64 observe_header(const u64* call) {  // pairs with publish_header
     return __atomic_load_n(call, HOCKET_PICK(HOCKET_RELAX_HEADER_OBSERVE, __ATOMIC_SEQ_CST));
 }
 
-// The end of a call in two rounds: what a rank has read and written in buffers of others. Part of going to sleep
-// too.
+// The end of a call in two rounds: what a rank has read and written in buffers of others. Part of going to sleep too.
 inline void publish_done(u64* done, u64 call) {  // pairs with observe_done
     __atomic_store_n(done, call, HOCKET_PICK(HOCKET_RELAX_DONE_PUBLISH, __ATOMIC_SEQ_CST));
 }
@@ -66,8 +65,7 @@ inline u64 observe_done(const u64* done) {  // pairs with publish_done
     return __atomic_load_n(done, HOCKET_PICK(HOCKET_RELAX_DONE_OBSERVE, __ATOMIC_SEQ_CST));
 }
 
-// Why a rank failed or left: `culprit` and `text`. Looked for between sleeps, so that a lost wake-up only costs
-// one.
+// Why a rank failed or left: `culprit` and `text`. Looked for between sleeps: a lost wake-up only costs one.
 inline void publish_state(u64* state, u64 value) {  // pairs with observe_state
     __atomic_store_n(state, value, HOCKET_PICK(HOCKET_RELAX_STATE_PUBLISH, __ATOMIC_RELEASE));
 }

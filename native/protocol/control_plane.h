@@ -84,9 +84,7 @@ class ControlPlane {
     // this one. Both, like `dead` and `ended`, may be called while another thread is in a call.
     void leave() { mark(kLeft, rank_, 0, "closed"); }
     void fail(u32 culprit, const std::string& why) { mark(kAborted, culprit, 0, why); }
-    bool dead() const {
-        return observe_state(&blocks_[rank_].state) != kRunning;
-    }  // pairs with publish_state in `mark`
+    bool dead() const { return observe_state(&blocks_[rank_].state) != kRunning; }  // pairs with `mark`
     // With which a call fails that is made after the end.
     Outcome is_dead() const { return {Fault::kDead, u32(blocks_[rank_].culprit), blocks_[rank_].text}; }
     // Why a rank will make no more calls, and whose fault that is; kNone if it may. Asks nobody.

@@ -46,14 +46,12 @@ enum Variant : u32 {
 constexpr Variant kZeroCopy[] = {kInPlace, kApart, kFetchedInPlace, kFetchedApart};
 
 // What a call took a rank, in sixteenths of ticks: until it had said that it enters, and from when all had, 0 if it did
-// not measure. `far`: its buffers were in no cache near or, if it did not look, those of all were when they looked
-// last.
+// not measure. `far`: its buffers were in no cache near, or those of all were when they looked last, if it did not.
 struct CallTiming {
     u32 before, after : 31, far : 1;
 };
 
-// A rank's buffers, for others to access, in the next call; and what its latest call took in which any rank was
-// `tuned`.
+// A rank's buffers, for others to access in this call; and what its latest call took in which any rank was `tuned`.
 struct BufferDescription {
     u32 variants;       // a bit for each Variant that these buffers are for
     bool is_private;    // they are addresses in the rank's process, not places in its arena
