@@ -15,7 +15,7 @@
 
 #include "python/call_cache.h"
 #include "python/flight.h"
-#include "python/held.h"
+#include "python/kernels.h"
 #include "python/prepared_call.h"
 #include "transport/arena.h"
 
@@ -63,33 +63,9 @@ template <class Body> std::optional<Outcome> alone(Member& member, Body body) {
     return told(std::move(outcome));
 }
 
-template <u32 N> nb::tuple names(const char* const (&table)[N]) {
-    nb::list list;
-    for (const char* name : table) list.append(name);
-    return nb::tuple(list);
-}
-
-// The types that kernels combine, each with its operators.
-nb::dict operators_of_types() {
-    nb::dict found;
-    for (u32 type = 0; type < kTypes; ++type) {
-        nb::list operators;
-        for (u32 op = 0; op < kOperators; ++op)
-            if (kernels().reduce[type][op] != nullptr) operators.append(kOperatorNames[op]);
-        found[kTypeNames[type]] = nb::tuple(operators);
-    }
-    return found;
-}
-
 // What another process finds in this one's memory, if it may look there, and stores there again.
 constexpr u64 kWitness = 0x686f636b65742072;
 volatile u64 witness = kWitness;
-
-const KernelTable& kernels_for(const std::string& name) {
-    for (const Isa* isa = isas(); isa->name != nullptr; ++isa)
-        if (isa->name == name) return *isa->kernels;
-    throw std::invalid_argument("this processor does not have this instruction set");
-}
 
 #define HOCKET_NAME(field) fields.append(#field);
 #define HOCKET_RECORD(name, record)       \
@@ -111,21 +87,10 @@ nb::dict plan_layout() {
     return layout;
 }
 
-}  // namespace
-
-NB_MODULE(_native, m) {
-    nb::set_leak_warnings(false);  // a thread that is in a call when the process ends keeps what it holds (gil.h)
+void bind_constants(nb::module_& m) {
     m.attr("PLAN_MAGIC") = kPlanMagic;
     m.attr("PLAN_LAYOUT") = plan_layout();
     m.attr("MOST_READERS") = kMostReaders;
-    if (chosen_isa() == nullptr) throw std::runtime_error("HOCKET_ISA names no instruction set of this processor");
-    m.attr("ISA") = chosen_isa()->name;
-    nb::list all;
-    for (const Isa* isa = isas(); isa->name != nullptr; ++isa) all.append(isa->name);
-    m.attr("ISAS") = nb::tuple(all);
-    m.attr("TYPES") = names(kTypeNames);
-    m.attr("OPERATORS_OF") = operators_of_types();
-    m.attr("OPERATORS") = names(kOperatorNames);
     m.attr("FILE_BYTES") = kFileBytes;
     m.attr("PLANS") = kPlans;
     m.attr("STAMP") = kStamp;
@@ -143,7 +108,9 @@ NB_MODULE(_native, m) {
     m.attr("MOST_CONNECTIONS") = kMostWindows;
     m.attr("PROTOCOL") = std::to_string(kPlanMagic) + "." + std::to_string(sizeof(RankBlock)) + "." +
                          std::to_string(offsetof(CallHeader, text));
+}
 
+void bind_tunables(nb::module_& m) {
     nb::class_<Tunable>(m, "Tunable")
         .def_ro("name", &Tunable::name)
         .def_prop_ro("unit", [](const Tunable& row) { return row.unit->name; })
@@ -155,7 +122,9 @@ NB_MODULE(_native, m) {
         .def_ro("source", &Tunable::source)
         .def_ro("reason", &Tunable::reason);
     m.attr("TUNABLES") = nb::cast(std::vector<Tunable>(tunables().begin(), tunables().end()));
+}
 
+void bind_outcome(nb::module_& m) {
     nb::enum_<Fault>(m, "Fault")
         .value("NONE", Fault::kNone)
         .value("MISMATCH", Fault::kMismatch)
@@ -193,9 +162,10 @@ NB_MODULE(_native, m) {
         .def_prop_ro("pairwise", [](const CallHeader& header) { return (header.terms.flags & kPairwise) != 0; })
         .def_prop_ro("size_known", [](const CallHeader& header) { return !(header.terms.flags & kSizeUnknown); })
         .def_prop_ro("text", [](const CallHeader& header) { return from_utf8(header.text); });
+}
 
-    nb::class_<Plan>(m, "Plan").def_prop_ro("number", &Plan::number);
-
+// What is recorded of calls.
+void bind_events(nb::module_& m) {
     nb::class_<CallEvent>(m, "CallEvent")
         .def_ro("number", &CallEvent::number)
         .def_ro("plan", &CallEvent::plan)
@@ -221,7 +191,9 @@ NB_MODULE(_native, m) {
         .def_ro("bytes", &StepEvent::bytes)
         .def_ro("block", &StepEvent::block)
         .def_ro("step", &StepEvent::step);
+}
 
+void bind_recorder(nb::module_& m) {
     m.attr("BARRIER") = ControlPlane::kBarrier;
     nb::class_<Recorder>(m, "Recorder")
         .def(nb::init<u32, u64, u64>(), "threads"_a, "most_calls"_a, "most_steps"_a)
@@ -246,6 +218,10 @@ NB_MODULE(_native, m) {
             for (const Tape<StepEvent>& tape : recorder.steps) steps += tape.dropped();
             return std::make_tuple(recorder.calls.dropped(), steps);
         });
+}
+
+void bind_plan(nb::module_& m) {
+    nb::class_<Plan>(m, "Plan").def_prop_ro("number", &Plan::number);
 
     nb::class_<Candidate>(m, "Candidate")
         .def_prop_ro("tile", [](const Candidate& candidate) { return candidate.geometry.tile; })
@@ -260,7 +236,9 @@ NB_MODULE(_native, m) {
                 new (self) Units{{std::move(input), std::move(output)}, digest, to_utf8(text)};
             },
             "input"_a, "output"_a, "digest"_a.none(), "text"_a);
+}
 
+void bind_arena(nb::module_& m) {
     nb::class_<Arena>(m, "Arena")
         .def(nb::init<int>(), "descriptor"_a)
         .def_prop_ro("descriptor", &Arena::descriptor)
@@ -276,39 +254,11 @@ NB_MODULE(_native, m) {
         .def("forked", &Arena::forked);
 
     nb::class_<Loan>(m, "Loan", nb::type_slots(loan_slots));
+}
 
-    bind_flight(m);
-
-    nb::class_<Member>(m, "Member")
-        .def(nb::init<u32, u32, int, std::vector<int>, std::vector<int>, Arena&, std::vector<pid_t>, bool, u32, u32,
-                      double, u32, u64, u64, bool, Recorder*, const std::map<std::string, u64>&>(),
-             "rank"_a, "size"_a, "descriptor"_a, "lifelines"_a, "arenas"_a, "arena"_a, "processes"_a,
-             "always_reaches"_a, "spins"_a, "yields"_a, "timeout"_a, "threads"_a = 1, "team_bytes"_a = 0,
-             "cache_bytes"_a = Settings{}.cache_bytes, "looks"_a = false, "recorder"_a.none() = nb::none(),
-             "tunables"_a = std::map<std::string, u64>(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 17>())
-        .def(
-            "plan",
-            [](Member& member, const nb::bytes& words, u64 digest, nb::str name) {
-                return new Plan(*member.communicator, words_of(words), digest, to_utf8(name));
-            },
-            "words"_a, "digest"_a, "name"_a, nb::keep_alive<0, 1>())
-        .def(
-            "candidate",
-            [](Member& member, Plan& plan, u64 n, u32 type, u64 tile) {
-                return member.communicator->candidate(plan, n, type, tile);
-            },
-            "plan"_a, "n"_a, "type"_a, "tile"_a, nb::keep_alive<0, 2>())
-        .def(
-            "touched",
-            [](Member& member, const Candidate& candidate, bool input, bool output) {
-                return member.communicator->touched(candidate, input, output);
-            },
-            "candidate"_a, "input"_a, "output"_a)
-        .def(
-            "threads",
-            [](Member& member, const Candidate& candidate) { return member.communicator->wanted_threads(candidate); },
-            "candidate"_a)
-        .def("barrier", [](Member& member) { return alone(member, [&] { return member.communicator->barrier(); }); })
+// Calls in which nothing moves.
+void bind_calls(nb::class_<Member>& member) {
+    member.def("barrier", [](Member& member) { return alone(member, [&] { return member.communicator->barrier(); }); })
         .def(
             "exchange",
             [](Member& member, nb::str word) -> nb::object {
@@ -344,7 +294,12 @@ NB_MODULE(_native, m) {
                     return communicator.refuse(why);
                 });
             },
-            "why"_a)
+            "why"_a);
+}
+
+// What a member says of itself and the others, and how it ends.
+void bind_life(nb::class_<Member>& member) {
+    member
         .def("traffic",
              [](const Member& member) {
                  const Traffic moved = member.communicator->traffic();
@@ -363,59 +318,57 @@ NB_MODULE(_native, m) {
         .def(
             "fail", [](Member& member, u32 culprit, nb::str why) { member.communicator->fail(culprit, to_utf8(why)); },
             "culprit"_a, "why"_a);
+}
 
+void bind_member(nb::module_& m) {
+    nb::class_<Member> member(m, "Member");
+    member
+        .def(nb::init<u32, u32, int, std::vector<int>, std::vector<int>, Arena&, std::vector<pid_t>, bool, u32, u32,
+                      double, u32, u64, u64, bool, Recorder*, const std::map<std::string, u64>&>(),
+             "rank"_a, "size"_a, "descriptor"_a, "lifelines"_a, "arenas"_a, "arena"_a, "processes"_a,
+             "always_reaches"_a, "spins"_a, "yields"_a, "timeout"_a, "threads"_a = 1, "team_bytes"_a = 0,
+             "cache_bytes"_a = Settings{}.cache_bytes, "looks"_a = false, "recorder"_a.none() = nb::none(),
+             "tunables"_a = std::map<std::string, u64>(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 17>())
+        .def(
+            "plan",
+            [](Member& member, const nb::bytes& words, u64 digest, nb::str name) {
+                return new Plan(*member.communicator, words_of(words), digest, to_utf8(name));
+            },
+            "words"_a, "digest"_a, "name"_a, nb::keep_alive<0, 1>())
+        .def(
+            "candidate",
+            [](Member& member, Plan& plan, u64 n, u32 type, u64 tile) {
+                return member.communicator->candidate(plan, n, type, tile);
+            },
+            "plan"_a, "n"_a, "type"_a, "tile"_a, nb::keep_alive<0, 2>())
+        .def(
+            "touched",
+            [](Member& member, const Candidate& candidate, bool input, bool output) {
+                return member.communicator->touched(candidate, input, output);
+            },
+            "candidate"_a, "input"_a, "output"_a)
+        .def(
+            "threads",
+            [](Member& member, const Candidate& candidate) { return member.communicator->wanted_threads(candidate); },
+            "candidate"_a);
+    bind_calls(member);
+    bind_life(member);
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+    nb::set_leak_warnings(false);  // a thread that is in a call when the process ends keeps what it holds (gil.h)
+    bind_constants(m);
+    bind_kernels(m);
+    bind_tunables(m);
+    bind_outcome(m);
+    bind_events(m);
+    bind_recorder(m);
+    bind_plan(m);
+    bind_arena(m);
+    bind_flight(m);
+    bind_member(m);
     bind_prepared_call(m);
     bind_call_cache(m);
-
-    m.def(
-        "divide",
-        [](nb::handle array, u32 type, u32 p, const std::string& isa) {
-            const Divide divide = type < kTypes ? kernels_for(isa).divide[type] : nullptr;
-            if (divide == nullptr) throw std::invalid_argument("this type has no division");
-            const Held held(array);
-            const Gil gil;
-            divide(held.data(), held.bytes(), p);
-        },
-        "array"_a, "type"_a, "p"_a, "isa"_a = std::string(chosen_isa()->name));
-
-    // For tests: one kernel call.
-    m.def(
-        "reduce",
-        [](const std::vector<nb::object>& destinations, const std::vector<nb::object>& sources, u32 type, u32 op,
-           const std::string& isa, u32 last, bool by_lines) {
-            const Kernel kernel = type < kTypes && op < kOperators ? kernels_for(isa).reduce[type][op] : nullptr;
-            if (kernel == nullptr) throw std::invalid_argument("this type does not have this operator");
-            std::vector<char*> pointers[2];
-            std::vector<std::unique_ptr<Held>> held;
-            for (const auto* arrays : {&destinations, &sources})
-                for (const nb::object& array : *arrays) {
-                    held.push_back(std::make_unique<Held>(array));
-                    if (held.back()->bytes() < held.front()->bytes()) throw std::invalid_argument("arrays differ");
-                    pointers[arrays == &sources].push_back(held.back()->data());
-                }
-            if (pointers[0].empty() || pointers[1].empty()) throw std::invalid_argument("no arrays");
-            kernel(pointers[0].data(), u32(pointers[0].size()), pointers[1].data(), u32(pointers[1].size()),
-                   held.front()->bytes(), last, by_lines ? Manner::kLines : Manner::kBlocks);
-        },
-        "destinations"_a, "sources"_a, "type"_a, "op"_a, "isa"_a, "last"_a = 0, "by_lines"_a = false);
-
-    // For tests: how sizes cut a buffer. (chunk bytes, tile bytes, tiles), and piece (offset, bytes).
-    m.def(
-        "cut",
-        [](u64 n, u64 itemsize, u64 chunks, u64 widest, u64 most, u64 tile, u64 work, u64 depth) {
-            const Geometry g = cut(n, itemsize, chunks, widest, most, tile, work, depth);
-            return std::make_tuple(g.chunk, g.tile, g.tiles);
-        },
-        "n"_a, "itemsize"_a, "chunks"_a, "widest"_a, "most"_a, "tile"_a, "work"_a = 1, "depth"_a = 1);
-    m.def(
-        "piece",
-        [](u64 n, u64 itemsize, u32 chunks, u64 tile_bytes, u64 unit, u64 position, u64 skip, u64 tile,
-           const std::vector<u64>& bounds) {
-            const Geometry g = cut(n, itemsize, chunks, 1, 0, tile_bytes);
-            const u64* table = bounds.empty() ? nullptr : bounds.data();
-            const Piece piece = piece_of(g, {nullptr, g.unit, chunks, table}, unit, position, skip, tile);
-            return std::make_tuple(piece.offset, piece.bytes);
-        },
-        "n"_a, "itemsize"_a, "chunks"_a, "tile_bytes"_a, "unit"_a, "position"_a, "skip"_a, "tile"_a,
-        "bounds"_a = std::vector<u64>());
 }

@@ -1,0 +1,123 @@
+#include "python/kernels.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <stdexcept>
+
+#include "core/interpreter.h"
+#include "device/kernels.h"
+#include "python/gil.h"
+#include "python/held.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace hocket {
+namespace {
+
+template <u32 N> nb::tuple names(const char* const (&table)[N]) {
+    nb::list list;
+    for (const char* name : table) list.append(name);
+    return nb::tuple(list);
+}
+
+// The types that kernels combine, each with its operators.
+nb::dict operators_of_types() {
+    nb::dict found;
+    for (u32 type = 0; type < kTypes; ++type) {
+        nb::list operators;
+        for (u32 op = 0; op < kOperators; ++op)
+            if (kernels().reduce[type][op] != nullptr) operators.append(kOperatorNames[op]);
+        found[kTypeNames[type]] = nb::tuple(operators);
+    }
+    return found;
+}
+
+const KernelTable& kernels_for(const std::string& name) {
+    for (const Isa* isa = isas(); isa->name != nullptr; ++isa)
+        if (isa->name == name) return *isa->kernels;
+    throw std::invalid_argument("this processor does not have this instruction set");
+}
+
+void bind_types(nb::module_& m) {
+    if (chosen_isa() == nullptr) throw std::runtime_error("HOCKET_ISA names no instruction set of this processor");
+    m.attr("ISA") = chosen_isa()->name;
+    nb::list all;
+    for (const Isa* isa = isas(); isa->name != nullptr; ++isa) all.append(isa->name);
+    m.attr("ISAS") = nb::tuple(all);
+    m.attr("TYPES") = names(kTypeNames);
+    m.attr("OPERATORS_OF") = operators_of_types();
+    m.attr("OPERATORS") = names(kOperatorNames);
+}
+
+void bind_divide(nb::module_& m) {
+    m.def(
+        "divide",
+        [](nb::handle array, u32 type, u32 p, const std::string& isa) {
+            const Divide divide = type < kTypes ? kernels_for(isa).divide[type] : nullptr;
+            if (divide == nullptr) throw std::invalid_argument("this type has no division");
+            const Held held(array);
+            const Gil gil;
+            divide(held.data(), held.bytes(), p);
+        },
+        "array"_a, "type"_a, "p"_a, "isa"_a = std::string(chosen_isa()->name));
+}
+
+// For tests: one kernel call.
+void bind_reduce(nb::module_& m) {
+    m.def(
+        "reduce",
+        [](const std::vector<nb::object>& destinations, const std::vector<nb::object>& sources, u32 type, u32 op,
+           const std::string& isa, u32 last, bool by_lines) {
+            const Kernel kernel = type < kTypes && op < kOperators ? kernels_for(isa).reduce[type][op] : nullptr;
+            if (kernel == nullptr) throw std::invalid_argument("this type does not have this operator");
+            std::vector<char*> pointers[2];
+            std::vector<std::unique_ptr<Held>> held;
+            for (const auto* arrays : {&destinations, &sources})
+                for (const nb::object& array : *arrays) {
+                    held.push_back(std::make_unique<Held>(array));
+                    if (held.back()->bytes() < held.front()->bytes()) throw std::invalid_argument("arrays differ");
+                    pointers[arrays == &sources].push_back(held.back()->data());
+                }
+            if (pointers[0].empty() || pointers[1].empty()) throw std::invalid_argument("no arrays");
+            kernel(pointers[0].data(), u32(pointers[0].size()), pointers[1].data(), u32(pointers[1].size()),
+                   held.front()->bytes(), last, by_lines ? Manner::kLines : Manner::kBlocks);
+        },
+        "destinations"_a, "sources"_a, "type"_a, "op"_a, "isa"_a, "last"_a = 0, "by_lines"_a = false);
+}
+
+// For tests: how sizes cut a buffer. (chunk bytes, tile bytes, tiles), and piece (offset, bytes).
+void bind_geometry(nb::module_& m) {
+    m.def(
+        "cut",
+        [](u64 n, u64 itemsize, u64 chunks, u64 widest, u64 most, u64 tile, u64 work, u64 depth) {
+            const Geometry g = cut(n, itemsize, chunks, widest, most, tile, work, depth);
+            return std::make_tuple(g.chunk, g.tile, g.tiles);
+        },
+        "n"_a, "itemsize"_a, "chunks"_a, "widest"_a, "most"_a, "tile"_a, "work"_a = 1, "depth"_a = 1);
+    m.def(
+        "piece",
+        [](u64 n, u64 itemsize, u32 chunks, u64 tile_bytes, u64 unit, u64 position, u64 skip, u64 tile,
+           const std::vector<u64>& bounds) {
+            const Geometry g = cut(n, itemsize, chunks, 1, 0, tile_bytes);
+            const u64* table = bounds.empty() ? nullptr : bounds.data();
+            const Piece piece = piece_of(g, {nullptr, g.unit, chunks, table}, unit, position, skip, tile);
+            return std::make_tuple(piece.offset, piece.bytes);
+        },
+        "n"_a, "itemsize"_a, "chunks"_a, "tile_bytes"_a, "unit"_a, "position"_a, "skip"_a, "tile"_a,
+        "bounds"_a = std::vector<u64>());
+}
+
+}  // namespace
+
+void bind_kernels(nb::module_& m) {
+    bind_types(m);
+    bind_divide(m);
+    bind_reduce(m);
+    bind_geometry(m);
+}
+
+}  // namespace hocket
