@@ -34,6 +34,17 @@ def test_every_row_says_what_it_is() -> None:
         assert not row.name.endswith("_bytes") or row.unit == "bytes"
 
 
+def test_what_the_ablation_switches_off_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    from ablation import HEURISTICS
+
+    for heuristic in HEURISTICS.values():
+        text = ",".join(f"{name}={value}" for name, value in heuristic.off.items())
+        said = given(text, ALL)
+        assert said.keys() == heuristic.off.keys()
+        assert said or heuristic.reach
+
+
 def test_native_defaults_are_those_of_the_table() -> None:
     assert {row.name: row.value for row in _native.TUNABLES}.items() <= {row.name: row.value for row in ALL}.items()
     assert tuned().policy == Tunables()

@@ -30,6 +30,7 @@ from hocket.errors import BootstrapFailed, CallTimeout, InvalidArgument, PeerFai
 from hocket.ir.traffic import Traffic, traffic
 from hocket.runtime.bootstrap import _reached
 from hocket.tuning import NAMED, Call, fetches, lending_program
+from tests import limits
 from tests.runtime.cases import PAIRS, data
 from tests.runtime.test_arena import call, prepared_calls, private, ways
 
@@ -385,7 +386,7 @@ def interrupted(comm: Communicator) -> None:
             held = sys.getrefcount(x)
             if comm.rank == 0:
                 signal.signal(signal.SIGALRM, signal.default_int_handler)
-                signal.setitimer(signal.ITIMER_REAL, 0.1)
+                signal.setitimer(signal.ITIMER_REAL, limits.scaled(0.1))
                 with pytest.raises(KeyboardInterrupt) as error:
                     other.all_reduce(x)
                 del error
