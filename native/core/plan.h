@@ -125,6 +125,7 @@ inline bool lies_here(const ConnectionRecord& connection) {
 
 // Lays a view over `words`. Returns null, or what is wrong with them: afterwards no number in the plan leads outside
 // its table or this rank's buffers, so the interpreter checks nothing. How long a peer's are, its own plan knows.
+// NOLINTNEXTLINE(readability-function-*): one check after another, in the order of the tables.
 inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
     constexpr u64 kWord = sizeof(u32);
     if (length < sizeof(PlanHeader) / kWord) return "it is too short";
