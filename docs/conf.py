@@ -5,14 +5,33 @@ from __future__ import annotations
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 from unittest.mock import MagicMock
 
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "src"))
-# Docstrings are read without the native module, which would turn methods of Communicator into native ones.
-sys.modules["hocket._native"] = MagicMock(brief=lambda method, *_: method)
+
+
+class _Native(ModuleType):
+    """What docstrings are read with instead of the native module, which there may be none of: its stub.
+
+    It would also turn methods of Communicator into native ones.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("hocket._native")
+        stub = (ROOT / "src" / "hocket" / "_native.pyi").read_text()
+        exec("from __future__ import annotations\n" + stub, self.__dict__)
+        self.brief = lambda method, *_: method
+        self.TYPES = ("bool",)
+
+    def __getattr__(self, _: str) -> MagicMock:
+        return MagicMock()
+
+
+sys.modules["hocket._native"] = _Native()
 
 project = "hocket"
 author = "hocket contributors"

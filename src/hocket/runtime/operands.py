@@ -117,7 +117,9 @@ def operand_of(name: str, array: Argument) -> Operand | None:
         return None
     if isinstance(array, Buffer):
         return _operand_of_buffer(name, array)
-    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
+    # NumPy imports numpy.ma where it is first asked for: not for a call on an ordinary array.
+    plain = type(array) is np.ndarray or (isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray))
+    if not plain:
         tensor = type(array).__module__.partition(".")[0] == "torch"
         hint = f"{name}.numpy() is an array in the memory of a tensor on the CPU" if tensor else None
         raise WrongType(f"{name} must be a NumPy array, not {name_of(array)}", caller(), hint)
