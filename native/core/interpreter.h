@@ -118,7 +118,7 @@ struct Theirs {
 };
 
 // What one kernel call is given: where its operands lie, sources first, and whose they are (`owners`, null in a call
-// that reaches nothing). There is room for twice as many pointers: a layer that reaches puts its own behind them.
+// that reaches nothing). There is room for twice as many pointers: a device that reaches puts its own behind them.
 struct Room {
     char** pointers;
     u32* owners;

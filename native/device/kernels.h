@@ -42,7 +42,7 @@ enum class Manner : u32 { kBlocks, kLines };
 // be the very place of a source; otherwise they do not overlap. The meaning is that of hocket/semantics.py.
 //
 // `last`: a set of destinations, bit d for the d-th, that are stored past the caches as far as their alignment allows.
-// These stores are ordered with nothing until the thread has drained them (hardware.h). The bits are the same.
+// These stores are ordered with nothing until the thread has drained them (device/cpu.h). The bits are the same.
 using Kernel = void (*)(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last, Manner manner);
 
 // Divides `bytes` of elements by `p`.

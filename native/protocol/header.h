@@ -20,7 +20,7 @@ constexpr u64 kNowhere = ~u64(0);  // of an address outside of the arena
 constexpr u64 kEager = 16 << 10;   // bytes of a rank's messages up to which a call can take one round
 
 // What all ranks must say alike, but for what `flags` excuse. `counts` is equal on all ranks or, pairwise, adds up to 0
-// (communicator.h: Units). `element` is a hash of what elements are, where kernels do not know their type.
+// (call.h: Units). `element` is a hash of what elements are, where kernels do not know their type.
 struct Terms {
     u64 digest = 0;
     u64 n = 0;
@@ -105,7 +105,7 @@ struct RankBlock {
 // has several areas and takes them in turns, as a line that others have just read is slow to store to: so many that
 // those of all ranks take at most half a megabyte, but two at least. Few bytes take two: they wait for few lines, which
 // by the third area are no longer close to the sender. Either number is even: so a call never takes the area of the one
-// before, which others may still read (communicator.cpp: `enter`), also where short messages and long ones alternate.
+// before, which others may still read (control_plane.h: `enter`), also where short messages and long ones alternate.
 constexpr u64 kEagerAreasBytes = 512 << 10, kLeastEagerAreas = 2, kMostEagerAreas = 16, kFewBytes = 4 << 10;
 constexpr u64 eager_areas(u32 ranks) {
     return std::clamp(std::bit_floor(kEagerAreasBytes / kEager / ranks), kLeastEagerAreas, kMostEagerAreas);

@@ -24,6 +24,7 @@ SOURCES = (
 pytestmark = [pytest.mark.timeout(600), pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")]
 
 
+@pytest.mark.campaign
 def test_every_schedule_gives_what_the_reference_says(tmp_path: Path) -> None:
     binary, calls = tmp_path / "native_tests", tmp_path / "calls"
     options = "-std=c++20 -ffp-contract=off -DHOCKET_ISA=baseline -Inative -pthread"

@@ -12,7 +12,7 @@ def _groups(runs: list[Run]) -> list[object]:
     """By the number of ranks; many of them are for the campaign."""
     found = {group[0].schedule.collective.size: group for group in by_ranks(runs)}
     return [
-        pytest.param(group, id=f"{ranks} ranks", marks=[pytest.mark.campaign] if ranks > 5 else [])
+        pytest.param(group, id=f"{ranks} ranks", marks=[pytest.mark.campaign] if ranks > 4 else [])
         for ranks, group in found.items()
     ]
 

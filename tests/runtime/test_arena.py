@@ -317,7 +317,7 @@ def every_collective(comm: Communicator, sizes: list[int], file: bool) -> None:
             assert p == 1 or not any(found), (name, n, forms, found)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5, *(pytest.param(n, marks=pytest.mark.campaign) for n in (4, 8))])
+@pytest.mark.parametrize("ranks", [1, 2, 3, *(pytest.param(n, marks=pytest.mark.campaign) for n in (4, 5, 8))])
 def test_every_collective_in_every_form(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOCKET_REACH", "never")
     hocket.spawn(every_collective, ranks, ([1, 501, 2_503, 20_011] if ranks < 5 else [5_003], False))
@@ -398,7 +398,8 @@ def digests(comm: Communicator) -> tuple[str, dict[tuple[str, str, bool], str]]:
     return _native.ISA, found
 
 
-@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.campaign)])
+@pytest.mark.campaign
+@pytest.mark.parametrize("threads", [1, 2])
 def test_every_instruction_set_gives_the_same_bits(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """On private and on shared arrays; NaNs apart."""
     expected = hocket.spawn(digests, 3, threads=threads)

@@ -11,7 +11,10 @@ import pytest
 
 @pytest.mark.parametrize(
     "words",
-    [("kills", "12"), ("disagree", "300"), ("stops", "6"), ("limits", "16"), ("exits", "24")],
+    [
+        *(("kills", "12"), ("disagree", "300"), ("limits", "16")),
+        *(pytest.param(words, marks=pytest.mark.campaign) for words in (("stops", "6"), ("exits", "24"))),
+    ],
     ids=lambda words: words[0],
 )
 def test_a_sample(words: tuple[str, str]) -> None:

@@ -804,6 +804,7 @@ def many(comm: Communicator) -> None:
     assert used() == before
 
 
+@pytest.mark.campaign
 def test_nothing_grows_and_nothing_is_left() -> None:
     def shared() -> set[str]:
         return names("/dev/shm") | {name for name in names("/tmp") if "hocket" in name.lower()}

@@ -218,13 +218,13 @@ def test_a_plan_is_what_the_rank_would_have_made() -> None:
 
 
 def test_rubbish_is_noticed() -> None:
-    """Whatever byte is another: the rank gets its plan, and if it must it compiles. Each fifth: all bytes of words."""
+    """Whatever byte is another: the rank gets its plan, and if it must it compiles. Each eleventh byte."""
     memory, ranks = caches(3)
     ranks[0].get("ring", Compiler(RING))
     plan, at = lower(RING, 1), _native.PLANS
     good = os.pread(memory, 1 << 20, at).rstrip(b"\0") + bytes(64)
     noticed = 0
-    positions = range(0, len(good) - 64, 5)
+    positions = range(0, len(good) - 64, 11)
     for position in positions:
         os.pwrite(memory, good, at)
         os.pwrite(memory, bytes([good[position] ^ 0xFF]), at + position)

@@ -77,7 +77,11 @@ def every_collective(comm: Communicator) -> int:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "threads", "past"), [(2, 1, False), (2, 2, False), (3, 1, False), (5, 1, False), (3, 1, True)]
+    ("ranks", "threads", "past"),
+    [
+        *((2, 1, False), (2, 2, False), (3, 1, True)),
+        *(pytest.param(*given, marks=pytest.mark.campaign) for given in ((3, 1, False), (5, 1, False))),
+    ],
 )
 def test_every_collective_in_every_form(ranks: int, threads: int, past: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """``past``: what a rank stores itself goes past the caches, where it may."""

@@ -12,7 +12,7 @@ from tests.runtime.cases import count_unlike_numpy, data
 from tests.runtime.sweep import COMBINING, PREFIX, RANKS, Stretch, everything, expected, run, sample, schedule_of
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(n, marks=[pytest.mark.campaign] if n > 3 else []) for n in RANKS])
+@pytest.mark.parametrize("ranks", [pytest.param(n, marks=[pytest.mark.campaign] if n > 2 else []) for n in RANKS])
 def test_a_sample(ranks: int) -> None:
     cases = list(sample(ranks))
     columns, lines = run(ranks, cases)
@@ -21,7 +21,7 @@ def test_a_sample(ranks: int) -> None:
     assert not any(column.wrong for column in columns.values())
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.campaign)])
 def test_a_sample_past_the_caches(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOCKET_CACHE_BYTES", "0")
     columns, lines = run(ranks, list(sample(ranks)))

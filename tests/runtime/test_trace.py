@@ -234,6 +234,7 @@ def endless(comm: Communicator) -> None:
     comm.run(to_and_fro().compile(), x, tile=64)
 
 
+@pytest.mark.campaign
 def test_what_does_not_fit_is_counted(file: Path) -> None:
     hocket.spawn(endless, 2, threads=1)
     events = read(file)
