@@ -134,11 +134,25 @@ bool PreparedCall::fit(PyObject* x, PyObject* out, bool checked, Argument (&foun
     };
     const bool copies = out == Py_None && operands_.omitted == Omitted::kX;
     if (operands_.x && !(fits(*operands_.x, x, checked, found[0]) && lies_well(found[0]))) return false;
-    if (!operands_.out || (out == Py_None && operands_.omitted == Omitted::kFresh)) return true;
+    if (!operands_.out || (out == Py_None && operands_.omitted == Omitted::kFresh))
+        return !only_shared_ || !operands_.out;
     if (!fits(*operands_.out, copies ? x : out, checked, found[1]) || !lies_well(found[1])) return false;
     if (!operands_.x) return true;
     if (!overlap(found[0], found[1])) return !operands_.between || found[0].bytes == 0 || found[1].bytes == 0;
     return operands_.between && found[1].data - found[0].data == *operands_.between;
+}
+
+template <class Make> void PreparedCall::prepare(nb::handle self, bool background, Make make) {
+    nb::object missing;
+    try {
+        return make();
+    } catch (nb::python_error& error) {
+        missing = nb::borrow(error.value());
+    } catch (const std::bad_alloc&) {
+        missing = nb::handle(PyExc_MemoryError)("there is no memory for a copy of x");
+    }
+    self.attr("_refuse")(missing, background);
+    throw std::runtime_error("a refusal did not raise");
 }
 
 // Throws nanobind::python_error where arguments do not fit. What this does not know Python may: arrays of other
@@ -147,6 +161,7 @@ void PreparedCall::take(nb::handle self, PyObject* x, PyObject* out, bool backgr
     const PreparedCall& call = *nb::inst_ptr<PreparedCall>(self);
     if (call.held_ && call.fit(x, out, false, found)) return;
     self.attr("_check")(nb::handle(x), nb::handle(out), background);
+    if (!call.held_) self.attr("_take_turn")();  // another thread has closed the communicator meanwhile: this raises
     if (!call.fit(x, out, true, found)) throw std::runtime_error("arguments that do not fit have passed the check");
 }
 
@@ -159,17 +174,18 @@ PyObject* PreparedCall::call(nb::handle self, PyObject* x, PyObject* out) {
 PyObject* PreparedCall::execute(nb::handle self, const Argument& x, const Argument& out) {
     for (;;) {
         while (!held_ || member_->flights != 0) self.attr("_take_turn")();  // raises where the communicator has ended
-        BoundCall bound(*this, x, out);
+        std::optional<BoundCall> bound;
+        prepare(self, false, [&] { bound.emplace(*this, x, out); });
         bool entered = false;
         Outcome outcome{Fault::kBusy, 0, {}};
         {
-            const Gil gil(bound.brief());
+            const Gil gil(bound->brief());
             const std::unique_lock<Busy> lock(member_->busy, std::try_to_lock);
             entered = lock.owns_lock() && member_->flights == 0;
-            if (entered) outcome = bound.run();
+            if (entered) outcome = bound->run();
         }
         if (!entered && member_->flights != 0) continue;
-        if (outcome.fault == Fault::kNone) return Py_NewRef(bound.result().ptr());
+        if (outcome.fault == Fault::kNone) return Py_NewRef(bound->result().ptr());
         if (PyErr_Occurred()) return nullptr;
         self.attr("_fail")(std::move(outcome));
         throw std::runtime_error("a call that has failed did not raise");
@@ -180,10 +196,11 @@ Flight* PreparedCall::start(nb::handle self, nb::handle x, nb::handle out) {
     Argument found[2];
     take(self, x.ptr(), out.ptr(), true, found);
     PreparedCall& call = *nb::inst_ptr<PreparedCall>(self);
-    const auto bound = std::make_shared<BoundCall>(call, found[0], found[1]);
+    std::shared_ptr<BoundCall> bound;
+    prepare(self, true, [&] { bound = std::make_shared<BoundCall>(call, found[0], found[1]); });
     const nb::object kept = nb::make_tuple(self, x, out);
     return new Flight(
-        nb::borrow(call.held_[0]), [bound, kept](Communicator&) { return bound->run(); }, nb::borrow(bound->result()));
+        bound->member(), [bound, kept](Communicator&) { return bound->run(); }, nb::borrow(bound->result()));
 }
 
 BoundCall::BoundCall(PreparedCall& prepared, Argument x, Argument out) : prepared_(prepared), held_(prepared.held_) {

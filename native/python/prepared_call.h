@@ -99,6 +99,8 @@ class PreparedCall {
   private:
     friend class BoundCall;
 
+    // `make` holds what an execution needs; where that cannot be had, this rank refuses the call.
+    template <class Make> static void prepare(nanobind::handle self, bool background, Make make);
     static void take(nanobind::handle self, PyObject* x, PyObject* out, bool background, Argument (&found)[2]);
     bool fit(PyObject* x, PyObject* out, bool checked, Argument (&found)[2]) const;
     bool fits(const Operand& expected, PyObject* given, bool checked, Argument& found) const;
@@ -121,7 +123,7 @@ class PreparedCall {
 // and the arguments stay as long as this.
 class BoundCall {
   public:
-    // Throws nanobind::python_error.
+    // Throws nanobind::python_error and std::bad_alloc.
     BoundCall(PreparedCall& prepared, Argument x, Argument out);
     BoundCall(const BoundCall&) = delete;
     BoundCall& operator=(const BoundCall&) = delete;
@@ -130,6 +132,7 @@ class BoundCall {
     // Whether it is so short that giving the GIL away would take as long.
     bool brief() const { return brief_; }
     nanobind::handle result() const { return result_; }
+    nanobind::object member() const { return held_[0]; }
 
   private:
     PreparedCall& prepared_;

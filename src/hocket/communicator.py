@@ -816,6 +816,8 @@ class Communicator:
 
     def _wanted(self, name: str, op: str, root: int, counts: object, reproducible: Contract | None) -> _Wanted:
         roles = self._roles(name, root)
+        if counts is not None and not (roles.kind.cuts or roles.kind.joins):
+            raise InvalidArgument(f"{name} takes no counts: it has no blocks", caller())
         rows = None if counts is None else roles.counts(counts, self.rank)
         return _Wanted(name, op, root, reproducible, roles, rows)
 

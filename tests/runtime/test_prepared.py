@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import mmap
+import resource
 import sys
 import weakref
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 
 import hocket
 from hocket import Buffer, Communicator, HocketError, PreparedCall, wait_any
+from hocket.algorithms import direct
 from hocket.errors import CallMismatch, CommunicatorDead, InvalidArgument, PeerRefused, WrongType
 from hocket.tuning import NAMED
 from tests.runtime.test_call_cache import slow_path
@@ -405,3 +408,69 @@ def failing(comm: Communicator) -> None:
 
 def test_waiting_for_one_that_fails() -> None:
     hocket.spawn(failing, 2)
+
+
+def without_out(comm: Communicator) -> None:
+    """The messages of a schedule with storage="peer" would lie in a result that is allocated, and private."""
+    schedule = direct.all_reduce(comm.size, inplace=False).compile(storage="peer")
+    for _ in range(2):
+        with pytest.raises(InvalidArgument, match="must be memory that ranks share"):
+            comm.run(schedule, comm.empty(300))
+    out = comm.empty(300)
+    x = comm.empty(300)
+    x[:] = 1
+    assert (comm.run(schedule, x, out) == comm.size).all()
+
+
+@pytest.mark.parametrize("reach", ["never", "always"])
+def test_messages_in_arrays_need_an_out(reach: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_REACH", reach)
+    hocket.spawn(without_out, 2)
+
+
+def too_large(comm: Communicator, background: bool) -> None:
+    """Rank 1 has no memory for the result that is to be allocated."""
+    x = np.ones(1 << 25, np.uint8)
+    comm.all_gather(x)
+    comm.barrier(async_=True).wait()  # its thread is there now
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    if comm.rank == 1:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+        resource.setrlimit(resource.RLIMIT_AS, (used + (8 << 20), before[1]))
+    with pytest.raises(MemoryError if comm.rank == 1 else PeerRefused):
+        comm.all_gather(x, async_=True).wait() if background else comm.all_gather(x)
+    resource.setrlimit(resource.RLIMIT_AS, before)
+    assert (comm.all_gather(x) == 1).all()
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_no_memory_for_a_result_is_known_to_all(background: bool) -> None:
+    hocket.spawn(too_large, 2, (background,))
+
+
+def test_only_blocks_have_counts() -> None:
+    with hocket.init() as comm, pytest.raises(InvalidArgument, match="all_reduce takes no counts"):
+        comm.prepare("all_reduce", 2, float, counts=(2,))
+
+
+def test_a_communicator_that_is_closed_while_arguments_are_checked() -> None:
+    comm = hocket.init()
+
+    class Closing(np.ndarray[Any, Any]):
+        @property
+        def flags(self) -> Any:
+            comm.close()
+            return np.ndarray.flags.__get__(self)  # type: ignore[attr-defined]
+
+    call = comm.prepare("all_reduce", 3, float, in_place=True)
+    with pytest.raises(CommunicatorDead):
+        call(np.ones(3).view(Closing))
+
+
+def test_structures_that_differ_in_their_alignment_alone() -> None:
+    fields = [("a", "i4"), ("b", "i4")]
+    schedule = direct.all_gather(1).compile()
+    with hocket.init() as comm:
+        for align in (False, True, False):
+            x = np.zeros(3, np.dtype(fields, align=align))
+            assert comm.run(schedule, x) is not None

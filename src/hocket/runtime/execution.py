@@ -227,6 +227,10 @@ class PreparedCall(_native.PreparedCall):
         """Wait for the calls in the background. Raises CommunicatorDead."""
         self._endpoint._alone()
 
+    def _refuse(self, error: Exception, background: bool) -> NoReturn:
+        """Raise what this rank lacks for the call, and tell the others."""
+        self._endpoint.refuse(error, background)
+
     def _check(self, x: Argument, out: Argument, background: bool) -> None:
         """Refuse a call on arguments that are not as it was prepared."""
         self._endpoint.require_alive()
@@ -253,11 +257,7 @@ class PreparedCall(_native.PreparedCall):
             how = "apart" if expected.between is None else "in place"
             raise InvalidArgument(f"{self._lowered.name} was prepared for x and out that lie {how}", caller())
         if self._lowered.lends and self._bound.n and not all(arena.own().holds(address(given)) for given in used):
-            raise InvalidArgument(
-                f"the messages of {self._lowered.name} lie in its arrays, which must be memory that ranks share",
-                caller(),
-                "comm.empty(shape, dtype) makes such arrays",
-            )
+            raise _private(self._lowered)
 
 
 def _compare(name: str, given: Array | Buffer, expected: Operand, written: bool) -> None:
@@ -281,12 +281,25 @@ def _key(x: Array | None, out: Array | None, op: object, tile: object) -> tuple[
     """All that a prepared call of a schedule depends on; None for arrays that need a second look."""
     if type(x) is not np.ndarray or type(op) is not str or (tile is not None and type(tile) is not int):
         return None
-    given = x.shape, x.dtype, x.flags.writeable, op, tile
+    given = x.shape, _type_key(x.dtype), x.flags.writeable, op, tile
     if out is None:
         return given
     if type(out) is not np.ndarray or np.may_share_memory(x, out):
         return None
-    return *given, out.shape, out.dtype, out.flags.writeable
+    return *given, out.shape, _type_key(out.dtype), out.flags.writeable
+
+
+def _type_key(dtype: np.dtype[np.generic]) -> object:
+    """Equal for types that have the same name too: structures that are aligned or not are equal to NumPy."""
+    return dtype if dtype.isbuiltin == 1 else (dtype, str(dtype))
+
+
+def _private(plan: Plan) -> InvalidArgument:
+    return InvalidArgument(
+        f"the messages of {plan.name} lie in its arrays, which must be memory that ranks share",
+        caller(),
+        "comm.empty(shape, dtype) makes such arrays",
+    )
 
 
 def _between(x: Array | Buffer, out: Array | Buffer) -> int | None:
@@ -362,7 +375,7 @@ class Endpoint:
         self._loaded: dict[int, tuple[weakref.ref[Schedule], LoadedPlan]] = {}
         self._programs: dict[Key, LoadedPlan] = {}
         self._shared = PlanCache(meeting.memory, meeting.rank, meeting.lifelines, timeout)
-        self._calls: weakref.WeakSet[PreparedCall] = weakref.WeakSet()
+        self._calls: dict[int, weakref.ref[PreparedCall]] = {}
         self._cache: _native.CallCache | None = None
         if self._trace is not None:  # once: when this is closed, forgotten, or the process ends
             self._write_trace = weakref.finalize(self, self._trace.write)
@@ -457,6 +470,8 @@ class Endpoint:
             if bound.n and bound.copies:
                 how = "in place" if layout.inplace else "with x and out apart"
                 raise InvalidArgument(f"the messages of {plan.name} lie in its arrays: it works {how} only", caller())
+            if bound.n and bound.operands.omitted is Omitted.FRESH:
+                raise _private(plan)
             offered = _Offer.of_itself(loaded, bound)
             offers = offered, offered
         else:
@@ -465,7 +480,10 @@ class Endpoint:
         average = op == "avg" and bound.n is not None
         terms = _native.Terms(bound.n, kind.code, code, tile or 0, average, element, bound.units)
         call = PreparedCall(self, loaded, bound, terms, *offers)
-        self._calls.add(call)
+        key, calls = id(call), self._calls
+        calls[key] = weakref.ref(call, lambda _: calls.pop(key, None) and None)
+        if self._member is None:  # another thread has closed this
+            call.release()
         return call
 
     def shares(self, operands: Operands, x: Array | None, out: Array | None) -> bool:
@@ -641,8 +659,9 @@ class Endpoint:
             return
         self._land()  # the end of the communicator ends them
         self._member = None
-        for call in tuple(self._calls):
-            call.release()
+        for found in list(self._calls.values()):
+            if (call := found()) is not None:
+                call.release()
         if self._cache is not None:
             self._cache.clear()
         self._ended = why
