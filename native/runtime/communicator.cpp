@@ -131,7 +131,8 @@ template <class Body> [[gnu::noinline]] Outcome Communicator::record(u64 plan, B
     return outcome;
 }
 
-template <class Event> Outcome Communicator::carry_out(Plan& plan, const Call& call, Event event) {
+// Flattened: the stages of a short call share their state in registers.
+template <class Event> [[gnu::flatten]] Outcome Communicator::carry_out(Plan& plan, const Call& call, Event event) {
     if (control_.dead()) return control_.is_dead();
     eager_.prefetch_line(plan);
     CallState state(plan, call, settings_.tunables);
@@ -245,7 +246,7 @@ void Communicator::offer(CallState& state) {
     }
     state.told.tuned = state.advice.timed;
     state.told.timing = tuned_.timing();
-    if (state.size_known()) state.meanwhile.probe = probe(state, is_private, state.advice.probes);
+    if (state.size_known()) plan_probe(state, is_private);
     state.meanwhile.lent = state.told.variants != 0;
     if (state.advice.timed) state.meanwhile.clock = &control_.clock();
 }
@@ -254,25 +255,24 @@ void Communicator::offer(CallState& state) {
 // output that a look would give a page of zeroes, nor at a result that is in no cache only because it was stored so, if
 // there is nothing else: in a loop on one array, that would go on for ever. In private buffers it is mostly the kernel
 // that stores, through the caches: but for slots only a tuner wants to know, in calls that it `probes`.
-ResidencyProbe Communicator::probe(const CallState& state, bool is_private, bool probes) const {
+void Communicator::plan_probe(CallState& state, bool is_private) const {
     const Call& call = state.call;
     const PlanHeader& h = state.plan.header();
-    ResidencyProbe found;
+    ResidencyProbe& found = state.meanwhile.probe;
     const auto bytes = [&](Place place, u64 blocks) {
         return call.units ? call.units->bounds[place].back() : blocks * call.n * type_bytes(call.type);
     };
     if (call.input != nullptr) found.input = {call.input, bytes(kInput, h.input_blocks)};
     if (call.output != nullptr) found.output = {call.output, bytes(kOutput, h.output_blocks)};
     const bool alone = call.input == nullptr || call.output == nullptr;
-    if (call.fresh || (alone && result_of(call) == state.plan.latest.stored_past)) return found;
-    if (probes) found.is_far = settings_.is_far;
+    if (call.fresh || (alone && result_of(call) == state.plan.latest.stored_past)) return;
+    if (state.advice.probes) found.is_far = settings_.is_far;
     for (u32 variant = 0; variant < kVariants; ++variant) {
         const Candidate& candidate = state.candidates[variant];
         if (candidate.plan == nullptr || candidate.eager() || (variant != kBuffered && is_private)) continue;
         const Past past = habits(Variant(variant)).past(found.larger());
         if (stores_any_past(candidate.plan->view(), past)) found.is_far = settings_.is_far;
     }
-    return found;
 }
 
 // Before the call is entered. What is to be copied into a buffer is still where it comes from.

@@ -75,7 +75,7 @@ class Communicator {
     int prepare(CallState& state, Candidate& candidate, bool may_be_eager);
     int reserve_scratch(const Candidate& candidate);
     void offer(CallState& state);
-    ResidencyProbe probe(const CallState& state, bool is_private, bool probes) const;
+    void plan_probe(CallState& state, bool is_private) const;
     void send_eagerly(CallState& state);
     bool learn_size(CallState& state) const;
     Shortage select_path(CallState& state);
