@@ -95,6 +95,7 @@ def test_every_collective_is_right_at_every_size(name: str) -> None:
     assert max(row["bytes"] for row in found["sizes"]) <= 100 << 10
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "words",
     [

@@ -379,8 +379,7 @@ def schedules(comm: Communicator, count: int, threads: int) -> None:
     [
         (1, 0, 1),
         (2, 15, 1),
-        (3, 15, 2),
-        *(pytest.param(*given, marks=pytest.mark.campaign) for given in ((4, 15, 1), (7, 0, 1))),
+        *(pytest.param(*given, marks=pytest.mark.campaign) for given in ((3, 15, 2), (4, 15, 1), (7, 0, 1))),
     ],
 )
 def test_schedules_have_the_bits_of_the_reference(ranks: int, count: int, threads: int) -> None:

@@ -141,6 +141,7 @@ def stops_while_it_compiles(directory: Path) -> str:
     return role
 
 
+@pytest.mark.campaign
 def test_nobody_depends_on_the_rank_that_compiles(tmp_path: Path) -> None:
     found = hocket.spawn(lambda _, directory: stops_while_it_compiles(directory), 3, (tmp_path,))
     assert found.count("stopped") == 1

@@ -182,6 +182,7 @@ def bits(comm: Communicator) -> list[bytes]:
     return found
 
 
+@pytest.mark.campaign
 def test_bits_do_not_depend_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """NaNs apart."""
     found = hocket.spawn(bits, 2)
