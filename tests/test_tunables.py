@@ -125,7 +125,7 @@ def meets_again(comm: Communicator, text: str) -> str:
         ("near_ticks=100,spins=1", ""),  # of that rank alone
     ],
 )
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.campaign)])
 def test_ranks_that_differ_refuse_each_other(text: str, error: str, ranks: int) -> None:
     assert hocket.spawn(meets_again, ranks, (text,)) == [error] * ranks
 

@@ -13,7 +13,8 @@
 namespace hocket {
 
 // A call. Times are ticks; 0 is none. `number` is the same on all ranks. `plan`: the number of what is called
-// (ControlPlane, Plan). `agreed`: when all ranks had entered it, none if it was not carried out. `unit` and `tile` in bytes.
+// (ControlPlane, Plan). `agreed`: when all ranks had entered it, none if it was not carried out. `unit` and `tile` in
+// bytes.
 struct CallEvent {
     u64 number = 0, plan = 0, begin = 0, agreed = 0, end = 0, unit = 0, tile = 0, tiles = 0;
     u32 threads = 0, fault = 0;

@@ -206,6 +206,7 @@ def test_a_redundant_wait_may_be_there_and_may_go(seed: int) -> None:
                     return
 
 
+@pytest.mark.campaign
 def test_mutants_are_killed_or_harmless() -> None:
     verdicts = mutants.sweep(programs=25, limit=25)
     kinds = Counter(kind for kind, _ in verdicts.elements())

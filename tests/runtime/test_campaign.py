@@ -12,7 +12,7 @@ import pytest
 @pytest.mark.parametrize(
     "words",
     [
-        *(("kills", "12"), ("disagree", "300"), ("limits", "16")),
+        *(("kills", "12"), ("disagree", "100"), ("limits", "8")),
         *(pytest.param(words, marks=pytest.mark.campaign) for words in (("stops", "6"), ("exits", "24"))),
     ],
     ids=lambda words: words[0],

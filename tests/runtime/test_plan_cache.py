@@ -218,6 +218,7 @@ def test_a_plan_is_what_the_rank_would_have_made() -> None:
     os.close(memory)
 
 
+@pytest.mark.campaign
 def test_rubbish_is_noticed() -> None:
     """Whatever byte is another: the rank gets its plan, and if it must it compiles. Each eleventh byte."""
     memory, ranks = caches(3)

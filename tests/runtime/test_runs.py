@@ -52,7 +52,7 @@ def runs(ranks: int) -> list[Run]:
     return found
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, *(pytest.param(n, marks=pytest.mark.campaign) for n in (4, 7))])
+@pytest.mark.parametrize("ranks", [1, 2, *(pytest.param(n, marks=pytest.mark.campaign) for n in (3, 4, 7))])
 def test_library(ranks: int) -> None:
     cases = runs(ranks)
     assert hocket.spawn(check, ranks, (cases,)) == [len(cases)] * ranks

@@ -21,7 +21,7 @@ def test_a_sample(ranks: int) -> None:
     assert not any(column.wrong for column in columns.values())
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("ranks", [pytest.param(n, marks=pytest.mark.campaign) for n in (2, 3)])
 def test_a_sample_past_the_caches(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOCKET_CACHE_BYTES", "0")
     columns, lines = run(ranks, list(sample(ranks)))

@@ -99,6 +99,9 @@ def automatic(comm: Communicator, cores: int) -> int:
         return tasks() - before
 
 
-@pytest.mark.parametrize(("cores", "started"), [(1, 0), (2, 0), (3, 0), (4, 1), (7, 2)])
+@pytest.mark.parametrize(
+    ("cores", "started"),
+    [(1, 0), (4, 1), *(pytest.param(*given, marks=pytest.mark.campaign) for given in ((2, 0), (3, 0), (7, 2)))],
+)
 def test_auto(cores: int, started: int) -> None:
     assert hocket.spawn(automatic, 2, (cores,)) == [started] * 2
