@@ -151,13 +151,13 @@ enum class Rounds : u32 { kMany = 0, kOne = 1, kTwo = 2 };
 template <Device D, Port<D> P> class Execution {
   public:
     // The arrays have one entry for each thread block and each connection; a Room has two for each operand of the step
-    // that has most. All but the buffers belongs to the caller and outlives the execution. Ends are ready to use.
+    // that has most. All belongs to the caller and outlives the execution. Ends are ready to use.
     // `theirs`: for each rank in whose buffers messages of this rank lie; null where the plan has none.
     Execution(const PlanView& plan, const Geometry& geometry, const Buffer (&buffers)[3], const Theirs* theirs,
               Cursor* cursors, P* ends, Rounds rounds = Rounds::kMany)
         : plan_(plan),
           geometry_(geometry),
-          buffers_{buffers[0], buffers[1], buffers[2]},
+          buffers_(buffers),
           theirs_(theirs),
           cursors_(cursors),
           ends_(ends),
@@ -296,8 +296,7 @@ template <Device D, Port<D> P> class Execution {
         return connection.storage == kPulled && connection.sends;
     }
 
-    Buffer buffer_of(const OperandRecord& operand) const {
-        if (operand.place < kReceive) return buffers_[operand.place];
+    Buffer buffer_of_peer(const OperandRecord& operand) const {
         char* base = theirs_[ends_[operand.end].peer].buffers[operand.place - kTheirInput];
         return {base, geometry_.unit, plan_.header->chunks};
     }
@@ -330,12 +329,15 @@ template <Device D, Port<D> P> class Execution {
                     continue;
                 }
                 pushed = pushed || (operand.place > kHere && o >= step.sources);
-                const Buffer buffer = buffer_of(operand);
-                const u64 skip = u64(j) * operand.stride;
-                const Piece piece = piece_of(geometry_, buffer, operand.unit, operand.position, skip, tile);
-                if (piece.bytes < bytes) bytes = piece.bytes;
+                const auto add = [&](const Buffer& buffer) {
+                    const u64 skip = u64(j) * operand.stride;
+                    const Piece piece = piece_of(geometry_, buffer, operand.unit, operand.position, skip, tile);
+                    if (piece.bytes < bytes) bytes = piece.bytes;
+                    pointers[filled++] = buffer.base + piece.offset;
+                };
+                if (operand.place < kReceive) add(buffers_[operand.place]);
+                else add(buffer_of_peer(operand));
                 if (bytes == 0) break;
-                pointers[filled++] = buffer.base + piece.offset;
             }
             if (bytes == 0 || sources == 0 || filled == sources) continue;
             if constexpr (ZeroCopyPort<P>) {
@@ -365,7 +367,7 @@ template <Device D, Port<D> P> class Execution {
 
     const PlanView& plan_;
     const Geometry& geometry_;
-    Buffer buffers_[3];
+    const Buffer (&buffers_)[3];
     const Theirs* theirs_;
     Cursor* cursors_;
     P* ends_;

@@ -74,6 +74,17 @@ PreparedCall::PreparedCall(nb::object member, nb::object plan, Terms terms, Oper
         throw std::invalid_argument("what is copied first is longer than its buffer");
     if (binding.taken && *binding.taken + length(binding.result) > length(binding.input))
         throw std::invalid_argument("the result is longer than the buffer that it is taken from");
+    call_.initial_bytes = length(binding.initial);
+    call_.n = t.n.value_or(0);
+    call_.tile = t.tile;
+    call_.type = t.type;
+    call_.op = t.op;
+    call_.size_known = t.n.has_value();
+    if (t.units) call_.units = &*t.units;
+    if (t.element) call_.element = &*t.element;
+    call_.finish.bytes = length(binding.result);
+    if (t.average && binding.result != Source::kNothing) call_.finish.divide = kernels().divide[t.type];
+    brief_ = std::max(length(Source::kX), length(Source::kOut)) <= member_->tunables.gil_held_bytes;
 }
 
 u64 PreparedCall::length(Source source) const {
@@ -177,13 +188,12 @@ PyObject* PreparedCall::execute(nb::handle self, const Argument& x, const Argume
         std::optional<BoundCall> bound;
         prepare(self, false, [&] { bound.emplace(*this, x, out); });
         bool entered = false;
-        Outcome outcome{Fault::kBusy, 0, {}};
-        {
+        Outcome outcome = [&] {
             const Gil gil(bound->brief());
             const std::unique_lock<Busy> lock(member_->busy, std::try_to_lock);
             entered = lock.owns_lock() && member_->flights == 0;
-            if (entered) outcome = bound->run();
-        }
+            return entered ? bound->run() : Outcome{Fault::kBusy, 0, {}};
+        }();
         if (!entered && member_->flights != 0) continue;
         if (outcome.fault == Fault::kNone) return Py_NewRef(bound->result().ptr());
         if (PyErr_Occurred()) return nullptr;
@@ -203,8 +213,10 @@ Flight* PreparedCall::start(nb::handle self, nb::handle x, nb::handle out) {
         bound->member(), [bound, kept](Communicator&) { return bound->run(); }, nb::borrow(bound->result()));
 }
 
-BoundCall::BoundCall(PreparedCall& prepared, Argument x, Argument out) : prepared_(prepared), held_(prepared.held_) {
-    const PreparedCall::Terms& terms = prepared.terms_;
+BoundCall::BoundCall(PreparedCall& prepared, Argument x, Argument out)
+    : prepared_(prepared),
+      held_(prepared.held_),
+      call_(prepared.call_) {
     const PreparedCall::Operands& operands = prepared.operands_;
     const Binding& binding = prepared.binding_;
     if (operands.out && out.object == Py_None && operands.omitted == Omitted::kX) out = x;
@@ -220,29 +232,16 @@ BoundCall::BoundCall(PreparedCall& prepared, Argument x, Argument out) : prepare
     }
     if (binding.input == Source::kScratch) scratch_ = std::make_unique_for_overwrite<char[]>(x.bytes);
     char* const data[] = {nullptr, x.data, out.data, scratch_.get()};
-    const u64 bytes[] = {0, x.bytes, out.bytes, x.bytes};
     const auto at = [&](Source source) { return data[u32(source)]; };
-    const auto length = [&](Source source) { return bytes[u32(source)]; };
     PyObject* const objects[] = {Py_None, x.object, out.object, Py_None};
     result_ = objects[u32(binding.result)];
-    brief_ = std::max(x.bytes, out.bytes) <= prepared.member_->tunables.gil_held_bytes;
-    call_ = {at(binding.input),
-             at(binding.output),
-             at(binding.initial),
-             at(binding.input != Source::kNothing ? binding.input : binding.output) + binding.place,
-             length(binding.initial),
-             terms.n.value_or(0),
-             terms.tile,
-             terms.type,
-             terms.op,
-             terms.n.has_value()};
-    if (terms.units) call_.units = &*terms.units;
-    if (terms.element) call_.element = &*terms.element;
+    call_.input = at(binding.input);
+    call_.output = at(binding.output);
+    call_.initial = at(binding.initial);
+    call_.initial_to = at(binding.input != Source::kNothing ? binding.input : binding.output) + binding.place;
     call_.fresh = fresh_ && binding.output == Source::kOut;
-    if (binding.result != Source::kNothing && (binding.taken || terms.average))
-        call_.finish = {at(binding.result), length(binding.result),
-                        binding.taken ? at(binding.input) + *binding.taken : nullptr,
-                        terms.average ? kernels().divide[terms.type] : nullptr};
+    if (binding.taken) call_.finish.taken = at(binding.input) + *binding.taken;
+    if (binding.taken || call_.finish.divide != nullptr) call_.finish.result = at(binding.result);
     const bool shared = (!operands.x || x.shared) && (!operands.out || out.shared);
     const std::optional<Alternatives>& alternatives = shared ? prepared.shared_ : prepared.others_;
     if (!alternatives) return;

@@ -116,6 +116,8 @@ class PreparedCall {
     const Binding binding_;
     std::optional<Alternatives> shared_, others_;  // whose objects are in held_
     const bool only_shared_;
+    Call call_{};         // but for addresses
+    bool brief_ = false;  // BoundCall
     Variant variant_ = kBuffered;
 };
 
@@ -130,7 +132,7 @@ class BoundCall {
 
     Outcome run();
     // Whether it is so short that giving the GIL away would take as long.
-    bool brief() const { return brief_; }
+    bool brief() const { return prepared_.brief_; }
     nanobind::handle result() const { return result_; }
     nanobind::object member() const { return held_[0]; }
 
@@ -139,12 +141,11 @@ class BoundCall {
     const nanobind::object held_;
     nanobind::object fresh_;
     std::unique_ptr<char[]> scratch_;
-    Call call_{};
+    Call call_;
     Offer offer_;
     std::array<PyObject*, 2> offered_{};
     std::optional<Exposed> exposed_;
     PyObject* result_;
-    bool brief_;
 };
 
 // Calls what may be Python, and never throws what would pass through a thread that the interpreter has given up.

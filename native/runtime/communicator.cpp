@@ -60,6 +60,7 @@ struct Communicator::CallState {
     u64 n;                // these two as others say, where this rank has no data
     u32 type;
     Candidates candidates;
+    Buffer buffers[3];         // of an execution
     bool tiny = false;         // its messages may be where the header would say what else it can run
     BufferDescription told{};  // to the others
     Tuner::Advice advice{};
@@ -73,10 +74,10 @@ struct Communicator::CallState {
 template <class Event> struct Communicator::Run {
     const CallState& state;
     Execution<Cpu> execution;
-    u32 threads;
-    Past past;
     std::optional<u64> reaches_since;  // private memory of others; none: it does not
     Event event;
+    u32 threads = 1;
+    Past past = Past::kNothing;
 };
 
 Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> lifelines, Settings settings)
@@ -350,25 +351,26 @@ Communicator::Shortage Communicator::open_path(CallState& state) {
 template <class Event> Outcome Communicator::execute(CallState& state, Event event) {
     const Candidate& chosen = state.chosen();
     const bool zero_copy = state.variant != kBuffered;
-    const std::optional<u64> since = zero_copy ? zero_copy_.cma().since(*chosen.plan) : std::nullopt;
-    u32 threads = wanted_threads(chosen);
-    if (threads > 1) threads = team_.grow(threads);
-    const Past past = past_of(state, since.has_value());
+    Run<Event> run{state, execution(state, chosen, chosen.input, chosen.output),
+                   zero_copy ? zero_copy_.cma().since(*chosen.plan) : std::nullopt, event};
+    run.threads = wanted_threads(chosen);
+    if (run.threads > 1) run.threads = team_.grow(run.threads);
+    const bool reaches = run.reaches_since.has_value();
+    run.past = past_of(state, reaches);
     Plan::Latest& latest = state.plan.latest;
     latest.result = result_of(state.call);
-    latest.stored_past = !since && stores_any_past(chosen.plan->view(), past) ? latest.result : nullptr;
+    latest.stored_past = !reaches && stores_any_past(chosen.plan->view(), run.past) ? latest.result : nullptr;
     if constexpr (!std::is_null_pointer_v<Event>) {
         event->plan = chosen.plan->number();
         event->agreed = settings_.recorder->clock.ticks();
         event->unit = chosen.geometry.unit;
         event->tile = chosen.geometry.tile;
         event->tiles = chosen.geometry.tiles;
-        event->threads = threads;
+        event->threads = run.threads;
         event->rounds = u32(chosen.rounds);
-        event->past = u32(past);
+        event->past = u32(run.past);
     }
-    Run<Event> run{state, execution(state, chosen, chosen.input, chosen.output), threads, past, since, event};
-    Outcome found = threads == 1 ? work(run, 0) : work_together(run);
+    Outcome found = run.threads == 1 ? work(run, 0) : work_together(run);
     if (zero_copy && found.fault == Fault::kNone) return zero_copy_.finish(chosen, run.execution);
     return found;
 }
@@ -424,18 +426,24 @@ template <class Event> Outcome Communicator::work_together(Run<Event>& run) {
     return std::move(*cause);
 }
 
-Execution<Cpu> Communicator::execution(const CallState& state, const Candidate& candidate, char* input,
-                                       char* output) const {
+Execution<Cpu> Communicator::execution(CallState& state, const Candidate& candidate, char* input, char* output) const {
     const Units* const units = state.call.units;
     const auto bounds = [&](Place place) { return units ? units->bounds[place].data() : nullptr; };
     Plan& plan = *candidate.plan;
     const PlanHeader& h = plan.header();
     const Geometry& geometry = candidate.geometry;
-    const Buffer buffers[3] = {{input, geometry.unit, h.chunks, bounds(kInput)},
-                               {output, geometry.unit, h.chunks, bounds(kOutput)},
-                               {scratch_.get(), h.scratch * geometry.chunk, h.scratch}};
-    return Execution<Cpu>(plan.view(), geometry, buffers, zero_copy_.peers(), plan.cursors().data(), plan.ends().data(),
-                          candidate.rounds);
+    const auto set = [&](Place place, char* base, u64 unit, u32 chunks, const u64* of) {
+        Buffer& buffer = state.buffers[place];  // member by member: a copy of the whole would wait for these stores
+        buffer.base = base;
+        buffer.unit = unit;
+        buffer.chunks = chunks;
+        buffer.bounds = of;
+    };
+    set(kInput, input, geometry.unit, h.chunks, bounds(kInput));
+    set(kOutput, output, geometry.unit, h.chunks, bounds(kOutput));
+    set(kScratch, scratch_.get(), h.scratch * geometry.chunk, h.scratch, nullptr);
+    return Execution<Cpu>(plan.view(), geometry, state.buffers, zero_copy_.peers(), plan.cursors().data(),
+                          plan.ends().data(), candidate.rounds);
 }
 
 // Where a rank `reaches` private memory, it is mostly the kernel that stores, through the caches.

@@ -83,7 +83,7 @@ class Communicator {
     template <class Event> Outcome execute(CallState& state, Event event);
     template <class Event> Outcome work(Run<Event>& run, u32 thread);
     template <class Event> Outcome work_together(Run<Event>& run);
-    Execution<Cpu> execution(const CallState& state, const Candidate& candidate, char* input, char* output) const;
+    Execution<Cpu> execution(CallState& state, const Candidate& candidate, char* input, char* output) const;
     Past past_of(const CallState& state, bool reaches) const;
     void finish(const Finish& left, Variant variant) const;
     Outcome refuse_for_memory(int error);

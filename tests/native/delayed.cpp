@@ -49,9 +49,10 @@ class Rank {
         const auto whole = [&](u32 place) {
             return Buffer{reinterpret_cast<char*>(buffers_[place].data()), geometry_.unit, h.chunks};
         };
-        const Buffer buffers[3] = {
-            whole(kInput), whole(kOutput), {scratch_.data(), h.scratch * geometry_.chunk, h.scratch}};
-        execution_ = std::make_unique<Execution<Cpu, DelayedEnd>>(view_, geometry_, buffers, nullptr, cursors_.data(),
+        places_[kInput] = whole(kInput);
+        places_[kOutput] = whole(kOutput);
+        places_[kScratch] = {scratch_.data(), h.scratch * geometry_.chunk, h.scratch};
+        execution_ = std::make_unique<Execution<Cpu, DelayedEnd>>(view_, geometry_, places_, nullptr, cursors_.data(),
                                                                   ends_.data());
         kernel_ = view_.combines ? kernels().reduce[call.type][0] : kernels().move;
         together_ = together;
@@ -84,6 +85,7 @@ class Rank {
     std::vector<char> scratch_;
     std::vector<DelayedEnd> ends_;
     std::vector<Cursor> cursors_;
+    Buffer places_[3]{};
     std::unique_ptr<Execution<Cpu, DelayedEnd>> execution_;
     Kernel kernel_;
     RankBlock nobody_{};
