@@ -305,10 +305,7 @@ std::string shown(const RawBuffer& buffer) {
     return std::string("Buffer(") + text + ", " + std::to_string(buffer.bytes) + ", '" + buffer.dtype + "')";
 }
 
-}  // namespace
-
-void bind_prepared_call(nb::module_& module) {
-    if (PyArray_ImportNumPyAPI() < 0) throw nb::python_error();
+void bind_buffer(nb::module_& module) {
     nb::class_<RawBuffer>(module, "Buffer", R"(Memory as an argument of a ``PreparedCall``, whoever allocated it.
 
 ``address`` is aligned for elements of ``dtype``, the name of a type that can be combined: "bfloat16" needs no
@@ -325,6 +322,10 @@ arguments, another rank may for a moment still write to memory that was given to
         .def_ro("nbytes", &RawBuffer::bytes)
         .def_ro("dtype", &RawBuffer::dtype)
         .def("__repr__", &shown);
+}
+
+// What a prepared call is made of.
+void bind_parts(nb::module_& module) {
     nb::enum_<Source>(module, "Source", "Which memory is a buffer of a call. SCRATCH: as long as x, of each execution.")
         .value("NOTHING", Source::kNothing)
         .value("X", Source::kX)
@@ -369,6 +370,14 @@ arguments, another rank may for a moment still write to memory that was given to
             nb::sig("def __init__(self, plans: collections.abc.Sequence[Plan | None], input: Source, output: Source)"
                     " -> None"),
             "The plans of LENT in hocket/runtime/execution.py, and the buffers that they work on.");
+}
+
+}  // namespace
+
+void bind_prepared_call(nb::module_& module) {
+    if (PyArray_ImportNumPyAPI() < 0) throw nb::python_error();
+    bind_buffer(module);
+    bind_parts(module);
     nb::class_<PreparedCall>(module, "PreparedCall", nb::type_slots(slots),
                              "A call for which everything is decided but where its buffers lie. Subclasses say what is "
                              "wrong with arguments.")
