@@ -370,6 +370,12 @@ void bind_member(nb::module_& m) {
             "candidate"_a, "input"_a, "output"_a,
             "Bytes that it would touch on all ranks, with an array for the input, for the output.")
         .def(
+            "streams",
+            [](Member& member, const Candidate& candidate, bool input, bool output) {
+                return member.communicator->streams(candidate, input, output);
+            },
+            "candidate"_a, "input"_a, "output"_a, "Whether it would store past the caches, as they do not hold these.")
+        .def(
             "threads",
             [](Member& member, const Candidate& candidate) { return member.communicator->wanted_threads(candidate); },
             "candidate"_a);

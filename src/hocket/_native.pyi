@@ -314,6 +314,9 @@ class Member:
         Bytes that it would touch on all ranks, with an array for the input, for the output.
         """
 
+    def streams(self, candidate: Candidate, input: bool, output: bool) -> bool:
+        """Whether it would store past the caches, as they do not hold these."""
+
     def threads(self, candidate: Candidate) -> int: ...
     def barrier(self) -> Outcome | None: ...
     def exchange(self, word: str) -> Outcome | list[str]:
