@@ -6,4 +6,17 @@
 #ifndef HOCKET_IMPORTS_NUMPY
 #define NO_IMPORT_ARRAY
 #endif
+#include <nanobind/nanobind.h>
 #include <numpy/arrayobject.h>
+
+namespace hocket {
+
+// Objects of NumPy, as they are in signatures.
+struct Array : nanobind::object {
+    NB_OBJECT_DEFAULT(Array, nanobind::object, "numpy.typing.NDArray[numpy.generic]", PyArray_Check)
+};
+struct ElementType : nanobind::object {
+    NB_OBJECT_DEFAULT(ElementType, nanobind::object, "numpy.dtype[numpy.generic]", PyArray_DescrCheck)
+};
+
+}  // namespace hocket

@@ -5,6 +5,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstddef>
@@ -12,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <variant>
 
 #include "python/call_cache.h"
 #include "python/flight.h"
@@ -38,8 +40,8 @@ std::string to_utf8(nb::str text) {
     if (!bytes) throw nb::python_error();
     return {PyBytes_AS_STRING(bytes.ptr()), size_t(PyBytes_GET_SIZE(bytes.ptr()))};
 }
-nb::object from_utf8(const std::string& text) {
-    nb::object found = nb::steal(PyUnicode_DecodeUTF8(text.data(), Py_ssize_t(text.size()), "replace"));
+nb::str from_utf8(const std::string& text) {
+    nb::str found = nb::steal<nb::str>(PyUnicode_DecodeUTF8(text.data(), Py_ssize_t(text.size()), "replace"));
     if (!found) throw nb::python_error();
     return found;
 }
@@ -103,21 +105,26 @@ void bind_constants(nb::module_& m) {
             return pull_from(process, theirs, mine, sizeof found) == 0 && found == kWitness &&
                    push_to(process, theirs, mine, sizeof found) == 0;
         },
-        "process"_a, "witness"_a);
-    m.def("reserve_control", &reserve_control, "descriptor"_a, "ranks"_a);
+        "process"_a, "witness"_a,
+        "Whether this process may read what another has at its WITNESS, and store it there again.");
+    m.def("reserve_control", &reserve_control, "descriptor"_a, "ranks"_a,
+          "Make sure that there is memory for the control region. Returns 0 or an errno.");
     m.attr("MOST_CONNECTIONS") = kMostWindows;
     m.attr("PROTOCOL") = std::to_string(kPlanMagic) + "." + std::to_string(sizeof(RankBlock)) + "." +
                          std::to_string(offsetof(CallHeader, text));
 }
 
 void bind_tunables(nb::module_& m) {
-    nb::class_<Tunable>(m, "Tunable")
+    nb::class_<Tunable>(m, "Tunable", "A tuned number, with its default on this processor.")
         .def_ro("name", &Tunable::name)
         .def_prop_ro("unit", [](const Tunable& row) { return row.unit->name; })
         .def_prop_ro("least", [](const Tunable& row) { return row.unit->least; })
         .def_prop_ro("most", [](const Tunable& row) { return row.unit->most; })
-        .def_prop_ro("common", [](const Tunable& row) { return row.scope != Scope::kLocal; })
-        .def_prop_ro("fixed", [](const Tunable& row) { return row.scope == Scope::kFixed; })
+        .def_prop_ro(
+            "common", [](const Tunable& row) { return row.scope != Scope::kLocal; },
+            "Whether it must be the same on all ranks.")
+        .def_prop_ro(
+            "fixed", [](const Tunable& row) { return row.scope == Scope::kFixed; }, "Whether it cannot be set.")
         .def_ro("value", &Tunable::value)
         .def_ro("source", &Tunable::source)
         .def_ro("reason", &Tunable::reason);
@@ -139,38 +146,46 @@ void bind_outcome(nb::module_& m) {
     nb::class_<Outcome>(m, "Outcome")
         .def_ro("fault", &Outcome::fault)
         .def_ro("rank", &Outcome::rank)
-        .def_prop_ro("variant", [](const Outcome& outcome) { return u32(outcome.variant); })
+        .def_prop_ro(
+            "variant", [](const Outcome& outcome) { return u32(outcome.variant); },
+            "How the call went: 0 through slots, else 1 + that of LENT.")
         .def_prop_ro("text", [](const Outcome& outcome) { return from_utf8(outcome.text); })
         .def_ro("waited", &Outcome::waited)
-        .def_prop_ro("stall",
-                     [](const Outcome& outcome) -> std::optional<std::tuple<u32, u32, u64, u32>> {
-                         if (!outcome.stalled) return std::nullopt;
-                         return std::make_tuple(outcome.stall.block, outcome.stall.step, outcome.stall.tile,
-                                                outcome.stall.peer);
-                     })
-        .def_ro("said", &Outcome::said);
+        .def_prop_ro(
+            "stall",
+            [](const Outcome& outcome) -> std::optional<std::tuple<u32, u32, u64, u32>> {
+                if (!outcome.stalled) return std::nullopt;
+                return std::make_tuple(outcome.stall.block, outcome.stall.step, outcome.stall.tile, outcome.stall.peer);
+            },
+            "Thread block, step, tile, and the rank it waits for.")
+        .def_ro("said", &Outcome::said, "With MISMATCH: what every rank called, in rank order.");
 
     nb::class_<CallHeader>(m, "CallHeader")
         .def_prop_ro("digest", [](const CallHeader& header) { return header.terms.digest; })
         .def_prop_ro("n", [](const CallHeader& header) { return header.terms.n; })
         .def_prop_ro("tile", [](const CallHeader& header) { return header.terms.tile; })
         .def_prop_ro("type", [](const CallHeader& header) { return header.terms.type; })
-        .def_prop_ro("element", [](const CallHeader& header) { return header.terms.element; })
+        .def_prop_ro(
+            "element", [](const CallHeader& header) { return header.terms.element; },
+            "A hash of what elements are whose type has no number, but one that only tells their size.")
         .def_prop_ro("op", [](const CallHeader& header) { return header.terms.op; })
         .def_prop_ro("counts", [](const CallHeader& header) { return header.terms.counts; })
         .def_prop_ro("counted", [](const CallHeader& header) { return (header.terms.flags & kCounted) != 0; })
         .def_prop_ro("pairwise", [](const CallHeader& header) { return (header.terms.flags & kPairwise) != 0; })
         .def_prop_ro("size_known", [](const CallHeader& header) { return !(header.terms.flags & kSizeUnknown); })
-        .def_prop_ro("text", [](const CallHeader& header) { return from_utf8(header.text); });
+        .def_prop_ro(
+            "text", [](const CallHeader& header) { return from_utf8(header.text); },
+            "The schedule's name; on further lines the counts, and what elements are whose type has no number.");
 }
 
 // What is recorded of calls.
 void bind_events(nb::module_& m) {
-    nb::class_<CallEvent>(m, "CallEvent")
-        .def_ro("number", &CallEvent::number)
-        .def_ro("plan", &CallEvent::plan)
+    nb::class_<CallEvent>(m, "CallEvent",
+                          "A call that has ended. Times are nanoseconds of CLOCK_MONOTONIC, sizes bytes.")
+        .def_ro("number", &CallEvent::number, "The same on all ranks.")
+        .def_ro("plan", &CallEvent::plan, "The number of a plan; BARRIER; 0: an exchange of words.")
         .def_ro("begin", &CallEvent::begin)
-        .def_ro("agreed", &CallEvent::agreed)
+        .def_ro("agreed", &CallEvent::agreed, "When all ranks had entered it; 0 if it was not carried out.")
         .def_ro("end", &CallEvent::end)
         .def_ro("unit", &CallEvent::unit)
         .def_ro("tile", &CallEvent::tile)
@@ -183,20 +198,21 @@ void bind_events(nb::module_& m) {
             return Fault(event.fault);
         });
 
-    nb::class_<StepEvent>(m, "StepEvent")
+    nb::class_<StepEvent>(m, "StepEvent", "A step on one tile, in a call of this number.")
         .def_ro("call", &StepEvent::call)
         .def_ro("begin", &StepEvent::begin)
         .def_ro("end", &StepEvent::end)
         .def_ro("tile", &StepEvent::tile)
-        .def_ro("bytes", &StepEvent::bytes)
+        .def_ro("bytes", &StepEvent::bytes, "The length of its operands in this tile.")
         .def_ro("block", &StepEvent::block)
         .def_ro("step", &StepEvent::step);
 }
 
 void bind_recorder(nb::module_& m) {
     m.attr("BARRIER") = ControlPlane::kBarrier;
-    nb::class_<Recorder>(m, "Recorder")
-        .def(nb::init<u32, u64, u64>(), "threads"_a, "most_calls"_a, "most_steps"_a)
+    nb::class_<Recorder>(m, "Recorder",
+                         "What a communicator does. Calls and steps that do not fit are counted as dropped.")
+        .def(nb::init<u32, u64, u64>(), "threads"_a, "most_calls"_a, "most_steps"_a, "``most_steps``: of each thread.")
         .def("read",
              [](const Recorder& recorder) {
                  const Clock& clock = recorder.clock;
@@ -221,9 +237,9 @@ void bind_recorder(nb::module_& m) {
 }
 
 void bind_plan(nb::module_& m) {
-    nb::class_<Plan>(m, "Plan").def_prop_ro("number", &Plan::number);
+    nb::class_<Plan>(m, "Plan").def_prop_ro("number", &Plan::number, "No other plan of its communicator has it.");
 
-    nb::class_<Candidate>(m, "Candidate")
+    nb::class_<Candidate>(m, "Candidate", "A way that a call can go. Sizes in bytes; ``slots`` of a connection.")
         .def_prop_ro("tile", [](const Candidate& candidate) { return candidate.geometry.tile; })
         .def_prop_ro("tiles", [](const Candidate& candidate) { return candidate.geometry.tiles; })
         .def_ro("slots", &Candidate::slots)
@@ -235,12 +251,13 @@ void bind_plan(nb::module_& m) {
             [](Units* self, std::vector<u64> input, std::vector<u64> output, std::optional<u64> digest, nb::str text) {
                 new (self) Units{{std::move(input), std::move(output)}, digest, to_utf8(text)};
             },
-            "input"_a, "output"_a, "digest"_a.none(), "text"_a);
+            "input"_a, "output"_a, "digest"_a.none(), "text"_a,
+            "Bounds of units in bytes; ``digest``: of all units of all ranks, None where a rank knows only its own.");
 }
 
 void bind_arena(nb::module_& m) {
     nb::class_<Arena>(m, "Arena")
-        .def(nb::init<int>(), "descriptor"_a)
+        .def(nb::init<int>(), "descriptor"_a, "Takes the descriptor over.")
         .def_prop_ro("descriptor", &Arena::descriptor)
         .def(
             "allocate", [](Arena& arena, u64 bytes) { return new Loan(arena, bytes); }, "bytes"_a,
@@ -261,7 +278,7 @@ void bind_calls(nb::class_<Member>& member) {
     member.def("barrier", [](Member& member) { return alone(member, [&] { return member.communicator->barrier(); }); })
         .def(
             "exchange",
-            [](Member& member, nb::str word) -> nb::object {
+            [](Member& member, nb::str word) -> std::variant<Outcome, nb::typed<nb::list, nb::str>> {
                 std::vector<std::string> words;
                 const auto outcome = alone(member, [&, mine = to_utf8(word)] {
                     Outcome found = member.communicator->exchange(mine);
@@ -270,12 +287,12 @@ void bind_calls(nb::class_<Member>& member) {
                             words.emplace_back(member.communicator->said(r).text);
                     return found;
                 });
-                if (outcome) return nb::cast(*outcome);
-                nb::list all;
+                if (outcome) return *outcome;
+                nb::typed<nb::list, nb::str> all{nb::list()};
                 for (const std::string& said : words) all.append(from_utf8(said));
                 return all;
             },
-            "word"_a)
+            "word"_a, "What every rank said, in rank order.")
         .def(
             "refuse",
             [](Member& member, nb::str why) {
@@ -300,11 +317,13 @@ void bind_calls(nb::class_<Member>& member) {
 // What a member says of itself and the others, and how it ends.
 void bind_life(nb::class_<Member>& member) {
     member
-        .def("traffic",
-             [](const Member& member) {
-                 const Traffic moved = member.communicator->traffic();
-                 return std::make_tuple(moved.loaded, moved.stored);
-             })
+        .def(
+            "traffic",
+            [](const Member& member) {
+                const Traffic moved = member.communicator->traffic();
+                return std::make_tuple(moved.loaded, moved.stored);
+            },
+            "Bytes loaded and stored by the kernels in all calls that have ended.")
         .def("leave", [](Member& member) { member.communicator->leave(); })
         .def("forked", &Member::forked)
         .def(
@@ -314,7 +333,8 @@ void bind_life(nb::class_<Member>& member) {
                 if (found.fault == Fault::kNone) return std::nullopt;
                 return found;
             },
-            "rank"_a)
+            "rank"_a,
+            "Why a rank will make no more calls, and whose fault that is; None if it may. Local: no other takes part.")
         .def(
             "fail", [](Member& member, u32 culprit, nb::str why) { member.communicator->fail(culprit, to_utf8(why)); },
             "culprit"_a, "why"_a);
@@ -340,13 +360,21 @@ void bind_member(nb::module_& m) {
             [](Member& member, Plan& plan, u64 n, u32 type, u64 tile) {
                 return member.communicator->candidate(plan, n, type, tile);
             },
-            "plan"_a, "n"_a, "type"_a, "tile"_a, nb::keep_alive<0, 2>())
+            "plan"_a, "n"_a, "type"_a, "tile"_a, nb::keep_alive<0, 2>(),
+            "How a call of n elements a unit would run. Local: no other rank takes part.")
         .def(
             "touched",
             [](Member& member, const Candidate& candidate, bool input, bool output) {
                 return member.communicator->touched(candidate, input, output);
             },
-            "candidate"_a, "input"_a, "output"_a)
+            "candidate"_a, "input"_a, "output"_a,
+            "Bytes that it would touch on all ranks, with an array for the input, for the output.")
+        .def(
+            "streams",
+            [](Member& member, const Candidate& candidate, bool input, bool output) {
+                return member.communicator->streams(candidate, input, output);
+            },
+            "candidate"_a, "input"_a, "output"_a, "Whether it would store past the caches, as they do not hold these.")
         .def(
             "threads",
             [](Member& member, const Candidate& candidate) { return member.communicator->wanted_threads(candidate); },

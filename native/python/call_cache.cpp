@@ -18,6 +18,9 @@ using namespace nb::literals;
 namespace hocket {
 namespace {
 
+using AnyCallable = nb::typed<nb::callable, nb::object(...)>;
+using AnyTuple = nb::typed<nb::tuple, nb::object, nb::ellipsis>;
+
 constexpr u32 kDimensions = 4;
 constexpr u64 kFewest = 64, kMost = 2048;  // places in the table, of which half may be taken
 
@@ -103,7 +106,7 @@ bool is_constant(PyObject* option) {
 class CallCache {
   public:
     // `slow_path` takes the same arguments, makes the call, and enters it here.
-    CallCache(nb::object member, nb::object slow_path)
+    CallCache(nb::typed<nb::object, Member> member, nb::object slow_path)
         : member_(std::move(member)),
           slow_path_(std::move(slow_path)),
           places_(kFewest) {}
@@ -128,7 +131,7 @@ class CallCache {
     }
 
     // Enters a call, if it is one that the table can hold.
-    void learn(const nb::tuple& arguments, nb::object prepared) {
+    void learn(const AnyTuple& arguments, nb::typed<nb::object, PreparedCall> prepared) {
         Key key;
         Argument given[2];
         PyObject* const* const items = PySequence_Fast_ITEMS(arguments.ptr());
@@ -233,9 +236,8 @@ PyObject* call_briefly(PyObject* self, PyObject* const* given, Py_ssize_t count,
     return call_python(call.ptr(), arguments, kArguments);
 }
 
-// A method, for a class, that does the same as a method of Python whose options have defaults. Called with arrays alone
-// it goes to the attribute of its object at once: to fill in keywords takes Python a good part of a short call.
-nb::object brief(nb::object method, const char* attribute, nb::tuple defaults, std::string doc) {
+// To fill in keywords takes Python a good part of a short call.
+AnyCallable brief(AnyCallable method, const char* attribute, AnyTuple defaults, std::string doc) {
     if (defaults.size() != kArguments) throw nb::value_error("there are as many defaults as arguments");
     struct Definition {
         std::string name, doc;
@@ -250,7 +252,7 @@ nb::object brief(nb::object method, const char* attribute, nb::tuple defaults, s
     const nb::object interned = nb::steal(PyUnicode_InternFromString(attribute));
     const nb::tuple bound = nb::make_tuple(method, interned, defaults);
     const nb::object function = nb::steal(PyCFunction_New(&definition.method, bound.ptr()));
-    return nb::steal(PyInstanceMethod_New(function.ptr()));
+    return nb::steal<nb::callable>(PyInstanceMethod_New(function.ptr()));
 }
 
 PyMethodDef method{"call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call)), METH_FASTCALL, nullptr};
@@ -265,12 +267,22 @@ PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)}, {0, 
 }  // namespace
 
 void bind_call_cache(nb::module_& module) {
-    nb::class_<CallCache>(module, "CallCache", nb::type_slots(slots))
-        .def(nb::init<nb::object, nb::object>(), "member"_a, "slow_path"_a)
-        .def_prop_ro("call", [](nb::handle self) { return nb::steal(PyCFunction_New(&method, self.ptr())); })
+    nb::class_<CallCache>(module, "CallCache", nb::type_slots(slots), "Calls by name that have been made before.")
+        .def(nb::init<nb::typed<nb::object, Member>, AnyCallable>(), "member"_a, "slow_path"_a)
+        .def_prop_ro(
+            "call",
+            [](nb::handle self) -> AnyCallable {
+                return nb::steal<nb::callable>(PyCFunction_New(&method, self.ptr()));
+            },
+            "Makes a call that is known; for any other it calls ``slow_path`` with the same arguments.")
         .def("learn", &CallCache::learn, "arguments"_a, "prepared"_a)
         .def("clear", &CallCache::clear);
-    module.def("brief", &brief, "method"_a, "attribute"_a, "defaults"_a, "doc"_a);
+    module.def(
+        "brief", &brief, "method"_a, "attribute"_a, "defaults"_a, "doc"_a,
+        R"(A method, for a class, that does the same as ``method``, and takes a shorter way when called with arrays alone.
+
+That is: it calls the attribute of its object with ``defaults``, where the second and third are put in. ``doc`` may
+begin with a signature in CPython's form. The result has no annotations, and no qualified name of its class.)");
 }
 
 }  // namespace hocket

@@ -9,6 +9,7 @@
 
 #include "core/interpreter.h"
 #include "device/kernels.h"
+#include "python/arrays.h"
 #include "python/gil.h"
 #include "python/held.h"
 
@@ -56,28 +57,28 @@ void bind_types(nb::module_& m) {
 void bind_divide(nb::module_& m) {
     m.def(
         "divide",
-        [](nb::handle array, u32 type, u32 p, const std::string& isa) {
+        [](Array array, u32 type, u32 p, const std::string& isa) {
             const Divide divide = type < kTypes ? kernels_for(isa).divide[type] : nullptr;
             if (divide == nullptr) throw std::invalid_argument("this type has no division");
             const Held held(array);
             const Gil gil;
             divide(held.data(), held.bytes(), p);
         },
-        "array"_a, "type"_a, "p"_a, "isa"_a = std::string(chosen_isa()->name));
+        "array"_a, "type"_a, "p"_a, "isa"_a.sig("...") = std::string(chosen_isa()->name));
 }
 
 // For tests: one kernel call.
 void bind_reduce(nb::module_& m) {
     m.def(
         "reduce",
-        [](const std::vector<nb::object>& destinations, const std::vector<nb::object>& sources, u32 type, u32 op,
+        [](const std::vector<Array>& destinations, const std::vector<Array>& sources, u32 type, u32 op,
            const std::string& isa, u32 last, bool by_lines) {
             const Kernel kernel = type < kTypes && op < kOperators ? kernels_for(isa).reduce[type][op] : nullptr;
             if (kernel == nullptr) throw std::invalid_argument("this type does not have this operator");
             std::vector<char*> pointers[2];
             std::vector<std::unique_ptr<Held>> held;
             for (const auto* arrays : {&destinations, &sources})
-                for (const nb::object& array : *arrays) {
+                for (const Array& array : *arrays) {
                     held.push_back(std::make_unique<Held>(array));
                     if (held.back()->bytes() < held.front()->bytes()) throw std::invalid_argument("arrays differ");
                     pointers[arrays == &sources].push_back(held.back()->data());

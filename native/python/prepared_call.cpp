@@ -4,11 +4,13 @@
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <stdexcept>
+#include <variant>
 
 #include "python/arrays.h"
 
@@ -291,6 +293,9 @@ PyObject* call_slot(PyObject* self, PyObject* arguments, PyObject* keywords) {
     return nullptr;
 }
 
+// x or out, as it is in signatures.
+using Given = nb::typed<nb::handle, std::variant<Array, RawBuffer>>;
+
 PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(call_slot)}, {0, nullptr}};
 
 std::string shown(const RawBuffer& buffer) {
@@ -299,15 +304,12 @@ std::string shown(const RawBuffer& buffer) {
     return std::string("Buffer(") + text + ", " + std::to_string(buffer.bytes) + ", '" + buffer.dtype + "')";
 }
 
-}  // namespace
-
-void bind_prepared_call(nb::module_& module) {
-    if (PyArray_ImportNumPyAPI() < 0) throw nb::python_error();
+void bind_buffer(nb::module_& module) {
     nb::class_<RawBuffer>(module, "Buffer", R"(Memory as an argument of a ``PreparedCall``, whoever allocated it.
 
-``address`` is aligned for elements of ``dtype``, the name of a type that can be combined: "bfloat16" needs no ml_dtypes.
-The memory must stay until the call has ended. After an error in the middle of a call, other than one of arguments,
-another rank may for a moment still write to memory that was given to it.)")
+``address`` is aligned for elements of ``dtype``, the name of a type that can be combined: "bfloat16" needs no
+ml_dtypes. The memory must stay until the call has ended. After an error in the middle of a call, other than one of
+arguments, another rank may for a moment still write to memory that was given to it.)")
         .def(
             "__init__",
             [](RawBuffer* self, u64 address, u64 bytes, std::string dtype) {
@@ -319,18 +321,23 @@ another rank may for a moment still write to memory that was given to it.)")
         .def_ro("nbytes", &RawBuffer::bytes)
         .def_ro("dtype", &RawBuffer::dtype)
         .def("__repr__", &shown);
-    nb::enum_<Source>(module, "Source")
+}
+
+// What a prepared call is made of.
+void bind_parts(nb::module_& module) {
+    nb::enum_<Source>(module, "Source", "Which memory is a buffer of a call. SCRATCH: as long as x, of each execution.")
         .value("NOTHING", Source::kNothing)
         .value("X", Source::kX)
         .value("OUT", Source::kOut)
         .value("SCRATCH", Source::kScratch);
-    nb::enum_<Omitted>(module, "Omitted")
+    nb::enum_<Omitted>(module, "Omitted",
+                       "What out is where the caller gives none. FRESH: an array that each execution allocates.")
         .value("REFUSED", Omitted::kRefused)
         .value("X", Omitted::kX)
         .value("FRESH", Omitted::kFresh);
     nb::class_<Operand>(module, "Operand")
-        .def(nb::init<nb::object, std::vector<Py_ssize_t>, u64, bool>(), "dtype"_a.none(), "shape"_a, "nbytes"_a,
-             "written"_a);
+        .def(nb::init<nb::typed<nb::object, ElementType>, std::vector<Py_ssize_t>, u64, bool>(), "dtype"_a.none(),
+             "shape"_a, "nbytes"_a, "written"_a);
     nb::class_<PreparedCall::Operands>(module, "Operands")
         .def(nb::init<std::optional<Operand>, std::optional<Operand>, std::optional<long long>, Omitted>(),
              "x"_a.none(), "out"_a.none(), "between"_a.none(), "omitted"_a);
@@ -343,11 +350,11 @@ another rank may for a moment still write to memory that was given to it.)")
                 if (units != nullptr) self->units = *units;
             },
             "n"_a.none(), "type"_a, "op"_a, "tile"_a = 0, "average"_a = false, "element"_a.none() = nb::none(),
-            "units"_a.none() = nb::none());
+            "units"_a.none() = nb::none(), "``average``: the result is divided by the number of ranks.");
     nb::class_<Binding>(module, "Binding")
         .def(nb::init<Source, Source, Source, Source, u64, std::optional<u64>>(), "input"_a, "output"_a,
              "initial"_a = Source::kNothing, "result"_a = Source::kNothing, "place"_a = 0,
-             "taken"_a.none() = nb::none());
+             "taken"_a.none() = nb::none(), "See Bound in hocket/runtime/buffers.py.");
     nb::class_<Alternatives>(module, "Alternatives")
         .def(
             "__init__",
@@ -358,17 +365,34 @@ another rank may for a moment still write to memory that was given to it.)")
                     if (!plan.is_none()) self->plans[variant] = nb::cast<Plan*>(plan);
                 }
             },
-            "plans"_a, "input"_a, "output"_a);
-    nb::class_<PreparedCall>(module, "PreparedCall", nb::type_slots(slots))
-        .def(nb::init<nb::object, nb::object, PreparedCall::Terms, PreparedCall::Operands, const Binding&,
-                      std::optional<Alternatives>, std::optional<Alternatives>, bool>(),
+            "plans"_a, "input"_a, "output"_a,
+            nb::sig("def __init__(self, plans: collections.abc.Sequence[Plan | None], input: Source, output: Source)"
+                    " -> None"),
+            "The plans of LENT in hocket/runtime/execution.py, and the buffers that they work on.");
+}
+
+}  // namespace
+
+void bind_prepared_call(nb::module_& module) {
+    if (PyArray_ImportNumPyAPI() < 0) throw nb::python_error();
+    bind_buffer(module);
+    bind_parts(module);
+    nb::class_<PreparedCall>(module, "PreparedCall", nb::type_slots(slots),
+                             "A call for which everything is decided but where its buffers lie. Subclasses say what is "
+                             "wrong with arguments.")
+        .def(nb::init<nb::typed<nb::object, Member>, nb::typed<nb::object, Plan>, PreparedCall::Terms,
+                      PreparedCall::Operands, const Binding&, std::optional<Alternatives>, std::optional<Alternatives>,
+                      bool>(),
              "member"_a, "plan"_a, "terms"_a, "operands"_a, "binding"_a, "shared"_a.none() = nb::none(),
              "others"_a.none() = nb::none(), "only_shared"_a = false)
         .def(
-            "launch", [](nb::handle self, nb::handle x, nb::handle out) { return PreparedCall::start(self, x, out); },
-            "x"_a.none(), "out"_a.none())
-        .def("release", &PreparedCall::release)
-        .def_prop_ro("variant", [](const PreparedCall& call) { return u32(call.variant()); });
+            "launch", [](nb::handle self, Given x, Given out) { return PreparedCall::start(self, x, out); },
+            "x"_a.none(), "out"_a.none(),
+            "Make the call in the background. Raises OSError where there is no thread for it.")
+        .def("release", &PreparedCall::release, "Let go of the communicator, once it has ended.")
+        .def_prop_ro(
+            "variant", [](const PreparedCall& call) { return u32(call.variant()); },
+            "How the latest execution that has ended went: 0 through slots, else 1 + that of LENT.");
 }
 
 }  // namespace hocket

@@ -32,12 +32,17 @@ class Communicator {
     Outcome exchange(const std::string& word);
     Outcome refuse(const std::string& why) { return control_.refuse(why); }
 
-    // How a plan would run by itself, the bytes that it would touch on all ranks, and how many threads it would take.
+    // How a plan would run by itself, the bytes that it would touch on all ranks, whether that is more than the caches
+    // hold, so that it stores past them, and how many threads it would take.
     Candidate candidate(Plan& plan, u64 n, u32 type, u64 tile) const {
         return {select(plan.header(), n, type, tile, true, settings_.tunables), &plan};
     }
     u64 touched(const Candidate& candidate, bool input, bool output) const {
         return touched_bytes(candidate.plan->view(), candidate, input, output);
+    }
+    bool streams(const Candidate& candidate, bool input, bool output) const {
+        const u64 caches = settings_.cache_bytes;
+        return stored_past(candidate.plan->view(), candidate, input, output, caches, false, 0, {}) != Past::kNothing;
     }
     u32 wanted_threads(const Candidate& candidate) const {
         return threads_for(candidate.plan->header(), candidate.geometry, settings_.threads, settings_.team_bytes);

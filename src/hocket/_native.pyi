@@ -1,25 +1,71 @@
-import enum
 from collections.abc import Callable, Mapping, Sequence
+import enum
 
-from numpy import dtype, generic
-from numpy.typing import NDArray
+import numpy
+import numpy.typing
 
-PLAN_MAGIC: int
+PLAN_MAGIC: int = 1751842821
+
 PLAN_LAYOUT: dict[str, tuple[str, ...]]
-ISA: str
-ISAS: tuple[str, ...]
-TYPES: tuple[str, ...]
-OPERATORS_OF: dict[str, tuple[str, ...]]
-OPERATORS: tuple[str, ...]
-TUNABLES: list[Tunable]
-FILE_BYTES: int
-PLANS: int
-STAMP: int
-MOST_CONNECTIONS: int
-MOST_READERS: int
+
+MOST_READERS: int = 31
+
+FILE_BYTES: int = 18014399583223808
+
+PLANS: int = 536870912
+
+STAMP: int = 1073737728
+
 WITNESS: int
-BARRIER: int
+
+def reaches(process: int, witness: int) -> bool:
+    """
+    Whether this process may read what another has at its WITNESS, and store it there again.
+    """
+
+def reserve_control(descriptor: int, ranks: int) -> int:
+    """
+    Make sure that there is memory for the control region. Returns 0 or an errno.
+    """
+
+MOST_CONNECTIONS: int = 16777216
+
 PROTOCOL: str
+
+ISA: str
+
+ISAS: tuple[str, ...]
+
+TYPES: tuple[str, ...]
+
+OPERATORS_OF: dict[str, tuple[str, ...]]
+
+OPERATORS: tuple[str, ...]
+
+def divide(array: numpy.typing.NDArray[numpy.generic], type: int, p: int, isa: str = ...) -> None: ...
+def reduce(
+    destinations: Sequence[numpy.typing.NDArray[numpy.generic]],
+    sources: Sequence[numpy.typing.NDArray[numpy.generic]],
+    type: int,
+    op: int,
+    isa: str,
+    last: int = 0,
+    by_lines: bool = False,
+) -> None: ...
+def cut(
+    n: int, itemsize: int, chunks: int, widest: int, most: int, tile: int, work: int = 1, depth: int = 1
+) -> tuple[int, int, int]: ...
+def piece(
+    n: int,
+    itemsize: int,
+    chunks: int,
+    tile_bytes: int,
+    unit: int,
+    position: int,
+    skip: int,
+    tile: int,
+    bounds: Sequence[int] = [],
+) -> tuple[int, int]: ...
 
 class Tunable:
     """A tuned number, with its default on this processor."""
@@ -35,9 +81,11 @@ class Tunable:
     @property
     def common(self) -> bool:
         """Whether it must be the same on all ranks."""
+
     @property
     def fixed(self) -> bool:
         """Whether it cannot be set."""
+
     @property
     def value(self) -> int: ...
     @property
@@ -45,16 +93,26 @@ class Tunable:
     @property
     def reason(self) -> str: ...
 
+TUNABLES: list[Tunable]
+
 class Fault(enum.Enum):
-    NONE = ...
-    MISMATCH = ...
-    REFUSED = ...
-    MEMORY = ...
-    PEER = ...
-    TIMEOUT = ...
-    INTERRUPTED = ...
-    DEAD = ...
-    BUSY = ...
+    NONE = 0
+
+    MISMATCH = 1
+
+    REFUSED = 2
+
+    MEMORY = 3
+
+    PEER = 4
+
+    TIMEOUT = 5
+
+    INTERRUPTED = 6
+
+    DEAD = 7
+
+    BUSY = 8
 
 class Outcome:
     @property
@@ -63,7 +121,8 @@ class Outcome:
     def rank(self) -> int: ...
     @property
     def variant(self) -> int:
-        """How the call went: 0 through slots, 1 in place, 2 apart."""
+        """How the call went: 0 through slots, else 1 + that of LENT."""
+
     @property
     def text(self) -> str: ...
     @property
@@ -71,6 +130,7 @@ class Outcome:
     @property
     def stall(self) -> tuple[int, int, int, int] | None:
         """Thread block, step, tile, and the rank it waits for."""
+
     @property
     def said(self) -> list[CallHeader]:
         """With MISMATCH: what every rank called, in rank order."""
@@ -86,7 +146,10 @@ class CallHeader:
     def type(self) -> int: ...
     @property
     def element(self) -> int:
-        """A hash of what elements are whose type has no number, but one that only tells their size."""
+        """
+        A hash of what elements are whose type has no number, but one that only tells their size.
+        """
+
     @property
     def op(self) -> int: ...
     @property
@@ -99,27 +162,29 @@ class CallHeader:
     def size_known(self) -> bool: ...
     @property
     def text(self) -> str:
-        """The schedule's name; on further lines the counts, and what elements are whose type has no number."""
-
-class Plan:
-    @property
-    def number(self) -> int:
-        """No other plan of its communicator has it."""
+        """
+        The schedule's name; on further lines the counts, and what elements are whose type has no number.
+        """
 
 class CallEvent:
-    """A call that has ended. Times are nanoseconds of CLOCK_MONOTONIC, sizes bytes."""
+    """
+    A call that has ended. Times are nanoseconds of CLOCK_MONOTONIC, sizes bytes.
+    """
 
     @property
     def number(self) -> int:
         """The same on all ranks."""
+
     @property
     def plan(self) -> int:
         """The number of a plan; BARRIER; 0: an exchange of words."""
+
     @property
     def begin(self) -> int: ...
     @property
     def agreed(self) -> int:
         """When all ranks had entered it; 0 if it was not carried out."""
+
     @property
     def end(self) -> int: ...
     @property
@@ -151,21 +216,30 @@ class StepEvent:
     @property
     def bytes(self) -> int:
         """The length of its operands in this tile."""
+
     @property
     def block(self) -> int: ...
     @property
     def step(self) -> int: ...
 
+BARRIER: int = 1
+
 class Recorder:
-    """What a communicator does. What does not fit is only counted."""
+    """
+    What a communicator does. Calls and steps that do not fit are counted as dropped.
+    """
 
     def __init__(self, threads: int, most_calls: int, most_steps: int) -> None:
         """``most_steps``: of each thread."""
-    def read(self) -> tuple[list[CallEvent], list[list[StepEvent]]]:
-        """All calls, and the steps of each thread, in order."""
+
+    def read(self) -> tuple[list[CallEvent], list[list[StepEvent]]]: ...
     @property
-    def dropped(self) -> tuple[int, int]:
-        """Calls and steps that did not fit."""
+    def dropped(self) -> tuple[int, int]: ...
+
+class Plan:
+    @property
+    def number(self) -> int:
+        """No other plan of its communicator has it."""
 
 class Candidate:
     """A way that a call can go. Sizes in bytes; ``slots`` of a connection."""
@@ -179,9 +253,16 @@ class Candidate:
     @property
     def one_round(self) -> bool: ...
 
+class Units:
+    def __init__(self, input: Sequence[int], output: Sequence[int], digest: int | None, text: str) -> None:
+        """
+        Bounds of units in bytes; ``digest``: of all units of all ranks, None where a rank knows only its own.
+        """
+
 class Arena:
     def __init__(self, descriptor: int) -> None:
         """Takes the descriptor over."""
+
     @property
     def descriptor(self) -> int: ...
     def allocate(self, bytes: int) -> Loan: ...
@@ -193,12 +274,77 @@ class Loan:
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
-class Units:
-    def __init__(self, input: list[int], output: list[int], digest: int | None, text: str) -> None:
-        """Bounds of units in bytes; ``digest``: of all units of all ranks, None where a rank knows only its own."""
+class Flight:
+    def done(self) -> bool: ...
+    def wait(self) -> Outcome | None: ...
+    @property
+    def result(self) -> object: ...
+
+def wait_any(flights: Sequence[Flight]) -> int: ...
+
+class Member:
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        descriptor: int,
+        lifelines: Sequence[int],
+        arenas: Sequence[int],
+        arena: Arena,
+        processes: Sequence[int],
+        always_reaches: bool,
+        spins: int,
+        yields: int,
+        timeout: float,
+        threads: int = 1,
+        team_bytes: int = 0,
+        cache_bytes: int = 18446744073709551615,
+        looks: bool = False,
+        recorder: Recorder | None = None,
+        tunables: Mapping[str, int] = {},
+    ) -> None: ...
+    def plan(self, words: bytes, digest: int, name: str) -> Plan: ...
+    def candidate(self, plan: Plan, n: int, type: int, tile: int) -> Candidate:
+        """
+        How a call of n elements a unit would run. Local: no other rank takes part.
+        """
+
+    def touched(self, candidate: Candidate, input: bool, output: bool) -> int:
+        """
+        Bytes that it would touch on all ranks, with an array for the input, for the output.
+        """
+
+    def streams(self, candidate: Candidate, input: bool, output: bool) -> bool:
+        """Whether it would store past the caches, as they do not hold these."""
+
+    def threads(self, candidate: Candidate) -> int: ...
+    def barrier(self) -> Outcome | None: ...
+    def exchange(self, word: str) -> Outcome | list[str]:
+        """What every rank said, in rank order."""
+
+    def refuse(self, why: str) -> Outcome | None: ...
+    def start_barrier(self) -> Flight: ...
+    def start_refusal(self, why: str) -> Flight: ...
+    def traffic(self) -> tuple[int, int]:
+        """Bytes loaded and stored by the kernels in all calls that have ended."""
+
+    def leave(self) -> None: ...
+    def forked(self) -> None: ...
+    def ended(self, rank: int) -> Outcome | None:
+        """
+        Why a rank will make no more calls, and whose fault that is; None if it may. Local: no other takes part.
+        """
+
+    def fail(self, culprit: int, why: str) -> None: ...
 
 class Buffer:
-    """Memory for the calls of a ``PreparedCall``: address, bytes, and the type of its elements by name."""
+    """
+    Memory as an argument of a ``PreparedCall``, whoever allocated it.
+
+    ``address`` is aligned for elements of ``dtype``, the name of a type that can be combined: "bfloat16" needs no
+    ml_dtypes. The memory must stay until the call has ended. After an error in the middle of a call, other than one of
+    arguments, another rank may for a moment still write to memory that was given to it.
+    """
 
     def __init__(self, address: int, nbytes: int, dtype: str) -> None: ...
     @property
@@ -207,24 +353,36 @@ class Buffer:
     def nbytes(self) -> int: ...
     @property
     def dtype(self) -> str: ...
+    def __repr__(self) -> str: ...
 
 class Source(enum.Enum):
-    """Which memory is a buffer of a call. SCRATCH: as long as x, of each execution."""
+    """
+    Which memory is a buffer of a call. SCRATCH: as long as x, of each execution.
+    """
 
-    NOTHING = ...
-    X = ...
-    OUT = ...
-    SCRATCH = ...
+    NOTHING = 0
+
+    X = 1
+
+    OUT = 2
+
+    SCRATCH = 3
 
 class Omitted(enum.Enum):
-    """What out is where the caller gives none. FRESH: an array that each execution allocates."""
+    """
+    What out is where the caller gives none. FRESH: an array that each execution allocates.
+    """
 
-    REFUSED = ...
-    X = ...
-    FRESH = ...
+    REFUSED = 0
+
+    X = 1
+
+    FRESH = 2
 
 class Operand:
-    def __init__(self, dtype: dtype[generic] | None, shape: Sequence[int], nbytes: int, written: bool) -> None: ...
+    def __init__(
+        self, dtype: numpy.dtype[numpy.generic] | None, shape: Sequence[int], nbytes: int, written: bool
+    ) -> None: ...
 
 class Operands:
     def __init__(self, x: Operand | None, out: Operand | None, between: int | None, omitted: Omitted) -> None: ...
@@ -247,8 +405,8 @@ class Binding:
         self,
         input: Source,
         output: Source,
-        initial: Source = ...,
-        result: Source = ...,
+        initial: Source = Source.NOTHING,
+        result: Source = Source.NOTHING,
         place: int = 0,
         taken: int | None = None,
     ) -> None:
@@ -256,11 +414,20 @@ class Binding:
 
 class Alternatives:
     def __init__(self, plans: Sequence[Plan | None], input: Source, output: Source) -> None:
-        """The plans of LENT in hocket/runtime/execution.py, and the buffers that they work on."""
+        """
+        The plans of LENT in hocket/runtime/execution.py, and the buffers that they work on.
+        """
 
 class PreparedCall:
-    """A call for which everything is decided but where its buffers lie. Subclasses say what is wrong with arguments."""
+    """
+    A call for which everything is decided but where its buffers lie. Subclasses say what is wrong with arguments.
+    """
 
+    def __call__(
+        self,
+        x: numpy.typing.NDArray[numpy.generic] | Buffer | None = None,
+        out: numpy.typing.NDArray[numpy.generic] | Buffer | None = None,
+    ) -> numpy.typing.NDArray[numpy.generic] | Buffer | None: ...
     def __init__(
         self,
         member: Member,
@@ -272,68 +439,23 @@ class PreparedCall:
         others: Alternatives | None = None,
         only_shared: bool = False,
     ) -> None: ...
-    def __call__(
-        self, x: NDArray[generic] | Buffer | None = None, out: NDArray[generic] | Buffer | None = None
-    ) -> NDArray[generic] | Buffer | None: ...
-    def launch(self, x: NDArray[generic] | Buffer | None, out: NDArray[generic] | Buffer | None) -> Flight:
-        """Make the call in the background. Raises OSError where there is no thread for it."""
+    def launch(
+        self,
+        x: numpy.typing.NDArray[numpy.generic] | Buffer | None,
+        out: numpy.typing.NDArray[numpy.generic] | Buffer | None,
+    ) -> Flight:
+        """
+        Make the call in the background. Raises OSError where there is no thread for it.
+        """
+
     def release(self) -> None:
         """Let go of the communicator, once it has ended."""
+
     @property
     def variant(self) -> int:
-        """How the latest execution that has ended went: 0 through slots, else 1 + that of LENT."""
-
-class Flight:
-    """A call in the background."""
-
-    def done(self) -> bool: ...
-    def wait(self) -> Outcome | None:
-        """None where all went well and through slots."""
-    @property
-    def result(self) -> object: ...
-
-def wait_any(flights: Sequence[Flight]) -> int: ...
-
-class Member:
-    def __init__(
-        self,
-        rank: int,
-        size: int,
-        descriptor: int,
-        lifelines: list[int],
-        arenas: list[int],
-        arena: Arena,
-        processes: list[int],
-        always_reaches: bool,
-        spins: int,
-        yields: int,
-        timeout: float,
-        threads: int = 1,
-        team_bytes: int = 0,
-        cache_bytes: int = ...,
-        looks: bool = ...,
-        recorder: Recorder | None = None,
-        tunables: Mapping[str, int] = ...,
-    ) -> None: ...
-    def plan(self, words: bytes, digest: int, name: str) -> Plan: ...
-    def candidate(self, plan: Plan, n: int, type: int, tile: int) -> Candidate:
-        """How a call of n elements a unit would run. Local: no other rank takes part."""
-    def touched(self, candidate: Candidate, input: bool, output: bool) -> int:
-        """Bytes that it would touch on all ranks, with an array for the input, for the output."""
-    def threads(self, candidate: Candidate) -> int: ...
-    def start_barrier(self) -> Flight: ...
-    def start_refusal(self, why: str) -> Flight: ...
-    def barrier(self) -> Outcome | None: ...
-    def exchange(self, word: str) -> Outcome | list[str]:
-        """What every rank said, in rank order."""
-    def refuse(self, why: str) -> Outcome | None: ...
-    def traffic(self) -> tuple[int, int]:
-        """Bytes loaded and stored by the kernels in all calls that have ended."""
-    def leave(self) -> None: ...
-    def fail(self, culprit: int, why: str) -> None: ...
-    def ended(self, rank: int) -> Outcome | None:
-        """Why a rank will make no more calls, and whose fault that is; None if it may. Local: no other takes part."""
-    def forked(self) -> None: ...
+        """
+        How the latest execution that has ended went: 0 through slots, else 1 + that of LENT.
+        """
 
 class CallCache:
     """Calls by name that have been made before."""
@@ -341,46 +463,19 @@ class CallCache:
     def __init__(self, member: Member, slow_path: Callable[..., object]) -> None: ...
     @property
     def call(self) -> Callable[..., object]:
-        """Makes a call that is known; for any other it calls ``slow_path`` with the same arguments."""
+        """
+        Makes a call that is known; for any other it calls ``slow_path`` with the same arguments.
+        """
+
     def learn(self, arguments: tuple[object, ...], prepared: PreparedCall) -> None: ...
     def clear(self) -> None: ...
 
 def brief(
     method: Callable[..., object], attribute: str, defaults: tuple[object, ...], doc: str
 ) -> Callable[..., object]:
-    """A method, for a class, that does the same as ``method``, and takes a shorter way when called with arrays alone.
+    """
+    A method, for a class, that does the same as ``method``, and takes a shorter way when called with arrays alone.
 
     That is: it calls the attribute of its object with ``defaults``, where the second and third are put in. ``doc`` may
     begin with a signature in CPython's form. The result has no annotations, and no qualified name of its class.
     """
-
-def reaches(process: int, witness: int) -> bool:
-    """Whether this process may read what another has at its WITNESS, and store it there again."""
-
-def reserve_control(descriptor: int, ranks: int) -> int:
-    """Make sure that there is memory for the control region. Returns 0 or an errno."""
-
-def divide(array: NDArray[generic], type: int, p: int, isa: str = ...) -> None: ...
-def reduce(
-    destinations: list[NDArray[generic]],
-    sources: list[NDArray[generic]],
-    type: int,
-    op: int,
-    isa: str,
-    last: int = 0,
-    by_lines: bool = False,
-) -> None: ...
-def cut(
-    n: int, itemsize: int, chunks: int, widest: int, most: int, tile: int, work: int = 1, depth: int = 1
-) -> tuple[int, int, int]: ...
-def piece(
-    n: int,
-    itemsize: int,
-    chunks: int,
-    tile_bytes: int,
-    unit: int,
-    position: int,
-    skip: int,
-    tile: int,
-    bounds: list[int] = ...,
-) -> tuple[int, int]: ...

@@ -13,7 +13,7 @@ import numpy as np
 
 from hocket.errors import counted
 from hocket.ir.schedule import Schedule
-from hocket.ir.traffic import Traffic, traffic
+from hocket.ir.traffic import Path, Traffic, traffic
 from hocket.runtime.execution import LENT, Endpoint, Lent
 from hocket.runtime.plan import pace
 from hocket.tuning import Choice
@@ -151,14 +151,15 @@ def explain(
     settled = outlook.candidate
     chunk = size / (blocks * collective.chunks)
     apart = any(x != y for r, (x, y) in enumerate(sizes) if collective.alias(r) is not None)
-    moved = sum(traffic(schedule, n, _ITEM, apart=apart, tile=choice.tile), Traffic())
+    buffered: Path = "eager" if settled.one_round else "fifo"
+    moved = sum(traffic(schedule, n, _ITEM, path=buffered, apart=apart), Traffic())
 
-    def there(*, reached: bool) -> tuple[Shared, ...]:
+    def there(path: Path) -> tuple[Shared, ...]:
         found = []
         for way in LENT:
-            lent = lending(settled.one_round, way, reached)
+            lent = lending(settled.one_round, way, path == "cma")
             if lent is not None:
-                sums = sum(traffic(lent, n, _ITEM, apart=not way.inplace, reached=reached), Traffic())
+                sums = sum(traffic(lent, n, _ITEM, path=path, apart=not way.inplace), Traffic())
                 found.append(Shared(way.inplace, lent.name, sums.loaded, sums.stored))
         return tuple(found)
 
@@ -179,8 +180,8 @@ def explain(
         bytes=size,
         program=schedule.name,
         why=choice.why,
-        shared=there(reached=False),
-        reached=there(reached=True) if endpoint.reaches else (),
+        shared=there("mapped"),
+        reached=there("cma") if endpoint.reaches else (),
         thread_blocks=max(len(rank.thread_blocks) for rank in schedule.ranks),
         steps=sum(1 for _ in schedule.steps()),
         rounds=rounds,

@@ -89,4 +89,4 @@ def test_valgrind_sees_what_is_counted(program: Program, binary: Path, tmp_path:
         plans.append(tmp_path / f"plan{rank}")
         (tmp_path / f"plan{rank}").write_bytes(lower(schedule, rank).words)
     counted, seen = run([binary, "traffic", str(n), str(tile), *plans], tmp_path / "log")
-    assert counted == seen == sum(traffic(schedule, n, 4, apart=False, tile=tile), Traffic())
+    assert counted == seen == sum(traffic(schedule, n, 4, apart=False), Traffic())

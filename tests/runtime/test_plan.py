@@ -14,7 +14,7 @@ from hocket.algorithms import all_pairs, direct, hierarchical, knomial, ring, tr
 from hocket.errors import Location, UnevenSize
 from hocket.ir.chunk_dag import Span
 from hocket.ir.geometry import check_size, chunk_length
-from hocket.ir.messages import EAGER_BYTES, MOST_READERS
+from hocket.ir.messages import MOST_READERS
 from hocket.ir.schedule import Narrowing, Rank, Receive, Schedule, Send, Step, ThreadBlock
 from hocket.ir.text import parse_schedule
 from hocket.runtime import arena, segments
@@ -226,10 +226,6 @@ rank 1 scratch 0
         schedule = parse_schedule(text)
         prove(schedule)
         assert [tables(schedule, rank)["header"][0]["eager"] for rank in range(2)] == [0, 0]
-
-
-def test_native_code_has_as_much_room_in_one_round() -> None:
-    assert {row.name: row.value for row in _native.TUNABLES}["eager_bytes"] == EAGER_BYTES
 
 
 def test_two_rounds() -> None:

@@ -142,7 +142,7 @@ def test_traffic_is_what_the_schedule_says(ranks: int, n: int) -> None:
             fetching = fetches(Call(name, ranks, size), inplace, reached=True)
             program = lending_program(name, ranks, inplace=inplace, fetching=fetching)
             assert program is not None
-            said = traffic(program.compile(storage="peer"), n, 4, apart=not inplace, reached=True)
+            said = traffic(program.compile(storage="peer"), n, 4, path="cma", apart=not inplace)
             assert moved == said[rank], (name, inplace, rank)
 
 

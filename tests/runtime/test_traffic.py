@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import hocket
 from hocket import Communicator, Program, Schedule
 from hocket.algorithms import all_pairs, chain, direct, dpml, knomial, movement_avoiding, ring
-from hocket.ir.traffic import Traffic, traffic
+from hocket.ir.traffic import Path, Traffic, traffic
 from hocket.runtime.counts import Counts
 
 MOST = 16
@@ -62,8 +62,9 @@ def entries(p: int) -> list[Entry]:
     ]
 
 
-Counted = dict[tuple[int, int, int, bool], Traffic]
-"""By the number of ranks, the number of the schedule, the elements, and whether arrays lie apart."""
+Counted = dict[tuple[int, int, int, bool], tuple[Path, Traffic]]
+"""By the number of ranks, the number of the schedule, the elements, and whether arrays lie apart: the path that native
+code selects, and what was moved."""
 
 
 def arrays(schedule: Schedule, rank: int, n: int, apart: bool) -> list[NDArray[np.float32] | None]:
@@ -90,11 +91,12 @@ def count(comm: Communicator, given: dict[int, list[Schedule]]) -> Counted:
             continue
         for number, schedule in enumerate(schedules):
             for n in ELEMENTS:
+                eager = few._endpoint.outlook(schedule, n).candidate.one_round
                 for apart in (False, True):
                     x, out = arrays(schedule, few.rank, n, apart)
                     before = few.traffic()
                     few.run(schedule, x, out)
-                    found[ranks, number, n, apart] = few.traffic() - before
+                    found[ranks, number, n, apart] = "eager" if eager else "fifo", few.traffic() - before
         few.close()
     return found
 
@@ -109,18 +111,22 @@ def test_kernels_count_what_schedules_and_formulas_say() -> None:
     schedules = {p: [entry.program.compile() for entry in found] for p, found in given.items()}
     counted = hocket.spawn(count, MOST, (schedules,))
     met = 0
+    paths = set()
     for p, found in given.items():
         for number, (entry, schedule) in enumerate(zip(found, schedules[p], strict=True)):
             for n in ELEMENTS:
                 for apart in (False, True):
-                    said = traffic(schedule, n, 4, apart=apart)
+                    path = counted[0][p, number, n, apart][0]
+                    paths.add(path)
+                    said = traffic(schedule, n, 4, path=path, apart=apart)
                     where = schedule.name, p, n, apart
-                    assert tuple(counted[r][p, number, n, apart] for r in range(p)) == said, where
+                    assert [counted[r][p, number, n, apart] for r in range(p)] == [(path, one) for one in said], where
                     if n == ELEMENTS[-1]:
                         formula = entry.inplace if entry.apart is None or not apart else entry.apart
                         assert total(said) == formula * n * 4 * entry.blocks, where
                         met += 1
     assert met == 2 * sum(map(len, given.values()))
+    assert paths == {"eager", "fifo"}
 
 
 def by_counts(comm: Communicator, cases: Sequence[tuple[Schedule, list[Counts]]]) -> list[Traffic]:
@@ -158,12 +164,14 @@ def test_uneven_units_and_threads() -> None:
     assert tuple(one[-1] for one in counted) == said
 
 
-def test_a_call_of_one_round_stores_a_message_once() -> None:
-    """And loads it again for the sum; with a tile for which it is no round, it is sent over slots."""
+def test_an_eager_call_stores_a_message_once() -> None:
+    """And loads again what else it does with it: through the fifo, a block is kept and sent by one step."""
     schedule = all_pairs.one_shot_all_reduce(3).compile()
     once = Traffic(loaded=4 * 400, stored=2 * 400)
-    assert traffic(schedule, 100, 4) == (once,) * 3
-    assert total(traffic(schedule, 2000, 4)) == total(traffic(schedule, 2000, 4, tile=64)) == 18 * 8000
+    assert traffic(schedule, 100, 4, path="eager") == (once,) * 3
+    gather = direct.all_gather(3).compile()
+    assert traffic(gather, 100, 4, path="eager") == (Traffic(4 * 400, 4 * 400),) * 3
+    assert traffic(gather, 100, 4) == (Traffic(3 * 400, 4 * 400),) * 3
     sums = Traffic(loaded=4 * 1500, stored=2 * 1500)
-    assert traffic(direct.all_to_all(2).compile(), 500, 3) == (Traffic(3 * 1500, 3 * 1500),) * 2
-    assert traffic(schedule, 500, 3) == (sums,) * 3
+    assert traffic(direct.all_to_all(2).compile(), 500, 3, path="eager") == (Traffic(3 * 1500, 3 * 1500),) * 2
+    assert traffic(schedule, 500, 3, path="eager") == (sums,) * 3

@@ -11,9 +11,6 @@ from hocket.ir.schedule import Receive, Schedule, Send
 MOST_READERS = 31
 """Of a multicast (native/core/plan.h)."""
 
-EAGER_BYTES = 16 << 10
-"""Of a rank's messages, up to which a call can take one round (native/protocol/header.h)."""
-
 Connection = tuple[int, int, int]
 """(source rank, destination rank, channel)."""
 

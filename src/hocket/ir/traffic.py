@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from hocket.collectives import AllToAll, Collective
+from hocket.collectives import Collective
 from hocket.ir.chunk_dag import Span
 from hocket.ir.geometry import bounds, chunk_length, output_units
 from hocket.ir.memory import apart as lying_apart
-from hocket.ir.messages import EAGER_BYTES, one_round, stored_once
+from hocket.ir.messages import stored_once
 from hocket.ir.schedule import Destination, Rank, Receive, Schedule, Send, Step
 
 
@@ -37,30 +38,30 @@ class Traffic:
         return Traffic(self.loaded - other.loaded, self.stored - other.stored)
 
 
+Path = Literal["eager", "fifo", "mapped", "cma"]
+"""How the messages of a call travel (docs/design/paths.md); the last two are zero-copy."""
+
+
 def traffic(
     schedule: Schedule,
     n: int,
     itemsize: int,
     *,
+    path: Path = "fifo",
     apart: bool = True,
-    tile: int | None = None,
     units: Sequence[Sequence[int]] | None = None,
-    reached: bool = False,
 ) -> tuple[Traffic, ...]:
     """What each rank moves in a call on units of ``n`` elements of ``itemsize`` bytes, exactly as the runtime runs it.
 
-    ``apart``: the arrays lie apart; it tells only where the schedule is in-place. ``tile``: as given to the call; it
-    tells only which calls take one round. ``units``: elements of each unit of each rank's input, where they are not
-    all n; n is then the longest of them. ``reached``: messages in the arrays of other ranks are copied from and to
-    there by the system, since those are private.
+    ``path``: that of the call, which the runtime selects (``native/policy/select.h``). ``apart``: the arrays lie apart;
+    it tells only where the schedule is in-place. ``units``: elements of each unit of each rank's input, where they are
+    not all n; n is then the longest of them.
     """
     collective = schedule.collective
     if not itemsize or 64 % itemsize:
         n, itemsize = n * itemsize, 1
         units = None if units is None else [[length * itemsize for length in rank] for rank in units]
     sizes = _Sizes(collective, n, itemsize, units)
-    pairwise = units is not None and isinstance(collective, AllToAll)
-    eager = not pairwise and _in_one_round(schedule, sizes.chunk * itemsize, tile)
     free = stored_once(schedule)
     lie_apart = apart and not schedule.in_place()
 
@@ -69,10 +70,10 @@ def traffic(
         if lie_apart and collective.alias(rank) is not None:
             part = lying_apart(collective, rank, part) or part
         loaded = stored = 0
-        for step, targets in _eager_operations(part) if eager else _slot_operations(rank, part, free):
+        for step, targets in _eager_operations(part) if path == "eager" else _slot_operations(rank, part, free):
             if targets:
                 size = sizes.of_operand(rank, step, targets)
-                loads, stores = _reached(step) if reached else (len(step.srcs), len(targets))
+                loads, stores = _reached(step) if path == "cma" else (len(step.srcs), len(targets))
                 loaded += loads * size
                 stored += stores * size
         return Traffic(loaded, stored)
@@ -84,7 +85,7 @@ class _Sizes:
     """How long chunks are in a call; the arguments are those of ``traffic``."""
 
     def __init__(self, collective: Collective, n: int, itemsize: int, units: Sequence[Sequence[int]] | None) -> None:
-        self.chunk = chunk_length(collective.chunks, n, itemsize)
+        self._chunk = chunk_length(collective.chunks, n, itemsize)
         self._collective, self._n, self._itemsize = collective, n, itemsize
         self._units = {"in": units, "out": None if units is None else output_units(collective, units)}
 
@@ -93,7 +94,7 @@ class _Sizes:
         spans = [o for o in (*step.srcs, *destinations) if type(o) is Span and o.buffer != "sc"]
         total = 0
         for j in range(step.count or 0):
-            least = self.chunk
+            least = self._chunk
             for span in spans:
                 given = self._units[span.buffer]
                 own = None if given is None else given[rank]
@@ -101,17 +102,6 @@ class _Sizes:
                 least = min(least, place.stop - place.start)
             total += least
         return total * self._itemsize
-
-
-def _in_one_round(schedule: Schedule, chunk: int, tile: int | None) -> bool:
-    """Whether a call on chunks of so many bytes takes one round. The runtime's tile is then the power of two that holds
-    a chunk, if the messages of a rank have room."""
-    once = one_round(schedule)
-    if once is None:
-        return False
-    least = max(64, 1 << (chunk - 1).bit_length())
-    least = least if tile is None else min(least, tile)
-    return chunk <= least and once.chunks * least <= EAGER_BYTES
 
 
 _Operation = tuple[Step, Sequence[Destination]]

@@ -506,8 +506,9 @@ class Endpoint:
         in_place = layout.alias is not None and layout.input_blocks == layout.output_blocks
         plan = loaded.apart if layout.alias is not None and not in_place else loaded.plan
         candidate = member.candidate(plan, n, _native.TYPES.index("float32"), tile or 0)
-        touched = member.touched(candidate, layout.input_blocks > 0, layout.output_blocks > 0 and not in_place)
-        return Outlook(candidate, touched, touched > self.caches, member.threads(candidate))
+        arrays = layout.input_blocks > 0, layout.output_blocks > 0 and not in_place
+        touched, streams = member.touched(candidate, *arrays), member.streams(candidate, *arrays)
+        return Outlook(candidate, touched, streams, member.threads(candidate))
 
     def empty(self, shape: object, dtype: object) -> Array:
         """See ``Communicator.empty``."""
