@@ -19,6 +19,7 @@ from hocket.communicator import Handle
 from hocket.errors import CallMismatch, CommunicatorDead, InvalidArgument, PeerFailed, PeerRefused
 
 BIG = 1 << 18  # elements: many tiles
+SIZES = 4, BIG  # posted by whoever starts the call; a job of the queue
 
 
 def family(comm: Communicator) -> None:
@@ -64,10 +65,10 @@ def test_the_family_in_flight(ranks: int) -> None:
     hocket.spawn(family, ranks)
 
 
-def passive(comm: Communicator) -> bool:
+def passive(comm: Communicator, elements: int) -> bool:
     """Rank 0 starts a call and never looks at it; rank 1 could not finish it alone."""
     other = comm.dup()
-    x = np.full(BIG, comm.rank + 1)
+    x = np.full(elements, comm.rank + 1)
     if comm.rank == 0:
         handle = comm.all_reduce(x, async_=True)
         other.barrier()  # rank 1 comes here once it has its sum
@@ -77,16 +78,17 @@ def passive(comm: Communicator) -> bool:
     return bool(total[-1] == 3)
 
 
-def test_a_call_goes_on_by_itself() -> None:
-    assert hocket.spawn(passive, 2) == [True, True]
+@pytest.mark.parametrize("elements", SIZES)
+def test_a_call_goes_on_by_itself(elements: int) -> None:
+    assert hocket.spawn(passive, 2, (elements,)) == [True, True]
 
 
-def crossed(comm: Communicator) -> list[int]:
+def crossed(comm: Communicator, elements: int) -> list[int]:
     """Two communicators, waited for in opposite orders; then a call that has to wait its turn."""
     a, b = comm.dup(), comm.dup()
-    first, second = a.all_reduce(np.full(BIG, 1), async_=True), b.all_reduce(np.full(BIG, 2), async_=True)
+    first, second = a.all_reduce(np.full(elements, 1), async_=True), b.all_reduce(np.full(elements, 2), async_=True)
     totals = [int(handle.wait()[0]) for handle in ((first, second) if comm.rank else (second, first))]
-    x = np.full(BIG, 3)
+    x = np.full(elements, 3)
     later = [a.all_reduce(x, async_=True) for _ in range(5)]
     del later  # a handle that nobody keeps: the call goes on all the same
     gc.collect()
@@ -94,8 +96,32 @@ def crossed(comm: Communicator) -> list[int]:
     return sorted(totals)
 
 
-def test_orders() -> None:
-    assert hocket.spawn(crossed, 2) == [[2, 4, 3 * 2**5 * 2]] * 2
+@pytest.mark.parametrize("elements", SIZES)
+def test_orders(elements: int) -> None:
+    assert hocket.spawn(crossed, 2, (elements,)) == [[2, 4, 3 * 2**5 * 2]] * 2
+
+
+def posted(comm: Communicator) -> None:
+    """Short calls that nobody waits for are completed by whoever asks, or by the call that comes next."""
+    for number in range(100):
+        x = np.full(4, comm.rank + number)
+        handle = comm.all_reduce(x, async_=True)
+        if number % 4 == 0:
+            while not handle.done():
+                os.sched_yield()
+        elif number % 4 == 1:
+            assert hocket.wait_any([handle]) == 0
+        elif number % 4 == 2:
+            comm.barrier()
+        else:
+            comm.all_reduce(x, np.empty_like(x), async_=True).wait()
+        assert (x == 2 * number + 1).all()
+        assert handle.done()
+        assert handle.wait() is x
+
+
+def test_a_posted_call() -> None:
+    hocket.spawn(posted, 2)
 
 
 def averages(comm: Communicator) -> None:
@@ -148,11 +174,11 @@ def test_several_threads_wait_for_one_call() -> None:
     hocket.spawn(waited_for, 2)
 
 
-def dropping(comm: Communicator) -> list[int]:
+def dropping(comm: Communicator, elements: int) -> list[int]:
     """Rank 0 drops a communicator whose call rank 1 enters only afterwards."""
     found = []
     for kept in (True, False):
-        other, x = comm.dup(), np.full(BIG, comm.rank + 1)
+        other, x = comm.dup(), np.full(elements, comm.rank + 1)
         if comm.rank == 0:
             handle = other.all_reduce(x, async_=True)
             dropped = weakref.ref(other._endpoint)
@@ -181,8 +207,9 @@ def dropping(comm: Communicator) -> list[int]:
     return found
 
 
-def test_a_communicator_that_is_dropped_with_a_call_in_flight() -> None:
-    assert hocket.spawn(dropping, 2) == [[3, 3]] * 2
+@pytest.mark.parametrize("elements", SIZES)
+def test_a_communicator_that_is_dropped_with_a_call_in_flight(elements: int) -> None:
+    assert hocket.spawn(dropping, 2, (elements,)) == [[3, 3]] * 2
 
 
 def disagreeing(comm: Communicator) -> list[str]:
@@ -218,8 +245,8 @@ def test_what_goes_wrong_is_said_when_waited_for() -> None:
     assert "axis 0" in first[1]
 
 
-def closing(comm: Communicator, how: str) -> str:
-    x = np.ones(BIG)
+def closing(comm: Communicator, how: str, elements: int) -> str:
+    x = np.ones(elements)
     if comm.rank == 1:
         getattr(comm, how)()
         return ""
@@ -235,8 +262,9 @@ def closing(comm: Communicator, how: str) -> str:
 
 
 @pytest.mark.parametrize(("how", "told"), [("close", "closed its communicator"), ("abort", "called abort()")])
-def test_a_peer_that_goes(how: str, told: str) -> None:
-    assert hocket.spawn(closing, 2, (how,)) == [f"error[peer-failed]: rank 1 {told}", ""]
+@pytest.mark.parametrize("elements", SIZES)
+def test_a_peer_that_goes(how: str, told: str, elements: int) -> None:
+    assert hocket.spawn(closing, 2, (how, elements)) == [f"error[peer-failed]: rank 1 {told}", ""]
 
 
 def leaving(comm: Communicator) -> None:

@@ -59,7 +59,20 @@ class ControlPlane {
     u64 new_author() { return authors_++; }
 
     // Says what this rank calls and waits until all have said it. Nobody stores to an output or a peer before.
-    template <class Meanwhile> Outcome enter(const Statement& mine, Meanwhile& meanwhile);
+    template <class Meanwhile> Outcome enter(const Statement& mine, Meanwhile& meanwhile) {
+        if (dead()) return is_dead();
+        post(mine);
+        meanwhile.entered();
+        return await_all(meanwhile);
+    }
+    // The two parts of it, and whether the second would not wait.
+    void post(const Statement& mine);
+    template <class Meanwhile> Outcome await_all(Meanwhile& meanwhile);
+    bool all_entered() const {
+        u32 r = 0;
+        while (r < size_ && observe_header(&said(r).call) == call_) ++r;  // pairs with publish_header in `post`
+        return r == size_;
+    }
     // Enters a call in which nothing moves.
     Outcome barrier();
     // Enters a call in which nothing moves but a word of each rank, afterwards in `said`; at most 839 bytes.
@@ -100,7 +113,6 @@ class ControlPlane {
     }
 
   private:
-    void post(const Statement& mine);
     bool alike() const;
     Outcome agree() const;
     bool spins(u32& idle, u64& yielding) const;
@@ -127,10 +139,7 @@ class ControlPlane {
 // of call c (below) and finished call c. The latter also means that all connections are empty when a call begins to use
 // them, whatever layout of slots the call before had. What a rank sends eagerly is stored before, for the same reason,
 // but not by a rank that is dead: it may never have seen the lines of call c + 1.
-template <class Meanwhile> Outcome ControlPlane::enter(const Statement& mine, Meanwhile& meanwhile) {
-    if (dead()) return is_dead();
-    post(mine);
-    meanwhile.entered();
+template <class Meanwhile> Outcome ControlPlane::await_all(Meanwhile& meanwhile) {
     const u64 call = call_;
     u32 next = 0;
     Outcome entered = drive(

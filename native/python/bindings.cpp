@@ -299,19 +299,21 @@ void bind_calls(nb::class_<Member>& member) {
                 return alone(member, [&, why = to_utf8(why)] { return member.communicator->refuse(why); });
             },
             "why"_a)
-        .def("start_barrier",
-             [](nb::object member) {
-                 return new Flight(std::move(member),
-                                   [](Communicator& communicator) { return communicator.barrier(); });
-             })
+        .def(
+            "start_barrier",
+            [](nb::object member, nb::object owner) {
+                return queued(std::move(member), std::move(owner),
+                              [](Communicator& communicator) { return communicator.barrier(); });
+            },
+            "owner"_a, nb::sig("def start_barrier(self, owner: object) -> Handle[None]"))
         .def(
             "start_refusal",
-            [](nb::object member, nb::str why) {
-                return new Flight(std::move(member), [why = to_utf8(why)](Communicator& communicator) {
-                    return communicator.refuse(why);
-                });
+            [](nb::object member, nb::object owner, nb::str why) {
+                return queued(std::move(member), std::move(owner),
+                              [why = to_utf8(why)](Communicator& communicator) { return communicator.refuse(why); });
             },
-            "why"_a);
+            "owner"_a, "why"_a, nb::sig("def start_refusal(self, owner: object, why: str) -> Handle[None]"))
+        .def("land", [](Member& member) { Flight::land(member); }, "Waits for the calls in the background.");
 }
 
 // What a member says of itself and the others, and how it ends.

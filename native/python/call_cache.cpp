@@ -122,7 +122,7 @@ class CallCache {
                 if (arguments[kBackground] == Py_False)
                     return nb::inst_ptr<PreparedCall>(prepared)->execute(prepared, given[0], given[1]);
                 if (arguments[kBackground] == Py_True)
-                    return prepared.attr("start")(nb::handle(arguments[kX]), nb::handle(arguments[kOut]))
+                    return nb::cast(nb::inst_ptr<PreparedCall>(prepared)->launch(prepared, given[0], given[1]))
                         .release()
                         .ptr();
             }
@@ -222,7 +222,12 @@ enum : u32 { kMethod, kAttribute, kDefaults };
 
 PyObject* call_briefly(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
     PyObject* const* const bound = PySequence_Fast_ITEMS(self);
-    if (keywords != nullptr || count < 2 || count > 3) return call_python(bound[kMethod], given, count, keywords);
+    PyObject* background = nullptr;
+    if (keywords != nullptr && PyTuple_GET_SIZE(keywords) == 1 &&
+        PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(keywords, 0), "async_") == 0)
+        background = given[count];
+    if ((keywords != nullptr && background == nullptr) || count < 2 || count > 3)
+        return call_python(bound[kMethod], given, count, keywords);
     for (Py_ssize_t a = 1; a < count; ++a) {  // they may be in no cache, and take two lines each
         __builtin_prefetch(given[a]);
         __builtin_prefetch(reinterpret_cast<const char*>(given[a]) + kCacheLine);
@@ -233,6 +238,7 @@ PyObject* call_briefly(PyObject* self, PyObject* const* given, Py_ssize_t count,
     std::copy_n(PySequence_Fast_ITEMS(bound[kDefaults]), kArguments, arguments);
     arguments[kX] = given[1];
     if (count == 3) arguments[kOut] = given[2];
+    if (background != nullptr) arguments[kBackground] = background;
     return call_python(call.ptr(), arguments, kArguments);
 }
 

@@ -1,14 +1,16 @@
 #include "python/flight.h"
 
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
+#include <nanobind/typing.h>
 #include <pthread.h>
 
-#include <cerrno>
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <mutex>
 #include <system_error>
+#include <vector>
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -27,6 +29,12 @@ Landing* landing = [] {
     ::pthread_atfork(nullptr, nullptr, [] { landing = new Landing; });
     return new Landing;
 }();
+
+// Those in queues, oldest first, whoever holds them: until they have ended, they keep what they use.
+std::vector<std::shared_ptr<Flight>>& all_queued() {
+    static auto* const all = new std::vector<std::shared_ptr<Flight>>;  // never destroyed: Python may be gone by then
+    return *all;
+}
 
 constexpr auto kSignals = std::chrono::milliseconds(50);  // how long a signal may have to wait
 
@@ -49,14 +57,26 @@ std::optional<Outcome> told(Outcome outcome) {
     return outcome;
 }
 
-Flight::Flight(nb::object member, std::function<Outcome(Communicator&)> body, nb::object result)
-    : member_(std::move(member)),
-      result_(std::move(result)) {
-    Member& used = *nb::inst_ptr<Member>(member_);
-    job_.body = [this, &used, body = std::move(body)] {
+void Flight::post() { member().posted = this; }
+
+void Flight::queue() {
+    sweep();
+    if (Flight* const before = member().posted) before->hand_over();  // calls have one order
+    ++member().flights;
+    submit();
+}
+
+void Flight::hand_over() {
+    member().posted = nullptr;
+    submit();
+}
+
+void Flight::submit() {
+    Member& used = member();
+    job_.body = [this, &used] {
         {
             const std::lock_guard<Busy> held(used.busy);
-            outcome_ = body(*used.communicator);
+            outcome_ = body_(*used.communicator);
         }
         {
             const std::lock_guard<std::mutex> held(landing->lock);
@@ -65,47 +85,99 @@ Flight::Flight(nb::object member, std::function<Outcome(Communicator&)> body, nb
         }
         landing->ended.notify_all();
     };
-    ++used.flights;
     try {
         used.queue->submit(job_);
     } catch (const std::system_error& error) {
         --used.flights;
-        errno = error.code().value();
-        PyErr_SetFromErrno(PyExc_OSError);
-        throw nb::python_error();
+        outcome_ = {Fault::kDead, 0, "had no thread"};
+        ended_ = true;
+        job_.body = nullptr;
+        owner_.attr("_no_thread")(std::strerror(error.code().value()));
+        throw std::runtime_error("the lack of a thread did not raise");
     }
+    all_queued().push_back(shared_from_this());
 }
 
-Flight::~Flight() {
-    if (!done()) {
-        const Gil gil;
-        std::unique_lock<std::mutex> held(landing->lock);
-        landing->ended.wait(held, [this] { return ended_.load(); });
+// Completes a posted call once all ranks have entered it: then nothing is left to wait for. Looks so many times.
+bool Flight::complete(u32 spins) {
+    Communicator& communicator = *member().communicator;
+    while (!communicator.control().all_entered()) {
+        if (spins-- == 0) return false;
+        relax();
     }
-    land();
+    Member& used = member();
+    {
+        const std::lock_guard<Busy> held(used.busy);
+        outcome_ = body_(communicator);
+    }
+    used.posted = nullptr;
+    --used.flights;
+    ended_ = true;
+    release();
+    return true;
 }
 
 bool Flight::done() {
     if (!member_) return true;
-    if (nb::inst_ptr<Member>(member_)->queue == nullptr) outcome_ = {Fault::kDead, 0, "is another process"};
-    else if (!ended_) return false;
-    land();
+    if (member().queue == nullptr) outcome_ = {Fault::kDead, 0, "is another process"};
+    else if (posted()) {
+        if (complete(0)) return true;
+        hand_over();  // whose thread also notices what goes wrong
+        return false;
+    } else if (!ended_) return false;
+    release();
     return true;
 }
 
 // Lets go of what the call used. The queue is about to be done with the job; nobody else uses it.
-void Flight::land() {
+void Flight::release() {
     const nb::object member = std::move(member_);  // what ends here may run Python, and so this
     if (!member) return;
     Queue* const queue = nb::inst_ptr<Member>(member)->queue.get();
-    while (queue != nullptr && !queue->wait(job_, 1)) continue;
-    const std::function<void()> body = std::move(job_.body);
+    while (job_.body && queue != nullptr && !queue->wait(job_, 1)) continue;
+    const Body body = std::move(body_);
+    const nb::object owner = outcome_.fault == Fault::kNone ? std::move(owner_) : nb::object();
 }
 
-std::optional<Outcome> Flight::wait() {
+// Waits until it has ended.
+void Flight::finish() {
+    if (posted() && !complete(member().communicator->control().waiting().patience.spins)) hand_over();
     if (!done()) await([this] { return ended_.load(); });
     done();
-    return told(outcome_);
+}
+
+nb::object Flight::wait() {
+    finish();
+    sweep();
+    if (outcome_.fault != Fault::kNone) owner_.attr("_raise")(outcome_);
+    return result_;
+}
+
+void Flight::abandon() {
+    if (!posted()) return;
+    try {
+        hand_over();
+    } catch (nb::python_error& error) {
+        error.discard_as_unraisable("a call in the background");
+    }
+}
+
+void Flight::land(Member& member) {
+    if (member.posted != nullptr) member.posted->shared_from_this()->finish();
+    const std::vector<std::shared_ptr<Flight>> all = all_queued();
+    for (const std::shared_ptr<Flight>& flight : all)
+        if (flight->member_ && &flight->member() == &member) flight->finish();
+    sweep();
+}
+
+void Flight::sweep() {
+    std::vector<std::shared_ptr<Flight>> ended;  // what ends with these may run Python, and so this
+    std::erase_if(all_queued(), [&](const std::shared_ptr<Flight>& flight) {
+        const bool over = flight->ended_ || !flight->member_ || flight->member().queue == nullptr;
+        if (over) ended.push_back(flight);
+        return over;
+    });
+    for (const std::shared_ptr<Flight>& flight : ended) flight->done();
 }
 
 u64 Flight::wait_any(const std::vector<Flight*>& flights) {
@@ -121,12 +193,31 @@ u64 Flight::wait_any(const std::vector<Flight*>& flights) {
     return found;
 }
 
+Handle queued(nb::object member, nb::object owner, Flight::Body body, nb::object result) {
+    auto flight = std::make_shared<Flight>(std::move(member), std::move(owner), std::move(result), std::move(body));
+    flight->queue();
+    return Handle(std::move(flight));
+}
+
 void bind_flight(nb::module_& module) {
-    nb::class_<Flight>(module, "Flight")
-        .def("done", &Flight::done)
-        .def("wait", &Flight::wait)
-        .def_prop_ro("result", &Flight::result);
-    module.def("wait_any", &Flight::wait_any, "flights"_a);
+    module.attr("Result") = nb::type_var("Result");
+    nb::class_<Handle>(module, "Handle", nb::is_generic(), nb::sig("class Handle(typing.Generic[Result])"),
+                       "A call that goes on in the background. Its arrays are the call's until it is done.")
+        .def(
+            "done", [](Handle& handle) { return handle.flight->done(); },
+            "Whether the call has ended: ``wait`` does not wait any more. Does not raise.")
+        .def(
+            "wait", [](Handle& handle) { return handle.flight->wait(); }, nb::sig("def wait(self) -> Result"),
+            "Wait for the end of the call. Returns and raises what the call would, as often as it is asked.");
+    module.def("let_go", &Flight::sweep, "Forgets the calls in the background that have ended.");
+    module.def(
+        "wait_any",
+        [](const std::vector<Handle*>& handles) {
+            std::vector<Flight*> flights;
+            for (const Handle* handle : handles) flights.push_back(handle->flight.get());
+            return Flight::wait_any(flights);
+        },
+        "handles"_a, nb::sig("def wait_any(handles: Sequence[Handle[Result]]) -> int"));
 }
 
 }  // namespace hocket

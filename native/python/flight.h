@@ -5,8 +5,8 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <optional>
-#include <vector>
 
 #include "python/member.h"
 
@@ -15,33 +15,72 @@ namespace hocket {
 // What Python is told of a call: nothing, where all went well and through slots.
 std::optional<Outcome> told(Outcome outcome);
 
-// A call that is made in the background. It holds what the call uses until it has seen that the call has ended.
-class Flight {
+// A call that is made in the background, and what it uses until it has ended. It is posted, or a job in the member's
+// queue. Of a posted call the others have all that they need of this rank, so it waits for nobody, until somebody asks
+// for its result or the next call comes. At most one of a member is. All methods are called with the GIL.
+class Flight : public std::enable_shared_from_this<Flight> {
   public:
-    // `body` makes the call, on the thread of the member's queue, and uses nothing of Python there; it is destroyed
-    // with the GIL. `result` is what the call returns.
-    Flight(nanobind::object member, std::function<Outcome(Communicator&)> body,
-           nanobind::object result = nanobind::none());
-    ~Flight();
+    // Makes the call, or completes one that is posted. Uses nothing of Python, and is destroyed with the GIL.
+    using Body = std::function<Outcome(Communicator&)>;
+
+    // `result` is what the call returns; `owner._raise(outcome)` raises what went wrong.
+    Flight(nanobind::object member, nanobind::object owner, nanobind::object result, Body body)
+        : member_(std::move(member)),
+          owner_(std::move(owner)),
+          result_(std::move(result)),
+          body_(std::move(body)) {}
     Flight(const Flight&) = delete;
     Flight& operator=(const Flight&) = delete;
 
-    bool done();
-    // Throws nanobind::python_error where a signal handler raises.
-    std::optional<Outcome> wait();
-    nanobind::object result() const { return result_; }
+    // It has been posted, and is counted among the member's flights.
+    void post();
+    // Gives it to the member's queue. Throws nanobind::python_error where there is no thread for it.
+    void queue();
 
+    bool done();
+    // Throws nanobind::python_error for a call that has failed, or where a signal handler raises.
+    nanobind::object wait();
+    // Nobody holds it any more: it goes on.
+    void abandon();
+
+    // Waits for all of a member.
+    static void land(Member& member);
     // Waits until one of several has ended: the first such.
     static u64 wait_any(const std::vector<Flight*>& flights);
+    // Forgets those that have ended.
+    static void sweep();
 
   private:
-    void land();
+    Member& member() const { return *nanobind::inst_ptr<Member>(member_); }
+    bool posted() const { return member_ && member().posted == this; }
+    void hand_over();
+    void submit();
+    bool complete(u32 spins);
+    void finish();
+    void release();
 
-    nanobind::object member_, result_;  // the member is null once the call has ended
+    nanobind::object member_;  // null once the call has ended
+    nanobind::object owner_, result_;
+    Body body_;
     Queue::Job job_;
     std::atomic<bool> ended_{false};
     Outcome outcome_;
 };
+
+// What Python holds of it.
+struct Handle {
+    explicit Handle(std::shared_ptr<Flight> flight) : flight(std::move(flight)) {}
+    Handle(Handle&&) = default;
+    ~Handle() {
+        if (flight != nullptr) flight->abandon();
+    }
+
+    std::shared_ptr<Flight> flight;
+};
+
+// Begins a call in the member's queue.
+Handle queued(nanobind::object member, nanobind::object owner, Flight::Body body,
+              nanobind::object result = nanobind::none());
 
 void bind_flight(nanobind::module_& module);
 

@@ -60,6 +60,8 @@ struct Lifelines {
     }
 };
 
+class Flight;
+
 // Together with the memory and the descriptors it uses, which belong to it, and the calls that are made in the
 // background.
 struct Member {
@@ -89,6 +91,7 @@ struct Member {
         lifelines.close();
         (void)communicator.release();
         (void)queue.release();
+        posted = nullptr;
     }
 
     Tunables tunables;
@@ -97,6 +100,7 @@ struct Member {
     std::unique_ptr<Communicator> communicator;
     Busy busy;
     std::atomic<u32> flights{0};  // calls in the background that have not ended
+    Flight* posted = nullptr;     // one of these that is in no queue
     std::unique_ptr<Queue> queue = std::make_unique<Queue>();
 };
 

@@ -199,20 +199,34 @@ PyObject* PreparedCall::execute(nb::handle self, const Argument& x, const Argume
         if (!entered && member_->flights != 0) continue;
         if (outcome.fault == Fault::kNone) return Py_NewRef(bound->result().ptr());
         if (PyErr_Occurred()) return nullptr;
-        self.attr("_fail")(std::move(outcome));
+        self.attr("_raise")(std::move(outcome));
         throw std::runtime_error("a call that has failed did not raise");
     }
 }
 
-Flight* PreparedCall::start(nb::handle self, nb::handle x, nb::handle out) {
+Handle PreparedCall::start(nb::handle self, nb::handle x, nb::handle out) {
     Argument found[2];
     take(self, x.ptr(), out.ptr(), true, found);
-    PreparedCall& call = *nb::inst_ptr<PreparedCall>(self);
+    return nb::inst_ptr<PreparedCall>(self)->launch(self, found[0], found[1]);
+}
+
+Handle PreparedCall::launch(nb::handle self, const Argument& x, const Argument& out) {
     std::shared_ptr<BoundCall> bound;
-    prepare(self, true, [&] { bound = std::make_shared<BoundCall>(call, found[0], found[1]); });
-    const nb::object kept = nb::make_tuple(self, x, out);
-    return new Flight(
-        bound->member(), [bound, kept](Communicator&) { return bound->run(); }, nb::borrow(bound->result()));
+    prepare(self, true, [&] { bound = std::make_shared<BoundCall>(*this, x, out); });
+    bool posted = false;
+    if (bound->brief()) {
+        const std::unique_lock<Busy> lock(member_->busy, std::try_to_lock);
+        posted = lock.owns_lock() && member_->flights == 0 && bound->post();
+        if (posted) ++member_->flights;  // before another thread may enter a call
+    }
+    auto body = [bound, posted, x = nb::borrow(x.object), out = nb::borrow(out.object)](Communicator&) {
+        return posted ? bound->complete() : bound->run();
+    };
+    const nb::handle result = bound->result();
+    if (!posted) return queued(bound->member(), nb::borrow(self), std::move(body), nb::borrow(result));
+    auto flight = std::make_shared<Flight>(bound->member(), nb::borrow(self), nb::borrow(result), std::move(body));
+    flight->post();
+    return Handle(std::move(flight));
 }
 
 BoundCall::BoundCall(PreparedCall& prepared, Argument x, Argument out)
@@ -256,7 +270,14 @@ BoundCall::BoundCall(PreparedCall& prepared, Argument x, Argument out)
 
 Outcome BoundCall::run() {
     if (call_.offer != nullptr) exposed_.emplace(offered_);
-    Outcome outcome = prepared_.member_->communicator->run(*prepared_.plan_, call_);
+    return ended(prepared_.member_->communicator->run(*prepared_.plan_, call_));
+}
+
+bool BoundCall::post() { return prepared_.member_->communicator->post(*prepared_.plan_, call_); }
+
+Outcome BoundCall::complete() { return ended(prepared_.member_->communicator->complete()); }
+
+Outcome BoundCall::ended(Outcome outcome) {
     if (exposed_) exposed_->exposed = outcome.exposed;
     prepared_.variant_ = outcome.variant;
     return outcome;
@@ -386,9 +407,12 @@ void bind_prepared_call(nb::module_& module) {
              "member"_a, "plan"_a, "terms"_a, "operands"_a, "binding"_a, "shared"_a.none() = nb::none(),
              "others"_a.none() = nb::none(), "only_shared"_a = false)
         .def(
-            "launch", [](nb::handle self, Given x, Given out) { return PreparedCall::start(self, x, out); },
-            "x"_a.none(), "out"_a.none(),
-            "Make the call in the background. Raises OSError where there is no thread for it.")
+            "start", [](nb::handle self, Given x, Given out) { return PreparedCall::start(self, x, out); },
+            "x"_a.none() = nb::none(), "out"_a.none() = nb::none(),
+            nb::sig("def start(self, x: numpy.typing.NDArray[numpy.generic] | Buffer | None = None, out: "
+                    "numpy.typing.NDArray[numpy.generic] | Buffer | None = None) -> "
+                    "Handle[numpy.typing.NDArray[numpy.generic] | Buffer | None]"),
+            "Make the call in the background. The memory of a Buffer must stay until it has ended.")
         .def("release", &PreparedCall::release, "Let go of the communicator, once it has ended.")
         .def_prop_ro(
             "variant", [](const PreparedCall& call) { return u32(call.variant()); },

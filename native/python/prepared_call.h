@@ -88,8 +88,9 @@ class PreparedCall {
     static PyObject* call(nanobind::handle self, PyObject* x, PyObject* out);
     // The same, of arguments that are known to fit.
     PyObject* execute(nanobind::handle self, const Argument& x, const Argument& out);
-    // The same in the background.
-    static Flight* start(nanobind::handle self, nanobind::handle x, nanobind::handle out);
+    // The same two in the background.
+    static Handle start(nanobind::handle self, nanobind::handle x, nanobind::handle out);
+    Handle launch(nanobind::handle self, const Argument& x, const Argument& out);
 
     // Lets go of the communicator, once that has ended.
     void release() { held_.reset(); }
@@ -131,12 +132,17 @@ class BoundCall {
     BoundCall& operator=(const BoundCall&) = delete;
 
     Outcome run();
+    // See Communicator.
+    bool post();
+    Outcome complete();
     // Whether it is so short that giving the GIL away would take as long.
     bool brief() const { return prepared_.brief_; }
     nanobind::handle result() const { return result_; }
     nanobind::object member() const { return held_[0]; }
 
   private:
+    Outcome ended(Outcome outcome);
+
     PreparedCall& prepared_;
     const nanobind::object held_;
     nanobind::object fresh_;

@@ -98,6 +98,8 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
       outcomes_(settings.threads),
       moved_(settings.threads) {}
 
+Communicator::~Communicator() = default;
+
 Outcome Communicator::run(Plan& plan, const Call& call) {
     Outcome outcome = recorded(plan.number(), [&](auto event) { return carry_out(plan, call, event); });
     if (call.finish.result != nullptr && outcome.fault == Fault::kNone) finish(call.finish, outcome.variant);
@@ -146,6 +148,11 @@ template <class Event> [[gnu::flatten]] Outcome Communicator::carry_out(Plan& pl
     // Agree.
     Outcome entered = control_.enter(state.statement(), state.meanwhile);
     if (entered.fault != Fault::kNone) return zero_copy_.withdraw(std::move(entered), state.told);
+    return carry_on(state, event);
+}
+
+// All have entered the call and agree.
+template <class Event> Outcome Communicator::carry_on(CallState& state, Event event) {
     if (!state.size_known() && !learn_size(state)) return {};  // nobody has data
 
     // Select.
@@ -161,8 +168,32 @@ template <class Event> [[gnu::flatten]] Outcome Communicator::carry_out(Plan& pl
     // Finish.
     const ResidencyProbe& probe = state.meanwhile.probe;
     if (state.timed)
-        tuned_.ended(plan.digest(), state.unit(), state.variant != kBuffered, state.meanwhile.begun,
+        tuned_.ended(state.plan.digest(), state.unit(), state.variant != kBuffered, state.meanwhile.begun,
                      probe.is_far != nullptr, probe.far);
+    return outcome;
+}
+
+bool Communicator::post(Plan& plan, const Call& call) {
+    if (settings_.recorder != nullptr || control_.dead()) return false;
+    auto state = std::make_unique<CallState>(plan, call, settings_.tunables);
+    state_terms(*state);
+    if (!state->size_known() || prepare_all(*state) != 0) return false;
+    offer(*state);
+    if (!state->buffered().eager() || state->told.variants != 0) return false;
+    send_eagerly(*state);
+    if (control_.dead()) return false;
+    control_.post(state->statement());
+    state->meanwhile.entered();
+    posted_ = std::move(state);
+    return true;
+}
+
+Outcome Communicator::complete() {
+    const std::unique_ptr<CallState> state = std::move(posted_);
+    Outcome outcome = control_.await_all(state->meanwhile);
+    if (outcome.fault == Fault::kNone) outcome = carry_on(*state, nullptr);
+    if (state->call.finish.result != nullptr && outcome.fault == Fault::kNone)
+        finish(state->call.finish, outcome.variant);
     return outcome;
 }
 

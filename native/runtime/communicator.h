@@ -27,7 +27,13 @@ class Communicator {
     Memory& memory() { return memory_; }
     ControlPlane& control() { return control_; }
 
+    ~Communicator();
+
     Outcome run(Plan& plan, const Call& call);
+    // The same in two parts, of which the first waits for nobody: false, with nothing done, for a call that is not
+    // eager. The second does not wait either once all ranks have entered. Between them there is no other call.
+    bool post(Plan& plan, const Call& call);
+    Outcome complete();
     Outcome barrier();
     Outcome exchange(const std::string& word);
     Outcome refuse(const std::string& why) { return control_.refuse(why); }
@@ -75,6 +81,7 @@ class Communicator {
     template <class Body> Outcome recorded(u64 plan, Body body);
     template <class Body> Outcome record(u64 plan, Body body);
     template <class Event> Outcome carry_out(Plan& plan, const Call& call, Event event);
+    template <class Event> Outcome carry_on(CallState& state, Event event);
     void state_terms(CallState& state);
     int prepare_all(CallState& state);
     int prepare(CallState& state, Candidate& candidate, bool may_be_eager);
@@ -106,6 +113,7 @@ class Communicator {
     ZeroCopyPath zero_copy_;
     std::unique_ptr<char, decltype(&std::free)> scratch_{nullptr, &std::free};  // aligned to kAlign
     u64 scratch_bytes_ = 0;
+    std::unique_ptr<CallState> posted_;
     std::vector<Outcome> outcomes_;  // of the threads of one call
     std::vector<Moved> moved_;       // by each thread in all calls
     Team team_;

@@ -1,5 +1,6 @@
 from collections.abc import Callable, Mapping, Sequence
 import enum
+from typing import Generic, TypeVar
 
 import numpy
 import numpy.typing
@@ -274,13 +275,27 @@ class Loan:
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
-class Flight:
-    def done(self) -> bool: ...
-    def wait(self) -> Outcome | None: ...
-    @property
-    def result(self) -> object: ...
+Result = TypeVar("Result")
 
-def wait_any(flights: Sequence[Flight]) -> int: ...
+class Handle(Generic[Result]):
+    """
+    A call that goes on in the background. Its arrays are the call's until it is done.
+    """
+
+    def done(self) -> bool:
+        """
+        Whether the call has ended: ``wait`` does not wait any more. Does not raise.
+        """
+
+    def wait(self) -> Result:
+        """
+        Wait for the end of the call. Returns and raises what the call would, as often as it is asked.
+        """
+
+def let_go() -> None:
+    """Forgets the calls in the background that have ended."""
+
+def wait_any(handles: Sequence[Handle[Result]]) -> int: ...
 
 class Member:
     def __init__(
@@ -323,8 +338,11 @@ class Member:
         """What every rank said, in rank order."""
 
     def refuse(self, why: str) -> Outcome | None: ...
-    def start_barrier(self) -> Flight: ...
-    def start_refusal(self, why: str) -> Flight: ...
+    def start_barrier(self, owner: object) -> Handle[None]: ...
+    def start_refusal(self, owner: object, why: str) -> Handle[None]: ...
+    def land(self) -> None:
+        """Waits for the calls in the background."""
+
     def traffic(self) -> tuple[int, int]:
         """Bytes loaded and stored by the kernels in all calls that have ended."""
 
@@ -439,13 +457,13 @@ class PreparedCall:
         others: Alternatives | None = None,
         only_shared: bool = False,
     ) -> None: ...
-    def launch(
+    def start(
         self,
-        x: numpy.typing.NDArray[numpy.generic] | Buffer | None,
-        out: numpy.typing.NDArray[numpy.generic] | Buffer | None,
-    ) -> Flight:
+        x: numpy.typing.NDArray[numpy.generic] | Buffer | None = None,
+        out: numpy.typing.NDArray[numpy.generic] | Buffer | None = None,
+    ) -> Handle[numpy.typing.NDArray[numpy.generic] | Buffer | None]:
         """
-        Make the call in the background. Raises OSError where there is no thread for it.
+        Make the call in the background. The memory of a Buffer must stay until it has ended.
         """
 
     def release(self) -> None:

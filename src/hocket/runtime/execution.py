@@ -13,12 +13,12 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Generic, Literal, NoReturn, TypeVar, cast, overload
+from typing import Literal, NoReturn, TypeVar, cast, overload
 
 import numpy as np
 
 from hocket import _native
-from hocket._native import Buffer, Fault, Omitted, Outcome, Source
+from hocket._native import Buffer, Fault, Handle, Omitted, Outcome, Source
 from hocket.collectives import whole
 from hocket.errors import (
     BootstrapFailed,
@@ -144,29 +144,6 @@ Result = TypeVar("Result")
 Method = TypeVar("Method", bound=Callable[..., object])
 
 
-class Handle(Generic[Result]):
-    """A call that goes on in the background. Its arrays are the call's until it is done."""
-
-    def __init__(self, flight: _native.Flight, end: Callable[[Outcome], None]) -> None:
-        """``end`` raises if the outcome is that of a call that has failed."""
-        self._flight = flight
-        self._end = end
-
-    def done(self) -> bool:
-        """Whether the call has ended: ``wait`` does not wait any more. Does not raise."""
-        done = self._flight.done()
-        _let_go()
-        return done
-
-    def wait(self) -> Result:
-        """Wait for the end of the call. Returns and raises what the call would, as often as it is asked."""
-        outcome = self._flight.wait()
-        _let_go()
-        if outcome is not None:
-            self._end(outcome)
-        return cast("Result", self._flight.result)
-
-
 def wait_any(handles: Sequence[Handle[Result]]) -> int:
     """Wait until one of several calls in the background has ended, of any communicators: its index.
 
@@ -174,7 +151,7 @@ def wait_any(handles: Sequence[Handle[Result]]) -> int:
     """
     if not handles:
         raise InvalidArgument("there is no handle to wait for", caller())
-    return _native.wait_any([handle._flight for handle in handles])
+    return _native.wait_any(handles)
 
 
 class PreparedCall(_native.PreparedCall):
@@ -214,14 +191,11 @@ class PreparedCall(_native.PreparedCall):
         either = zip(shared.lowered, others.lowered, strict=True)
         self._plans = None if lends else loaded.lowered, *(one or other for one, other in either)
 
-    def start(self, x: Argument = None, out: Argument = None) -> Handle[Argument]:
-        """Make the call in the background. The memory of a Buffer must stay until it has ended."""
-        return Handle(self._endpoint._launch(lambda _: self.launch(x, out)), self._fail)
+    def _raise(self, outcome: Outcome) -> NoReturn:
+        self._endpoint._raise(outcome, self._plans)
 
-    def _fail(self, outcome: Outcome) -> None:
-        """Raise if the outcome is that of a call that has failed."""
-        if outcome.fault is not Fault.NONE:
-            self._endpoint._raise(outcome, self._plans)
+    def _no_thread(self, reason: str) -> NoReturn:
+        self._endpoint._no_thread(reason)
 
     def _take_turn(self) -> None:
         """Wait for the calls in the background. Raises CommunicatorDead."""
@@ -363,8 +337,7 @@ class Endpoint:
         except (RuntimeError, MemoryError) as error:
             meeting.leave()
             raise BootstrapFailed(f"rank {meeting.rank} has no room for the shared memory: {error}") from error
-        self._flights: dict[_native.Flight, None] = {}  # in the background, oldest first
-        _let_go()
+        _native.let_go()
         self._lifelines = meeting.lifelines  # the member's, and good while it lives
         self._cores = meeting.cores
         self._token = meeting.token
@@ -523,7 +496,7 @@ class Endpoint:
 
     def start_barrier(self) -> Handle[None]:
         """The same in the background."""
-        return Handle(self._launch(_native.Member.start_barrier), self._raise)
+        return self._alive().start_barrier(self)
 
     def traffic(self) -> Traffic:
         """See ``Communicator.traffic``."""
@@ -624,10 +597,11 @@ class Endpoint:
 
         A rank that still needs this one raises PeerFailed.
         """
-        if drain:
-            self._land()
-        if self._member is not None:
-            self._member.leave()
+        member = self._member
+        if member is not None:
+            if drain:
+                member.land()
+            member.leave()
             self._release("it was closed")
             for pair in self._pairs:
                 pair.close()
@@ -650,7 +624,6 @@ class Endpoint:
         """In a child after fork: the communicator is the parent's, and so are its threads and its life."""
         if self._member is not None:
             self._member.forked()
-            self._flights.clear()
             if self._trace is not None:
                 self._write_trace.detach()
         self._release("it belongs to the process that this one was forked from")
@@ -658,7 +631,7 @@ class Endpoint:
     def _release(self, why: str) -> None:
         if self._member is None:
             return
-        self._land()  # the end of the communicator ends them
+        self._member.land()  # the end of the communicator ends them
         self._member = None
         for found in list(self._calls.values()):
             if (call := found()) is not None:
@@ -683,40 +656,13 @@ class Endpoint:
     def _alone(self) -> _native.Member:
         """Once nothing goes on in the background: calls have one order."""
         member = self._alive()
-        if self._flights:
-            self._land()
+        member.land()
         return member
 
-    def _launch(self, start: Callable[[_native.Member], _native.Flight]) -> _native.Flight:
-        """Start a call in the background. It keeps its arrays, and this communicator, until it has ended."""
-        member = self._alive()
-        try:
-            flight = start(member)
-        except OSError as error:  # no thread: the others, who wait for this call, must hear of it
-            self.abort(f"could not start a thread: {error.strerror}")
-            raise CommunicatorDead(self._ended) from error
-        _let_go()
-        self._flights[flight] = None
-        _in_flight.add(self)
-        return flight
-
-    def _land(self) -> None:
-        """Wait for the calls in the background."""
-        for flight in tuple(self._flights):
-            flight.wait()
-        self._settle()
-
-    def _settle(self) -> None:
-        """Let go of the calls in the background that have ended. Any thread may do so, at any time."""
-        flights = self._flights
-        for flight in tuple(flights):
-            if not flight.done():
-                break
-            flights.pop(flight, None)
-        if not flights:
-            _in_flight.discard(self)
-            if flights:  # meanwhile another thread has started one
-                _in_flight.add(self)
+    def _no_thread(self, reason: str) -> NoReturn:
+        """There is no thread for a call in the background: the others, who wait for it, must hear of it."""
+        self.abort(f"could not start a thread: {reason}")
+        raise CommunicatorDead(self._ended)
 
     def program(self, call: str, key: Key, compiled: Callable[[], Schedule]) -> LoadedPlan:
         """A program of calls by name, in errors ``call``: the rank that needs it first compiles it for all."""
@@ -775,7 +721,7 @@ class Endpoint:
         """
         if async_:
             why = _why(error)
-            self._launch(lambda member: member.start_refusal(why))
+            self._alive().start_refusal(self, why)
             raise error
         outcome = self._alone().refuse(_why(error))
         if outcome is not None and outcome.fault is not Fault.REFUSED:
@@ -858,19 +804,11 @@ def _differs(name: str, other: str) -> str | None:
 
 
 _endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
-_in_flight: set[Endpoint] = set()  # those with calls in the background, which go on when nobody else holds them
-
-
-def _let_go() -> None:
-    """Forget the communicators whose calls in the background have ended."""
-    for endpoint in tuple(_in_flight):
-        endpoint._settle()
 
 
 def _forget_in_child() -> None:
     for endpoint in list(_endpoints):
         endpoint.forked()
-    _in_flight.clear()
 
 
 def _leave_at_exit() -> None:
