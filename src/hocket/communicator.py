@@ -16,7 +16,6 @@ import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket._native import Handle as Handle
 from hocket.collectives import whole
 from hocket.errors import (
     CallMismatch,
@@ -39,6 +38,7 @@ from hocket.runtime import arena, launch
 from hocket.runtime.bootstrap import MOST_RANKS, meet
 from hocket.runtime.counts import Counts
 from hocket.runtime.execution import LENT, NO_ALTERNATIVES, Alternatives, Endpoint, Key, Lent, brief
+from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.execution import PreparedCall as PreparedCall
 from hocket.runtime.execution import wait_any as wait_any
 from hocket.runtime.operands import Buffer as Buffer

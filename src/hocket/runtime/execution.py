@@ -18,7 +18,8 @@ from typing import Literal, NoReturn, TypeVar, cast, overload
 import numpy as np
 
 from hocket import _native
-from hocket._native import Buffer, Fault, Handle, Omitted, Outcome, Source
+from hocket._native import Buffer, Fault, Omitted, Outcome, Source
+from hocket._native import Handle as Handle
 from hocket.collectives import whole
 from hocket.errors import (
     BootstrapFailed,
