@@ -301,6 +301,14 @@ template <Device D, Port<D> P> class Execution {
         return {base, geometry_.unit, plan_.header->chunks};
     }
 
+    // Where chunk j of an operand lies in this tile. Lowers `bytes` to its length.
+    char* piece_in(const Buffer& buffer, const OperandRecord& operand, u32 j, u64 tile, u64& bytes) const {
+        const u64 skip = u64(j) * operand.stride;
+        const Piece piece = piece_of(geometry_, buffer, operand.unit, operand.position, skip, tile);
+        if (piece.bytes < bytes) bytes = piece.bytes;
+        return buffer.base + piece.offset;
+    }
+
     // What of a step to do: in one round its message first, and what it stores for this rank later.
     enum Part { kAll, kMessage, kLocal };
 
@@ -329,14 +337,9 @@ template <Device D, Port<D> P> class Execution {
                     continue;
                 }
                 pushed = pushed || (operand.place > kHere && o >= step.sources);
-                const auto add = [&](const Buffer& buffer) {
-                    const u64 skip = u64(j) * operand.stride;
-                    const Piece piece = piece_of(geometry_, buffer, operand.unit, operand.position, skip, tile);
-                    if (piece.bytes < bytes) bytes = piece.bytes;
-                    pointers[filled++] = buffer.base + piece.offset;
-                };
-                if (operand.place < kReceive) add(buffers_[operand.place]);
-                else add(buffer_of_peer(operand));
+                const bool own = operand.place < kReceive;
+                pointers[filled++] = own ? piece_in(buffers_[operand.place], operand, j, tile, bytes)
+                                         : piece_in(buffer_of_peer(operand), operand, j, tile, bytes);
                 if (bytes == 0) break;
             }
             if (bytes == 0 || sources == 0 || filled == sources) continue;

@@ -18,7 +18,7 @@ u64 most_of_slot(const PlanHeader& plan, u64 slots, const Tunables& tuned) {
 }  // namespace
 
 Selection select(const PlanHeader& plan, u64 n, u32 type, u64 tile, bool may_be_eager, const Tunables& tuned) {
-    Selection found;
+    Selection found{};
     const u64 widest = std::max(plan.widest, 1u), item = type_bytes(type);
     u64& slots = found.slots;
     slots = std::bit_ceil(std::max<u64>(plan.slots, tuned.slots));

@@ -17,9 +17,9 @@ enum class Path : u32 { kInlineEager, kEager, kFifo, kZeroCopy };
 
 // How a plan runs on units of one length. `slots` of a connection.
 struct Selection {
-    Geometry geometry{};
-    u64 slots = 0;
-    Rounds rounds = Rounds::kMany;
+    Geometry geometry;
+    u64 slots;
+    Rounds rounds;
 
     bool eager() const { return rounds == Rounds::kOne; }
     // Its messages may be where a header would say what else a call can run.

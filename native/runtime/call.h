@@ -82,12 +82,12 @@ struct Settings {
     Tunables tunables = tunables_with({});
 };
 
-// A plan, the buffers that it would run on, and how. Null for none.
+// A plan, the buffers that it would run on, and how. Null for none: then the rest has no values.
 struct Candidate : Selection {
     Plan* plan;
-    char* input = nullptr;
-    char* output = nullptr;
-    Kernel kernel = nullptr;
+    char* input;
+    char* output;
+    Kernel kernel;
 };
 
 // The candidates of a call, by variant.

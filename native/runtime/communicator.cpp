@@ -41,8 +41,10 @@ struct Communicator::CallState {
           author(plan.number()),
           n(call.n),
           type(call.type),
-          candidates{{{}, plan.lends() ? nullptr : &plan, call.input, call.output}},
-          meanwhile{tuned} {}
+          meanwhile{tuned} {
+        candidates[kBuffered] = {{}, plan.lends() ? nullptr : &plan, call.input, call.output, nullptr};
+        for (const Variant other : kZeroCopy) candidates[other].plan = nullptr;
+    }
 
     Candidate& buffered() { return candidates[kBuffered]; }
     u64 unit() const { return candidates[kBuffered].geometry.unit; }
@@ -215,7 +217,8 @@ void Communicator::state_terms(CallState& state) {
     }
     if (call.offer != nullptr)
         for (const Variant variant : kZeroCopy)
-            state.candidates[variant] = {{}, call.offer->plans[variant], call.offer->input, call.offer->output};
+            state.candidates[variant] = {
+                {}, call.offer->plans[variant], call.offer->input, call.offer->output, nullptr};
 }
 
 // Settles how each candidate would run, and sees to memory. Returns 0 or an errno. A tiny call has but one.
@@ -269,7 +272,7 @@ int Communicator::reserve_scratch(const Candidate& candidate) {
 
 // Decides what to tell the others of this rank's buffers, and what to do until they have entered the call.
 void Communicator::offer(CallState& state) {
-    if (!state.tiny) state.told = zero_copy_.describe(state.candidates);
+    if (!state.tiny) zero_copy_.describe(state.candidates, state.told);
     const bool is_private = state.told.is_private;
     if (is_private) {
         state.advice = tuned_.advise(state.plan.digest(), state.unit());

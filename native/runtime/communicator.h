@@ -41,7 +41,7 @@ class Communicator {
     // How a plan would run by itself, the bytes that it would touch on all ranks, whether that is more than the caches
     // hold, so that it stores past them, and how many threads it would take.
     Candidate candidate(Plan& plan, u64 n, u32 type, u64 tile) const {
-        return {select(plan.header(), n, type, tile, true, settings_.tunables), &plan};
+        return {select(plan.header(), n, type, tile, true, settings_.tunables), &plan, nullptr, nullptr, nullptr};
     }
     u64 touched(const Candidate& candidate, bool input, bool output) const {
         return touched_bytes(candidate.plan->view(), candidate, input, output);

@@ -52,17 +52,18 @@ void FifoPath::open(const Candidate& candidate) const {
         plan.multicasts()[m]->passed += plan.view().multicasts[m].messages * candidate.geometry.tiles;
 }
 
-BufferDescription ZeroCopyPath::describe(const Candidates& candidates) const {
-    BufferDescription found{};
+void ZeroCopyPath::describe(const Candidates& candidates, BufferDescription& found) const {
     found.input = found.output = kNowhere;
     for (const Variant variant : kZeroCopy) {
         const Candidate& candidate = candidates[variant];
         if (candidate.plan == nullptr) continue;
         if (is_private(candidate.input, candidate) || is_private(candidate.output, candidate)) {
             if (reaching_ == Reaching::kNever || candidate.rounds != Rounds::kTwo) continue;
-            const u64 input = reinterpret_cast<u64>(candidate.input), output = reinterpret_cast<u64>(candidate.output);
-            const u32 variants = found.variants | u32(1) << variant;
-            found = {variants, true, false, input, output, 0, control_.clock().ticks(), {}};
+            found.variants |= u32(1) << variant;
+            found.is_private = true;
+            found.input = reinterpret_cast<u64>(candidate.input);
+            found.output = reinterpret_cast<u64>(candidate.output);
+            found.since = control_.clock().ticks();
             continue;
         }
         found.variants |= u32(1) << variant;
@@ -74,7 +75,6 @@ BufferDescription ZeroCopyPath::describe(const Candidates& candidates) const {
         found.input = lies(candidate.input, candidate.plan->header().input_blocks);
         found.output = lies(candidate.output, candidate.plan->header().output_blocks);
     }
-    return found;
 }
 
 int ZeroCopyPath::open(const Candidate& candidate) {

@@ -62,7 +62,7 @@ class ZeroCopyPath {
     const Theirs* peers() const { return peers_.get(); }
 
     // What this rank tells others of its buffers: those of all candidates are the same.
-    BufferDescription describe(const Candidates& candidates) const;
+    void describe(const Candidates& candidates, BufferDescription& found) const;
     // Returns 0, or an errno where the buffers of others cannot be mapped.
     int open(const Candidate& candidate);
     // Waits until the others are done with this rank's buffers.

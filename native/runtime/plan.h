@@ -56,7 +56,7 @@ class Plan {
         u64 n = 0, tile = 0;
         u32 type = ~0u;
         bool may_be_eager = false;
-        Selection selection;
+        Selection selection{};
         const char* result = nullptr;
         const char* stored_past = nullptr;
         std::span<const char> reachable[2];
