@@ -57,6 +57,7 @@ Outcome ControlPlane::refuse(const std::string& why) {
 // What the line holds already is not stored again: the other ranks may have it in their caches.
 void ControlPlane::post(const Statement& mine) {
     const u64 call = ++call_;
+    timeout_ = mine.timeout != 0 ? mine.timeout : waiting_.timeout;
     CallHeader& line = blocks_[rank_].headers[call % 2];
     if (!(line.terms == mine.terms)) {
         line.terms = mine.terms;
@@ -133,7 +134,7 @@ u32 ControlPlane::straggler(u32 peer, double now) const {
     u32 found = peer;
     for (u32 steps = 0; steps < size_; ++steps) {
         const double looked = 1e-9 * double(__atomic_load_n(&blocks_[found].looked, __ATOMIC_RELAXED));
-        if (now - looked > waiting_.timeout / 2) return found;
+        if (now - looked > timeout_ / 2) return found;
         found = u32(__atomic_load_n(&blocks_[found].peer, __ATOMIC_RELAXED));
     }
     return peer;

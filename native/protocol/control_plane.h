@@ -26,12 +26,14 @@ struct WaitPolicy {
     u64 visits_between_looks, recheck_ticks;
 };
 
-// What a rank says when it enters a call. Whoever gives the same text in every call is its author.
+// What a rank says when it enters a call, and in what time it fails where that is not WaitPolicy's, else 0. Whoever gives
+// the same text in every call is its author.
 struct Statement {
     const Terms& terms;
     const std::string& text;
     u64 author;
     const BufferDescription* buffers = nullptr;
+    double timeout = 0;
 };
 
 // What a rank does while others enter a call: once when it has said that it enters, and again and again until all have.
@@ -117,6 +119,7 @@ class ControlPlane {
     const WaitPolicy waiting_;
     const Clock clock_;
     u64 call_;
+    double timeout_ = 0;  // of the latest call
     u64 authors_ = kFirstPlan;
     u64 written_[2] = {kNobody, kNobody};  // the authors of the texts in this rank's lines
     std::atomic_flag marked_;
@@ -235,7 +238,7 @@ std::optional<Outcome> ControlPlane::overdue(double& since, Outcome outcome, con
         __atomic_store_n(&blocks_[rank_].peer, outcome.rank, __ATOMIC_RELAXED);  // hints: see RankBlock
         __atomic_store_n(&blocks_[rank_].looked, u64(now * 1e9), __ATOMIC_RELAXED);
     }
-    if (now - since <= waiting_.timeout) return std::nullopt;
+    if (now - since <= timeout_) return std::nullopt;
     outcome.fault = Fault::kTimeout;
     outcome.waited = now - since;
     outcome.rank = straggler(outcome.rank, now);

@@ -82,6 +82,7 @@ PreparedCall::PreparedCall(nb::object member, nb::object plan, Terms terms, Oper
     call_.type = t.type;
     call_.op = t.op;
     call_.size_known = t.n.has_value();
+    call_.timeout = t.timeout;
     if (t.units) call_.units = &*t.units;
     if (t.element) call_.element = &*t.element;
     call_.finish.bytes = length(binding.result);
@@ -345,12 +346,13 @@ void bind_parts(nb::module_& module) {
         .def(
             "__init__",
             [](PreparedCall::Terms* self, std::optional<u64> n, u32 type, u32 op, u64 tile, bool average,
-               std::optional<std::string> element, const Units* units) {
-                new (self) PreparedCall::Terms{n, type, op, tile, average, std::move(element), {}};
+               std::optional<std::string> element, const Units* units, double timeout) {
+                new (self) PreparedCall::Terms{n, type, op, tile, average, std::move(element), timeout, {}};
                 if (units != nullptr) self->units = *units;
             },
             "n"_a.none(), "type"_a, "op"_a, "tile"_a = 0, "average"_a = false, "element"_a.none() = nb::none(),
-            "units"_a.none() = nb::none(), "``average``: the result is divided by the number of ranks.");
+            "units"_a.none() = nb::none(), "timeout"_a = 0.0,
+            "``average``: the result is divided by the number of ranks. ``timeout``: 0 for that of the communicator.");
     nb::class_<Binding>(module, "Binding")
         .def(nb::init<Source, Source, Source, Source, u64, std::optional<u64>>(), "input"_a, "output"_a,
              "initial"_a = Source::kNothing, "result"_a = Source::kNothing, "place"_a = 0,

@@ -69,6 +69,7 @@ class PreparedCall {
         u64 tile;
         bool average;
         std::optional<std::string> element;
+        double timeout;
         std::optional<Units> units;
     };
     struct Operands {

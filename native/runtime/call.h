@@ -59,6 +59,7 @@ struct Call {
     bool fresh = false;  // the output has just been allocated: it has no pages yet
     const std::string* element = nullptr;
     Finish finish{};
+    double timeout = 0;  // as in Settings, for this call; 0: that of the communicator
 };
 
 // Whether messages lie in private memory of other ranks, which all must be able to reach: where a call can go that way,

@@ -49,7 +49,7 @@ struct Communicator::CallState {
     const Candidate& chosen() const { return candidates[variant]; }
     bool pairwise() const { return terms.flags & kPairwise; }
     bool size_known() const { return !(terms.flags & (kSizeUnknown | kPairwise)); }  // before others have said theirs
-    Statement statement() const { return {terms, *text, author, tiny ? nullptr : &told}; }
+    Statement statement() const { return {terms, *text, author, tiny ? nullptr : &told, call.timeout}; }
 
     Plan& plan;
     const Call& call;

@@ -989,7 +989,7 @@ class CallTimeout(HocketError, TimeoutError):
             self.code,
             f"waited {self.seconds:.3g} s for rank {self.rank} in vain",
             *_standing(self.step, self.peer),
-            help="a rank that may be late for longer needs hocket.init(timeout=...)",
+            help="where a rank may be late for longer, give hocket.init, or prepare, another timeout",
         )
 
 

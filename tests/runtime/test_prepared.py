@@ -6,6 +6,7 @@ import gc
 import mmap
 import resource
 import sys
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,15 @@ from numpy.typing import NDArray
 import hocket
 from hocket import Buffer, Communicator, HocketError, PreparedCall, wait_any
 from hocket.algorithms import direct
-from hocket.errors import CallMismatch, CommunicatorDead, InvalidArgument, PeerRefused, WrongType
+from hocket.errors import (
+    CallMismatch,
+    CallTimeout,
+    CommunicatorDead,
+    InvalidArgument,
+    PeerFailed,
+    PeerRefused,
+    WrongType,
+)
 from hocket.tuning import NAMED
 from tests.runtime.test_call_cache import slow_path
 
@@ -255,11 +264,42 @@ def test_what_cannot_be_prepared() -> None:
             (WrongType, "references mean nothing", lambda: comm.prepare("broadcast", 3, object)),
             (WrongType, "complex64 has no max", lambda: comm.prepare("reduce", 3, "complex64", op="max")),
             (WrongType, "can be combined", lambda: comm.prepare("reduce", 3, "S3")),
+            (InvalidArgument, "timeout must be a positive", lambda: comm.prepare("reduce", 3, float, timeout=0)),
             (InvalidArgument, "so there is no avg", lambda: comm.prepare("all_gather", 3, float, op="avg")),
         ]
         for kind, text, call in bad:
             with pytest.raises(kind, match=text):
                 call()
+
+
+def late(comm: Communicator, background: bool) -> None:
+    """The timeout of a prepared call is that of this call alone."""
+    x = np.ones(3)
+
+    def make(call: PreparedCall) -> None:
+        call.start(x).wait() if background else call(x)
+
+    patient, impatient = hocket.init(timeout=60), hocket.init(timeout=0.2)
+    if comm.rank == 1:
+        time.sleep(0.6)
+    make(impatient.prepare("all_reduce", 3, float, timeout=60))
+    for line, call in (
+        (patient, patient.prepare("all_reduce", 3, float, timeout=0.2)),
+        (impatient, impatient.prepare("all_reduce", 3, float)),
+    ):
+        if comm.rank == 0:
+            with pytest.raises(CallTimeout, match="for rank 1 in vain"):
+                make(call)
+            comm.barrier()
+        else:
+            comm.barrier()
+            with pytest.raises(PeerFailed, match="rank 1 was waited for in vain"):
+                line.barrier()
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_timeout_of_a_call(background: bool) -> None:
+    hocket.spawn(late, 2, (background,))
 
 
 def subclasses(comm: Communicator) -> None:

@@ -451,10 +451,12 @@ class Endpoint:
         tile: int | None = None,
         shared: Alternatives = NO_ALTERNATIVES,
         others: Alternatives = NO_ALTERNATIVES,
+        timeout: float | None = None,
     ) -> PreparedCall:
         """A call that everything is known of but where its arrays lie. Raises WrongType, InvalidArgument.
 
         ``shared``: what it runs instead where they all are memory that ranks share; ``others``: else.
+        ``timeout``: seconds, None for that of this communicator.
         """
         code = _OPERATORS.get(op) if isinstance(op, str) else None
         if code is None:
@@ -478,7 +480,7 @@ class Endpoint:
             offers = _Offer.of(shared, bound), _Offer.of(others, bound)
         element = kind.name if kind.opaque and bound.n is not None else None
         average = op == "avg" and bound.n is not None
-        terms = _native.Terms(bound.n, kind.code, code, tile or 0, average, element, bound.units)
+        terms = _native.Terms(bound.n, kind.code, code, tile or 0, average, element, bound.units, timeout or 0.0)
         call = PreparedCall(self, loaded, bound, terms, *offers)
         key, calls = id(call), self._calls
         calls[key] = weakref.ref(call, lambda _: calls.pop(key, None) and None)
