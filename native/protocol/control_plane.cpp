@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <algorithm>
 #include <cstring>
 
 #include "protocol/hash.h"
@@ -111,6 +112,16 @@ Outcome ControlPlane::agree() const {
     Outcome outcome{Fault::kMismatch, odd, {}};  // with `odd` 0, two ranks do not expect the same of each other
     for (u32 every = 0; every < size_; ++every) outcome.said.push_back(said(every));
     return outcome;
+}
+
+void ControlPlane::has_spun_in_vain() const {
+    if (waiting_.patient != nullptr) waiting_.patient();
+    if (waiting_.progress.call != nullptr && !worker_thread) waiting_.progress.call(waiting_.progress.context);
+}
+
+long ControlPlane::nap_nanoseconds() const {
+    if (waiting_.progress.call == nullptr) return kNapNanoseconds;
+    return std::min(kNapNanoseconds, long(waiting_.progress_nap_nanoseconds));
 }
 
 // Looks for faults: a signal, another rank that says it failed. Collects the ranks that are gone.

@@ -16,18 +16,20 @@
 namespace hocket {
 
 // How a rank waits. `timeout`: seconds without progress after which a call fails. `interrupted` is called now and then
-// while the caller's thread waits: whether to give up. `patient` is called when a thread has spun in vain. The rest are
-// tuned (policy/tunables.def).
+// while the caller's thread waits: whether to give up. `patient` is called when a thread has spun in vain, `progress`
+// where it is the caller's. The rest are tuned (policy/tunables.def).
 struct WaitPolicy {
     Patience patience;
     double timeout;
     bool (*interrupted)();
     void (*patient)();
     u64 visits_between_looks, recheck_ticks;
+    Progressor progress;
+    u64 progress_nap_nanoseconds;
 };
 
-// What a rank says when it enters a call, and in what time it fails where that is not WaitPolicy's, else 0. Whoever gives
-// the same text in every call is its author.
+// What a rank says when it enters a call, and in what time it fails where that is not WaitPolicy's, else 0. Whoever
+// gives the same text in every call is its author.
 struct Statement {
     const Terms& terms;
     const std::string& text;
@@ -106,6 +108,8 @@ class ControlPlane {
     bool alike() const;
     Outcome agree() const;
     bool spins(u32& idle, u64& yielding) const;
+    void has_spun_in_vain() const;
+    long nap_nanoseconds() const;
     template <class Step, class Blame>
     std::optional<Outcome> look_around(double& since, Progress progress, const Step& step, const Blame& waits_for);
     template <class Blame> std::optional<Outcome> overdue(double& since, Outcome outcome, const Blame& waits_for);
@@ -171,7 +175,7 @@ template <class Step, class Blame> Outcome ControlPlane::drive(const Step& step,
             const u32 seen = lie_down(bell);
             progress = step();  // the second look, after the bell was raised (waiting.h)
             if (progress == Progress::kStalled) {
-                nap(bell, seen);
+                nap(bell, seen, nap_nanoseconds());
                 visits = most;
             }
         }
@@ -189,7 +193,7 @@ template <class Step, class Blame> Outcome ControlPlane::drive(const Step& step,
 // Where other processes keep the cores, a yield may take as long as a nap, and many would hide a fault for seconds.
 inline bool ControlPlane::spins(u32& idle, u64& yielding) const {
     const Patience patience = waiting_.patience;
-    if (idle >= patience.spins && waiting_.patient != nullptr) waiting_.patient();
+    if (idle >= patience.spins) has_spun_in_vain();
     if (idle >= patience.spins + patience.yields) return false;
     if (idle++ < patience.spins) {
         relax();

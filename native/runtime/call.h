@@ -79,6 +79,7 @@ struct Settings {
     Reaching reaching = Reaching::kNever;
     u64 first = 0;                 // the number of calls so far; tests begin near where it wraps
     void (*patient)() = nullptr;   // called when a thread has spun in vain, before it yields or sleeps
+    Progressor progress{};         // see waiting.h
     Recorder* recorder = nullptr;  // of what this rank does; outlives the communicator
     Tunables tunables = tunables_with({});
 };
