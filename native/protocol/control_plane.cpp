@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "protocol/hash.h"
 
@@ -50,9 +51,9 @@ Outcome ControlPlane::exchange(const std::string& word) {
     return enter({{.digest = kExchange}, word, kNobody}, nothing);
 }
 
-Outcome ControlPlane::refuse(const std::string& why) {
+Outcome ControlPlane::refuse(const std::string& why, CallFlag how) {
     NothingElse nothing;
-    return enter({{.flags = kRefused}, why, kNobody}, nothing);
+    return enter({{.flags = how}, why, kNobody}, nothing);
 }
 
 // What the line holds already is not stored again: the other ranks may have it in their caches.
@@ -77,7 +78,7 @@ void ControlPlane::post(const Statement& mine) {
 // Whether all have said the same, and nobody has failed: most calls need to know no more.
 bool ControlPlane::alike() const {
     const CallHeader& mine = said(rank_);
-    bool alike = !(mine.terms.flags & (kRefused | kSizeUnknown | kPairwise));
+    bool alike = !(mine.terms.flags & (kRefused | kDeclined | kSizeUnknown | kPairwise));
     for (u32 r = 0; r < size_ && alike; ++r) alike = said(r).signature == mine.signature && (r == rank_ || !failed(r));
     return alike;
 }
@@ -88,8 +89,9 @@ bool ControlPlane::alike() const {
 Outcome ControlPlane::agree() const {
     for (u32 r = 0; r < size_; ++r)
         if (r != rank_ && failed(r)) return {Fault::kPeer, u32(blocks_[r].culprit), blocks_[r].text};
-    for (u32 r = 0; r < size_; ++r)
-        if (said(r).terms.flags & kRefused) return {Fault::kRefused, r, said(r).text};
+    for (const auto& [flag, fault] : {std::pair(kRefused, Fault::kRefused), std::pair(kDeclined, Fault::kDeclined)})
+        for (u32 r = 0; r < size_; ++r)
+            if (said(r).terms.flags & flag) return {fault, r, said(r).text};
     u32 sized = 0;
     while (sized + 1 < size_ && said(sized).terms.flags & kSizeUnknown) ++sized;
     const Terms& first = said(0).terms;

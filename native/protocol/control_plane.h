@@ -68,8 +68,8 @@ class ControlPlane {
     Outcome barrier();
     // Enters a call in which nothing moves but a word of each rank, afterwards in `said`; at most 839 bytes.
     Outcome exchange(const std::string& word);
-    // Enters a call only to say that this rank cannot take part in it.
-    Outcome refuse(const std::string& why);
+    // Enters a call only to say that this rank cannot take part in it, or with kDeclined that no rank should.
+    Outcome refuse(const std::string& why, CallFlag how = kRefused);
     // What a rank said when it entered the latest call.
     const CallHeader& said(u32 rank) const { return blocks_[rank].headers[call_ % 2]; }
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import Literal, Self, TypeVar, cast, overload
+from typing import Literal, NoReturn, Self, TypeVar, cast, overload
 
 import cloudpickle
 import numpy as np
@@ -803,8 +803,8 @@ class Communicator:
         ``shape`` is that of ``x``, for a broadcast or scatter on the root. ``dtype`` may be "bfloat16", which NumPy
         does not know, for calls on a ``Buffer``. With ``in_place``, ``x`` and ``out`` are the same, and ``out`` may be
         left out; or one is the own block of the other, and both are given. Otherwise they lie apart; without ``out``,
-        each call allocates one. ``timeout`` takes the place of that of ``init``, on this rank, in the prepared call. The
-        other options are those of the method of that name.
+        each call allocates one. ``timeout`` takes the place of that of ``init`` in this call, on this rank. The other
+        options are those of the method of that name.
 
         No other rank has to take part: where another has prepared something else, the call raises. Raises WrongType,
         InvalidArgument and UnevenSize, on this rank alone, and CommunicatorDead.
@@ -946,6 +946,14 @@ class Communicator:
             return self._endpoint.start_barrier()
         self._endpoint.barrier()
         return None
+
+    def decline(self, reason: str) -> NoReturn:
+        """In the place of a call: no rank makes it, and all raise Declined, this one too.
+
+        So a library that has another way to do the same takes it on all ranks, though only one knows why. Where a rank
+        refuses the call, the others raise PeerRefused instead.
+        """
+        self._endpoint.decline(reason)
 
     def traffic(self) -> Traffic:
         """Bytes that the kernels of this rank have loaded and stored in all calls that have ended.

@@ -958,6 +958,18 @@ class PeerRefused(HocketError, ValueError):
 
 
 @dataclass(eq=False)
+class Declined(HocketError, RuntimeError):
+    """A rank would rather not make this call, and no rank has. Nothing was touched; the communicator can go on."""
+
+    code = "declined"
+    rank: int
+    reason: str
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic(self.code, f"rank {self.rank} declined this call: {self.reason}")
+
+
+@dataclass(eq=False)
 class PeerFailed(HocketError, RuntimeError):
     """Another rank ended, failed or left while it was needed. The communicator is dead afterwards.
 

@@ -26,6 +26,7 @@ from hocket.errors import (
     CallTimeout,
     CommunicatorBusy,
     CommunicatorDead,
+    Declined,
     HocketError,
     InvalidArgument,
     PeerFailed,
@@ -637,7 +638,7 @@ class Endpoint:
     def abort(self, reason: str) -> None:
         """End the communicator on every rank: they raise PeerFailed with this reason, a verb phrase."""
         if not isinstance(reason, str):
-            raise WrongType(f"the reason must be a text, not {name_of(reason)}", caller())
+            raise _no_text(reason)
         self.fail(self.rank, reason)
 
     def fail(self, culprit: int, reason: str) -> None:
@@ -784,6 +785,12 @@ class Endpoint:
             self._raise(outcome)
         raise error
 
+    def decline(self, reason: str) -> NoReturn:
+        """See ``Communicator.decline``."""
+        if not isinstance(reason, str):
+            self.refuse(_no_text(reason))
+        self._raise(self._alone().decline(reason))
+
     def _raise(self, outcome: Outcome, plans: Sequence[Plan | None] = (None,)) -> NoReturn:
         """``plans``: by the way that a call goes, through slots or as LENT says."""
         plan = plans[outcome.variant] if outcome.stall is not None else None
@@ -796,6 +803,8 @@ class Endpoint:
             raise _mismatch(outcome)
         if outcome.fault is Fault.REFUSED:
             raise PeerRefused(outcome.rank, outcome.text)
+        if outcome.fault is Fault.DECLINED:
+            raise Declined(outcome.rank, outcome.text)
         if outcome.fault is Fault.MEMORY:
             raise MemoryError(outcome.text)
         if outcome.fault is Fault.PEER:
@@ -805,6 +814,10 @@ class Endpoint:
         if outcome.fault is Fault.BUSY:
             raise CommunicatorBusy
         raise CommunicatorDead(self._ended or f"rank {outcome.rank} {outcome.text}")
+
+
+def _no_text(reason: object) -> WrongType:
+    return WrongType(f"the reason must be a text, not {name_of(reason)}", caller())
 
 
 def _why(error: Exception) -> str:
