@@ -303,7 +303,8 @@ void bind_calls(nb::class_<Member>& member) {
         .def(
             "decline",
             [](Member& member, nb::str why) {
-                return alone(member, [&, why = to_utf8(why)] { return member.communicator->refuse(why, kDeclined); });
+                return alone(member, [&, why = to_utf8(why)] { return member.communicator->refuse(why, kDeclined); })
+                    .value();
             },
             "why"_a)
         .def("start_barrier",

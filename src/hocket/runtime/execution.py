@@ -43,7 +43,17 @@ from hocket.runtime.bootstrap import Meeting, gather
 from hocket.runtime.buffers import Bound, Layout
 from hocket.runtime.counts import Counts, transfers
 from hocket.runtime.launchers import Place
-from hocket.runtime.operands import Argument, Array, Operand, Operands, address, name_of, operand_of, operands_of
+from hocket.runtime.operands import (
+    Argument,
+    Array,
+    Operand,
+    Operands,
+    Parts,
+    address,
+    name_of,
+    operand_of,
+    operands_of,
+)
 from hocket.runtime.plan import Plan
 from hocket.runtime.plan_cache import PlanCache
 from hocket.runtime.tuned import tuned
@@ -183,6 +193,8 @@ class PreparedCall(_native.PreparedCall):
 
     ``call(x, out)`` makes the call, and returns what the method of the collective would. ``x`` and ``out`` are NumPy
     arrays of the type and shape that were prepared, or a ``Buffer`` each. They lie apart, or in place, as was prepared.
+    One that lies apart may also be a list or a tuple of arrays of any shape and buffers, which stand one behind the
+    other for what was prepared; unless they lie so in memory, they are copied.
     Whether a call was prepared is a rank's own affair: the others may use the method.
 
     Raises WrongType or InvalidArgument for arrays that are not as was prepared, and PeerRefused on the other ranks;
@@ -252,6 +264,9 @@ class PreparedCall(_native.PreparedCall):
             if given is None:
                 raise WrongType(f"{self._lowered.name} was prepared for an {name}, which is None", caller())
             written = (Source.X if name == "x" else Source.OUT) in self._bound.writes
+            if isinstance(given, list | tuple):
+                self._compare_parts(name, given, operand, written)
+                continue
             _compare(name, given, operand, written)
             used.append(given)
         if len(used) == 2 and all(given.nbytes for given in used) and expected.between != _between(*used):
@@ -260,13 +275,21 @@ class PreparedCall(_native.PreparedCall):
         if self._lowered.lends and self._bound.n and not all(arena.own().holds(address(given)) for given in used):
             raise _private(self._lowered)
 
+    def _compare_parts(self, name: str, given: Parts, expected: Operand, written: bool) -> None:
+        """Raise where a list is not as was prepared."""
+        if self._bound.operands.between is not None:
+            raise InvalidArgument(f"{self._lowered.name} was prepared to work in place: {name} is no list", caller())
+        for number, part in enumerate(given):
+            _compare_elements(f"{name}[{number}]", part, expected, written)
+        if (nbytes := sum(part.nbytes for part in given)) != expected.nbytes:
+            raise InvalidArgument(
+                f"the parts of {name} have {nbytes} bytes, and were prepared to have {expected.nbytes}", caller()
+            )
+
 
 def _compare(name: str, given: Array | Buffer, expected: Operand, written: bool) -> None:
     """Raise where an argument is not as it was prepared."""
-    found = operand_of(name, given)
-    assert found is not None
-    if (found.type.code, found.type.name) != (expected.type.code, expected.type.name):
-        raise WrongType(f"{name} is of {found.type}, and was prepared to be of {expected.type}", caller())
+    found = _compare_elements(name, given, expected, written)
     if isinstance(given, Buffer):
         if given.nbytes != expected.nbytes:
             raise InvalidArgument(
@@ -274,8 +297,18 @@ def _compare(name: str, given: Array | Buffer, expected: Operand, written: bool)
             )
     elif found.shape != expected.shape:
         raise InvalidArgument(f"{name} is of shape {found.shape}, and was prepared to be of {expected.shape}", caller())
+
+
+def _compare_elements(name: str, given: Array | Buffer, expected: Operand, written: bool) -> Operand:
+    """Raise where an argument, or a part of one, is not what it was prepared to be but for its length."""
+    found = operand_of(name, given)
+    if found is None:
+        raise WrongType(f"{name} is None", caller())
+    if (found.type.code, found.type.name) != (expected.type.code, expected.type.name):
+        raise WrongType(f"{name} is of {found.type}, and was prepared to be of {expected.type}", caller())
     if written and not found.writeable:
         raise InvalidArgument(f"the result would go to {name}, which is read-only", caller())
+    return found
 
 
 def _key(x: Array | None, out: Array | None, op: object, tile: object) -> tuple[object, ...] | None:
