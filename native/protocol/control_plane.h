@@ -28,8 +28,8 @@ struct WaitPolicy {
     u64 progress_nap_nanoseconds;
 };
 
-// What a rank says when it enters a call, and in what time it fails where that is not WaitPolicy's, else 0. Whoever
-// gives the same text in every call is its author.
+// What a rank says when it enters a call. Whoever gives the same text in every call is its author. `timeout` it keeps
+// to itself: that of this call, 0 for WaitPolicy's.
 struct Statement {
     const Terms& terms;
     const std::string& text;

@@ -69,7 +69,7 @@ constinit inline thread_local bool worker_thread = false;
 
 // What else the process must get on with while a rank waits, as an MPI library with messages of its own. Called when a
 // thread has spun in vain and before each sleep, with no lock and no GIL, and never by a thread of the library's own.
-// It uses no communicator that is in a call.
+// It must not use a communicator that is in a call.
 struct Progressor {
     void (*call)(void* context) = nullptr;
     void* context = nullptr;

@@ -275,8 +275,7 @@ BoundCall::BoundCall(PreparedCall& prepared, Argument x, Argument out)
         out = {fresh_.ptr(), static_cast<char*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(fresh_.ptr()))),
                like.bytes, false};
     }
-    PyObject* const given[] = {Py_None, x.object, out.object, Py_None};
-    result_ = given[u32(binding.result)];
+    result_ = binding.result == Source::kOut ? out.object : binding.result == Source::kX ? x.object : Py_None;
     if (x.listed || out.listed) take_lists(x, out);
     if (binding.input == Source::kScratch) scratch_ = std::make_unique_for_overwrite<char[]>(x.bytes);
     char* const data[] = {nullptr, x.data, out.data, scratch_.get()};
