@@ -21,6 +21,7 @@ from hocket.errors import (
     CallMismatch,
     CommunicatorBusy,
     CommunicatorDead,
+    Declined,
     InvalidArgument,
     PeerRefused,
     UnevenSize,
@@ -268,6 +269,52 @@ def disagreement(comm: Communicator) -> None:
 
 def test_disagreement() -> None:
     hocket.spawn(disagreement, 3)
+
+
+def every_call(comm: Communicator, x: Array, out: Array) -> list[Callable[[], object]]:
+    """The ways to make one, by whoever does not decline it."""
+    schedule = ring.all_reduce(comm.size).compile()
+    prepared = comm.prepare("all_reduce", x.shape, x.dtype)
+    return [
+        lambda: comm.all_reduce(x, out),
+        lambda: comm.all_reduce(x, out, async_=True).wait(),
+        lambda: prepared(x, out),
+        lambda: prepared.start(x, out).wait(),
+        lambda: comm.broadcast(x if comm.rank == 0 else None, out if comm.rank else None),
+        lambda: comm.run(schedule, x),
+        comm.barrier,
+        comm.dup,
+    ]
+
+
+def declining(comm: Communicator) -> None:
+    """What one rank declines, or two, all do; nothing is written, and the next call works."""
+    p, r = comm.size, comm.rank
+    for allocate in (np.empty, comm.empty):
+        for n in (1, 3000, 1 << 18):
+            x, out = allocate(n, np.float64), allocate(n, np.float64)
+            x[:], out[:] = 1, -1
+            for turn, call in enumerate(every_call(comm, x, out)):
+                first = turn % p
+                mine = r == first or (turn > 4 and r == p - 1)
+                with pytest.raises(Declined) as caught:
+                    comm.decline(f"strided, says {r}") if mine else call()
+                assert (caught.value.rank, caught.value.reason) == (first, f"strided, says {first}")
+                assert (x == 1).all()
+                assert (out == -1).all()
+            comm.all_reduce(x, out)
+            assert (out == p).all()
+    wrong = WrongType if r == 0 else PeerRefused
+    with pytest.raises(wrong, match="x must be a NumPy array"):
+        comm.decline("no") if r == p - 1 else comm.all_reduce("x" if r == 0 else x)  # type: ignore[call-overload]
+    with pytest.raises(wrong, match="the reason must be a text"):
+        comm.decline(1) if r == 0 else comm.barrier()  # type: ignore[arg-type]
+    comm.barrier()
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_declining(ranks: int) -> None:
+    hocket.spawn(declining, ranks)
 
 
 def uneven(comm: Communicator) -> None:

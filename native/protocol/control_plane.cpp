@@ -2,7 +2,9 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "protocol/hash.h"
 
@@ -49,14 +51,15 @@ Outcome ControlPlane::exchange(const std::string& word) {
     return enter({{.digest = kExchange}, word, kNobody}, nothing);
 }
 
-Outcome ControlPlane::refuse(const std::string& why) {
+Outcome ControlPlane::refuse(const std::string& why, CallFlag how) {
     NothingElse nothing;
-    return enter({{.flags = kRefused}, why, kNobody}, nothing);
+    return enter({{.flags = how}, why, kNobody}, nothing);
 }
 
 // What the line holds already is not stored again: the other ranks may have it in their caches.
 void ControlPlane::post(const Statement& mine) {
     const u64 call = ++call_;
+    timeout_ = mine.timeout != 0 ? mine.timeout : waiting_.timeout;
     CallHeader& line = blocks_[rank_].headers[call % 2];
     if (!(line.terms == mine.terms)) {
         line.terms = mine.terms;
@@ -75,7 +78,7 @@ void ControlPlane::post(const Statement& mine) {
 // Whether all have said the same, and nobody has failed: most calls need to know no more.
 bool ControlPlane::alike() const {
     const CallHeader& mine = said(rank_);
-    bool alike = !(mine.terms.flags & (kRefused | kSizeUnknown | kPairwise));
+    bool alike = !(mine.terms.flags & (kRefused | kDeclined | kSizeUnknown | kPairwise));
     for (u32 r = 0; r < size_ && alike; ++r) alike = said(r).signature == mine.signature && (r == rank_ || !failed(r));
     return alike;
 }
@@ -86,8 +89,9 @@ bool ControlPlane::alike() const {
 Outcome ControlPlane::agree() const {
     for (u32 r = 0; r < size_; ++r)
         if (r != rank_ && failed(r)) return {Fault::kPeer, u32(blocks_[r].culprit), blocks_[r].text};
-    for (u32 r = 0; r < size_; ++r)
-        if (said(r).terms.flags & kRefused) return {Fault::kRefused, r, said(r).text};
+    for (const auto& [flag, fault] : {std::pair(kRefused, Fault::kRefused), std::pair(kDeclined, Fault::kDeclined)})
+        for (u32 r = 0; r < size_; ++r)
+            if (said(r).terms.flags & flag) return {fault, r, said(r).text};
     u32 sized = 0;
     while (sized + 1 < size_ && said(sized).terms.flags & kSizeUnknown) ++sized;
     const Terms& first = said(0).terms;
@@ -112,6 +116,16 @@ Outcome ControlPlane::agree() const {
     return outcome;
 }
 
+void ControlPlane::has_spun_in_vain() const {
+    if (waiting_.patient != nullptr) waiting_.patient();
+    if (waiting_.progress.call != nullptr && !worker_thread) waiting_.progress.call(waiting_.progress.context);
+}
+
+long ControlPlane::nap_nanoseconds() const {
+    if (waiting_.progress.call == nullptr) return kNapNanoseconds;
+    return std::min(kNapNanoseconds, long(waiting_.progress_nap_nanoseconds));
+}
+
 // Looks for faults: a signal, another rank that says it failed. Collects the ranks that are gone.
 Outcome ControlPlane::inspect(std::vector<u32>& gone) {
     if (!worker_thread && waiting_.interrupted != nullptr && waiting_.interrupted())
@@ -133,7 +147,7 @@ u32 ControlPlane::straggler(u32 peer, double now) const {
     u32 found = peer;
     for (u32 steps = 0; steps < size_; ++steps) {
         const double looked = 1e-9 * double(__atomic_load_n(&blocks_[found].looked, __ATOMIC_RELAXED));
-        if (now - looked > waiting_.timeout / 2) return found;
+        if (now - looked > timeout_ / 2) return found;
         found = u32(__atomic_load_n(&blocks_[found].peer, __ATOMIC_RELAXED));
     }
     return peer;

@@ -16,22 +16,26 @@
 namespace hocket {
 
 // How a rank waits. `timeout`: seconds without progress after which a call fails. `interrupted` is called now and then
-// while the caller's thread waits: whether to give up. `patient` is called when a thread has spun in vain. The rest are
-// tuned (policy/tunables.def).
+// while the caller's thread waits: whether to give up. `patient` is called when a thread has spun in vain, `progress`
+// where it is the caller's. The rest are tuned (policy/tunables.def).
 struct WaitPolicy {
     Patience patience;
     double timeout;
     bool (*interrupted)();
     void (*patient)();
     u64 visits_between_looks, recheck_ticks;
+    Progressor progress;
+    u64 progress_nap_nanoseconds;
 };
 
-// What a rank says when it enters a call. Whoever gives the same text in every call is its author.
+// What a rank says when it enters a call. Whoever gives the same text in every call is its author. `timeout` it keeps
+// to itself: that of this call, 0 for WaitPolicy's.
 struct Statement {
     const Terms& terms;
     const std::string& text;
     u64 author;
     const BufferDescription* buffers = nullptr;
+    double timeout = 0;
 };
 
 // What a rank does while others enter a call: once when it has said that it enters, and again and again until all have.
@@ -77,8 +81,8 @@ class ControlPlane {
     Outcome barrier();
     // Enters a call in which nothing moves but a word of each rank, afterwards in `said`; at most 839 bytes.
     Outcome exchange(const std::string& word);
-    // Enters a call only to say that this rank cannot take part in it.
-    Outcome refuse(const std::string& why);
+    // Enters a call only to say that this rank cannot take part in it, or with kDeclined that no rank should.
+    Outcome refuse(const std::string& why, CallFlag how = kRefused);
     // What a rank said when it entered the latest call.
     const CallHeader& said(u32 rank) const { return blocks_[rank].headers[call_ % 2]; }
 
@@ -116,6 +120,8 @@ class ControlPlane {
     bool alike() const;
     Outcome agree() const;
     bool spins(u32& idle, u64& yielding) const;
+    void has_spun_in_vain() const;
+    long nap_nanoseconds() const;
     template <class Step, class Blame>
     std::optional<Outcome> look_around(double& since, Progress progress, const Step& step, const Blame& waits_for);
     template <class Blame> std::optional<Outcome> overdue(double& since, Outcome outcome, const Blame& waits_for);
@@ -129,6 +135,7 @@ class ControlPlane {
     const WaitPolicy waiting_;
     const Clock clock_;
     u64 call_;
+    double timeout_ = 0;  // of the latest call
     u64 authors_ = kFirstPlan;
     u64 written_[2] = {kNobody, kNobody};  // the authors of the texts in this rank's lines
     std::atomic_flag marked_;
@@ -177,7 +184,7 @@ template <class Step, class Blame> Outcome ControlPlane::drive(const Step& step,
             const u32 seen = lie_down(bell);
             progress = step();  // the second look, after the bell was raised (waiting.h)
             if (progress == Progress::kStalled) {
-                nap(bell, seen);
+                nap(bell, seen, nap_nanoseconds());
                 visits = most;
             }
         }
@@ -195,7 +202,7 @@ template <class Step, class Blame> Outcome ControlPlane::drive(const Step& step,
 // Where other processes keep the cores, a yield may take as long as a nap, and many would hide a fault for seconds.
 inline bool ControlPlane::spins(u32& idle, u64& yielding) const {
     const Patience patience = waiting_.patience;
-    if (idle >= patience.spins && waiting_.patient != nullptr) waiting_.patient();
+    if (idle >= patience.spins) has_spun_in_vain();
     if (idle >= patience.spins + patience.yields) return false;
     if (idle++ < patience.spins) {
         relax();
@@ -244,7 +251,7 @@ std::optional<Outcome> ControlPlane::overdue(double& since, Outcome outcome, con
         __atomic_store_n(&blocks_[rank_].peer, outcome.rank, __ATOMIC_RELAXED);  // hints: see RankBlock
         __atomic_store_n(&blocks_[rank_].looked, u64(now * 1e9), __ATOMIC_RELAXED);
     }
-    if (now - since <= waiting_.timeout) return std::nullopt;
+    if (now - since <= timeout_) return std::nullopt;
     outcome.fault = Fault::kTimeout;
     outcome.waited = now - since;
     outcome.rank = straggler(outcome.rank, now);

@@ -83,6 +83,7 @@ enum CallFlag : u32 {
     kSizeUnknown = 2,  // it has neither input nor output: others say n and the type
     kCounted = 4,      // units have lengths of their own
     kPairwise = 8,     // and a rank knows only its own: n is the largest of those
+    kDeclined = 16,    // this rank would rather not make the call: no rank does
 };
 
 // kFailed: from call `since` on. kAborted: every call.

@@ -13,6 +13,7 @@ enum class Fault : u32 {
     kNone,
     kMismatch,  // `rank` called something else than the lowest rank; nothing has been touched
     kRefused,   // `rank` says, in `text`, that its arguments are wrong; nothing has been touched
+    kDeclined,  // `rank` would rather not make the call, for the reason in `text`; nothing has been touched
     kMemory,    // this rank could not map slots: `text`; nothing has been touched
     kPeer,      // `rank` failed or is gone; from here on the communicator is dead
     kTimeout,

@@ -45,8 +45,8 @@ inline u32 lie_down(Bell& bell) {
     return seen;
 }
 
-inline void nap(Bell& bell, u32 seen) {
-    const timespec limit{0, kNapNanoseconds};
+inline void nap(Bell& bell, u32 seen, long nanoseconds) {
+    const timespec limit{0, nanoseconds};
     ::syscall(SYS_futex, &bell.strikes, FUTEX_WAIT, seen, &limit, nullptr, 0);  // wakes early for a signal too
 }
 
@@ -66,6 +66,14 @@ inline double seconds() {
 
 // Whether this thread is one of the library's own (runtime/team.h): signals are for others.
 constinit inline thread_local bool worker_thread = false;
+
+// What else the process must get on with while a rank waits, as an MPI library with messages of its own. Called when a
+// thread has spun in vain and before each sleep, with no lock and no GIL, and never by a thread of the library's own.
+// It must not use a communicator that is in a call.
+struct Progressor {
+    void (*call)(void* context) = nullptr;
+    void* context = nullptr;
+};
 
 // How long to spin and to yield before sleeping. Spinning is for ranks that have a core each.
 struct Patience {

@@ -136,6 +136,7 @@ void bind_outcome(nb::module_& m) {
         .value("NONE", Fault::kNone)
         .value("MISMATCH", Fault::kMismatch)
         .value("REFUSED", Fault::kRefused)
+        .value("DECLINED", Fault::kDeclined)
         .value("MEMORY", Fault::kMemory)
         .value("PEER", Fault::kPeer)
         .value("TIMEOUT", Fault::kTimeout)
@@ -297,6 +298,13 @@ void bind_calls(nb::class_<Member>& member) {
             "refuse",
             [](Member& member, nb::str why) {
                 return alone(member, [&, why = to_utf8(why)] { return member.communicator->refuse(why); });
+            },
+            "why"_a)
+        .def(
+            "decline",
+            [](Member& member, nb::str why) {
+                return alone(member, [&, why = to_utf8(why)] { return member.communicator->refuse(why, kDeclined); })
+                    .value();
             },
             "why"_a)
         .def(

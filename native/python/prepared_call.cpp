@@ -9,8 +9,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <stdexcept>
-#include <variant>
 
 #include "python/arrays.h"
 
@@ -24,8 +24,23 @@ u32 type_of(const std::string& name) {
     return u32(std::find(std::begin(kTypeNames), std::end(kTypeNames), name) - std::begin(kTypeNames));
 }
 
+// Not of a list, of which it is not known yet where it lies.
 bool overlap(const Argument& x, const Argument& out) {
-    return x.bytes != 0 && out.bytes != 0 && x.data < out.data + out.bytes && out.data < x.data + x.bytes;
+    return x.data != nullptr && x.bytes != 0 && out.bytes != 0 && x.data < out.data + out.bytes &&
+           out.data < x.data + x.bytes;
+}
+
+// Where the parts of a list lie, if each begins where the one before it ends, else null. Of several in the arena others
+// would not know to keep all.
+char* in_one_piece(const std::vector<Argument>& parts) {
+    char *begin = nullptr, *end = nullptr;
+    for (const Argument& part : parts) {
+        if (part.bytes == 0) continue;
+        if (part.shared || (begin != nullptr && part.data != end)) return nullptr;
+        if (begin == nullptr) begin = part.data;
+        end = part.data + part.bytes;
+    }
+    return begin;
 }
 
 nb::object held_by(nb::object member, nb::object plan, const std::optional<Alternatives>& shared,
@@ -82,6 +97,7 @@ PreparedCall::PreparedCall(nb::object member, nb::object plan, Terms terms, Oper
     call_.type = t.type;
     call_.op = t.op;
     call_.size_known = t.n.has_value();
+    call_.timeout = t.timeout;
     if (t.units) call_.units = &*t.units;
     if (t.element) call_.element = &*t.element;
     call_.finish.bytes = length(binding.result);
@@ -127,6 +143,11 @@ bool PreparedCall::fits(const Operand& expected, PyObject* given, bool checked, 
         if (!checked && (reinterpret_cast<PyObject*>(PyArray_DESCR(array)) != expected.dtype.ptr() ||
                          !PyArray_CHKFLAGS(array, flags) || !same_shape()))
             return false;
+    } else if (PyList_Check(given) || PyTuple_Check(given)) {
+        std::vector<Argument> parts;
+        found.bytes = expected.bytes;
+        found.listed = true;
+        return !operands_.between && fit_list(expected, given, checked, parts);
     } else {
         const RawBuffer* buffer = nullptr;
         if (!nb::try_cast(nb::handle(given), buffer) || buffer == nullptr) return false;
@@ -139,6 +160,28 @@ bool PreparedCall::fits(const Operand& expected, PyObject* given, bool checked, 
     }
     found.shared = member_->memory.place(found.data) != kNowhere;
     return true;
+}
+
+// Notes where what is in a list lies. False if it is not of the type that is expected, or not as long together.
+bool PreparedCall::fit_list(const Operand& expected, PyObject* list, bool checked, std::vector<Argument>& parts) const {
+    u64 bytes = 0;
+    for (Py_ssize_t at = 0; at < PySequence_Fast_GET_SIZE(list); ++at) {
+        PyObject* const given = PySequence_Fast_GET_ITEM(list, at);
+        Operand part{expected.dtype, {}, 0, expected.written};
+        const RawBuffer* buffer = nullptr;
+        if (PyArray_Check(given)) {
+            auto* const array = reinterpret_cast<PyArrayObject*>(given);
+            part.shape.assign(PyArray_DIMS(array), PyArray_DIMS(array) + PyArray_NDIM(array));
+            part.bytes = u64(PyArray_NBYTES(array));
+        } else if (nb::try_cast(nb::handle(given), buffer) && buffer != nullptr) {
+            part.bytes = buffer->bytes;
+        } else {
+            return false;
+        }
+        if (!fits(part, given, checked, parts.emplace_back())) return false;
+        bytes += part.bytes;
+    }
+    return bytes == expected.bytes;
 }
 
 bool PreparedCall::fit(PyObject* x, PyObject* out, bool checked, Argument (&found)[2]) const {
@@ -246,11 +289,12 @@ BoundCall::BoundCall(PreparedCall& prepared, Argument x, Argument out)
         out = {fresh_.ptr(), static_cast<char*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(fresh_.ptr()))),
                like.bytes, false};
     }
+    result_ = binding.result == Source::kOut ? out.object : binding.result == Source::kX ? x.object : Py_None;
+    if (x.listed || out.listed) take_lists(x, out);
     if (binding.input == Source::kScratch) scratch_ = std::make_unique_for_overwrite<char[]>(x.bytes);
     char* const data[] = {nullptr, x.data, out.data, scratch_.get()};
     const auto at = [&](Source source) { return data[u32(source)]; };
     PyObject* const objects[] = {Py_None, x.object, out.object, Py_None};
-    result_ = objects[u32(binding.result)];
     call_.input = at(binding.input);
     call_.output = at(binding.output);
     call_.initial = at(binding.initial);
@@ -268,16 +312,67 @@ BoundCall::BoundCall(PreparedCall& prepared, Argument x, Argument out)
     call_.offer = &offer_;
 }
 
+// A list that lies in one piece is used where it is, unless it overlaps the other argument. An array takes the place of
+// any other. What a list holds stays, also where the list is changed meanwhile.
+void BoundCall::take_lists(Argument& x, Argument& out) {
+    lists_ = std::make_unique<Lists>();
+    std::vector<Argument> parts[2];
+    for (Argument* const given : {&x, &out}) {
+        if (!given->listed) continue;
+        const std::optional<Operand>& expected = given == &x ? prepared_.operands_.x : prepared_.operands_.out;
+        const nb::object fixed = nb::steal(PySequence_Tuple(given->object));
+        if (!fixed) throw nb::python_error();
+        lists_->kept.append(fixed);
+        given->object = fixed.ptr();
+        std::vector<Argument>& found = parts[given == &out];
+        if (!prepared_.fit_list(*expected, fixed.ptr(), true, found)) {
+            PyErr_SetString(PyExc_RuntimeError, "a list was changed while its call was made");
+            throw nb::python_error();
+        }
+        given->data = in_one_piece(found);
+    }
+    const bool apart = !overlap(x, out);
+    for (Argument* const given : {&x, &out})
+        if (given->listed && !(apart && given->data != nullptr)) join(*given, parts[given == &out], given == &x);
+}
+
+// Puts an array in the place of a list, from which it is copied before the call, or to which after it.
+void BoundCall::join(Argument& list, const std::vector<Argument>& parts, bool before) {
+    npy_intp bytes = npy_intp(list.bytes);
+    const nb::object whole = nb::steal(PyArray_SimpleNew(1, &bytes, NPY_UINT8));
+    if (!whole) throw nb::python_error();
+    lists_->kept.append(whole);
+    list.object = whole.ptr();
+    list.data = static_cast<char*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(whole.ptr())));
+    char* at = list.data;
+    for (const Argument& part : parts) {
+        if (before) lists_->before.push_back({at, part.data, part.bytes});
+        else lists_->after.push_back({part.data, at, part.bytes});
+        at += part.bytes;
+    }
+}
+
 Outcome BoundCall::run() {
+    copy_in();
     if (call_.offer != nullptr) exposed_.emplace(offered_);
     return ended(prepared_.member_->communicator->run(*prepared_.plan_, call_));
 }
 
-bool BoundCall::post() { return prepared_.member_->communicator->post(*prepared_.plan_, call_); }
+void BoundCall::copy_in() const {
+    if (lists_)
+        for (const Copy& copy : lists_->before) std::memcpy(copy.to, copy.from, copy.bytes);
+}
+
+bool BoundCall::post() {
+    copy_in();
+    return prepared_.member_->communicator->post(*prepared_.plan_, call_);
+}
 
 Outcome BoundCall::complete() { return ended(prepared_.member_->communicator->complete()); }
 
 Outcome BoundCall::ended(Outcome outcome) {
+    if (lists_ && outcome.fault == Fault::kNone)
+        for (const Copy& copy : lists_->after) std::memcpy(copy.to, copy.from, copy.bytes);
     if (exposed_) exposed_->exposed = outcome.exposed;
     prepared_.variant_ = outcome.variant;
     return outcome;
@@ -313,9 +408,6 @@ PyObject* call_slot(PyObject* self, PyObject* arguments, PyObject* keywords) {
     }
     return nullptr;
 }
-
-// x or out, as it is in signatures.
-using Given = nb::typed<nb::handle, std::variant<Array, RawBuffer>>;
 
 PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(call_slot)}, {0, nullptr}};
 
@@ -366,12 +458,13 @@ void bind_parts(nb::module_& module) {
         .def(
             "__init__",
             [](PreparedCall::Terms* self, std::optional<u64> n, u32 type, u32 op, u64 tile, bool average,
-               std::optional<std::string> element, const Units* units) {
-                new (self) PreparedCall::Terms{n, type, op, tile, average, std::move(element), {}};
+               std::optional<std::string> element, const Units* units, double timeout) {
+                new (self) PreparedCall::Terms{n, type, op, tile, average, std::move(element), timeout, {}};
                 if (units != nullptr) self->units = *units;
             },
             "n"_a.none(), "type"_a, "op"_a, "tile"_a = 0, "average"_a = false, "element"_a.none() = nb::none(),
-            "units"_a.none() = nb::none(), "``average``: the result is divided by the number of ranks.");
+            "units"_a.none() = nb::none(), "timeout"_a = 0.0,
+            "``average``: the result is divided by the number of ranks. ``timeout``: 0 for that of the communicator.");
     nb::class_<Binding>(module, "Binding")
         .def(nb::init<Source, Source, Source, Source, u64, std::optional<u64>>(), "input"_a, "output"_a,
              "initial"_a = Source::kNothing, "result"_a = Source::kNothing, "place"_a = 0,
@@ -407,11 +500,8 @@ void bind_prepared_call(nb::module_& module) {
              "member"_a, "plan"_a, "terms"_a, "operands"_a, "binding"_a, "shared"_a.none() = nb::none(),
              "others"_a.none() = nb::none(), "only_shared"_a = false)
         .def(
-            "start", [](nb::handle self, Given x, Given out) { return PreparedCall::start(self, x, out); },
+            "start", [](nb::handle self, nb::handle x, nb::handle out) { return PreparedCall::start(self, x, out); },
             "x"_a.none() = nb::none(), "out"_a.none() = nb::none(),
-            nb::sig("def start(self, x: numpy.typing.NDArray[numpy.generic] | Buffer | None = None, out: "
-                    "numpy.typing.NDArray[numpy.generic] | Buffer | None = None) -> "
-                    "Handle[numpy.typing.NDArray[numpy.generic] | Buffer | None]"),
             "Make the call in the background. The memory of a Buffer must stay until it has ended.")
         .def("release", &PreparedCall::release, "Let go of the communicator, once it has ended.")
         .def_prop_ro(

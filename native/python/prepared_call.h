@@ -28,10 +28,11 @@ struct Argument {
     char* data = nullptr;
     u64 bytes = 0;
     bool shared = false;  // it lies in this rank's arena
+    bool listed = false;  // it is a list of arrays and RawBuffers, one behind the other, wherever they lie
 };
 
-// What a call expects as x or as out: an array of this type and shape, or a RawBuffer of as many bytes. `dtype` is None
-// where NumPy does not know the type.
+// What a call expects as x or as out: an array of this type and shape, a RawBuffer of as many bytes, or a list of them.
+// `dtype` is None where NumPy does not know the type.
 struct Operand {
     nanobind::object dtype;
     std::vector<Py_ssize_t> shape;
@@ -69,6 +70,7 @@ class PreparedCall {
         u64 tile;
         bool average;
         std::optional<std::string> element;
+        double timeout;
         std::optional<Units> units;
     };
     struct Operands {
@@ -105,6 +107,7 @@ class PreparedCall {
     static void take(nanobind::handle self, PyObject* x, PyObject* out, bool background, Argument (&found)[2]);
     bool fit(PyObject* x, PyObject* out, bool checked, Argument (&found)[2]) const;
     bool fits(const Operand& expected, PyObject* given, bool checked, Argument& found) const;
+    bool fit_list(const Operand& expected, PyObject* list, bool checked, std::vector<Argument>& parts) const;
     u64 end(Place which, u64 unit, u64 blocks) const;
     u64 length(Source source) const;
     void check(const PlanHeader& header, Source input, Source output) const;
@@ -141,11 +144,26 @@ class BoundCall {
     nanobind::object member() const { return held_[0]; }
 
   private:
+    // What takes the place of lists, and what is copied from them before the call and to them after it.
+    struct Copy {
+        char* to;
+        const char* from;
+        u64 bytes;
+    };
+    struct Lists {
+        nanobind::list kept;
+        std::vector<Copy> before, after;
+    };
+
+    void take_lists(Argument& x, Argument& out);
+    void join(Argument& list, const std::vector<Argument>& parts, bool before);
+    void copy_in() const;
     Outcome ended(Outcome outcome);
 
     PreparedCall& prepared_;
     const nanobind::object held_;
     nanobind::object fresh_;
+    std::unique_ptr<Lists> lists_;  // null where there are none
     std::unique_ptr<char[]> scratch_;
     Call call_;
     Offer offer_;

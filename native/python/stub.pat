@@ -23,4 +23,13 @@ hocket._native.Loan$:
         def __buffer__(self, flags: int, /) -> memoryview: ...
 
 hocket._native.PreparedCall.__call__$:
-    def __call__(self, x: numpy.typing.NDArray[numpy.generic] | Buffer | None = None, out: numpy.typing.NDArray[numpy.generic] | Buffer | None = None) -> numpy.typing.NDArray[numpy.generic] | Buffer | None: ...
+    def __call__(self, x: _Argument = None, out: _Argument = None) -> _Argument: ...
+
+hocket._native.PreparedCall.start$:
+    def start(self, x: _Argument = None, out: _Argument = None) -> Handle[_Argument]:
+        \doc
+
+hocket._native.__suffix__$:
+    _Array = numpy.typing.NDArray[numpy.generic]
+    _Parts = list[_Array] | list[Buffer] | list[_Array | Buffer] | tuple[_Array | Buffer, ...]
+    _Argument = _Array | Buffer | _Parts | None

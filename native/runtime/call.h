@@ -59,6 +59,7 @@ struct Call {
     bool fresh = false;  // the output has just been allocated: it has no pages yet
     const std::string* element = nullptr;
     Finish finish{};
+    double timeout = 0;  // as in Settings, for this call; 0: that of the communicator
 };
 
 // Whether messages lie in private memory of other ranks, which all must be able to reach: where a call can go that way,
@@ -78,6 +79,7 @@ struct Settings {
     Reaching reaching = Reaching::kNever;
     u64 first = 0;                 // the number of calls so far; tests begin near where it wraps
     void (*patient)() = nullptr;   // called when a thread has spun in vain, before it yields or sleeps
+    Progressor progress{};         // see waiting.h
     Recorder* recorder = nullptr;  // of what this rank does; outlives the communicator
     Tunables tunables = tunables_with({});
 };

@@ -51,7 +51,7 @@ struct Communicator::CallState {
     const Candidate& chosen() const { return candidates[variant]; }
     bool pairwise() const { return terms.flags & kPairwise; }
     bool size_known() const { return !(terms.flags & (kSizeUnknown | kPairwise)); }  // before others have said theirs
-    Statement statement() const { return {terms, *text, author, tiny ? nullptr : &told}; }
+    Statement statement() const { return {terms, *text, author, tiny ? nullptr : &told, call.timeout}; }
 
     Plan& plan;
     const Call& call;
@@ -91,7 +91,8 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
                    Manner(settings.tunables.lent_by_lines)},
       control_(rank, size, memory.control(), std::move(lifelines),
                {settings.patience, settings.timeout, settings.interrupted, settings.patient,
-                settings.tunables.visits_between_looks, settings.tunables.recheck_ticks},
+                settings.tunables.visits_between_looks, settings.tunables.recheck_ticks, settings.progress,
+                settings.tunables.progress_nap_nanoseconds},
                settings.first),
       tuned_(tuner_for(settings_), control_),
       eager_(control_),

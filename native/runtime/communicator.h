@@ -36,7 +36,7 @@ class Communicator {
     Outcome complete();
     Outcome barrier();
     Outcome exchange(const std::string& word);
-    Outcome refuse(const std::string& why) { return control_.refuse(why); }
+    Outcome refuse(const std::string& why, CallFlag how = kRefused) { return control_.refuse(why, how); }
 
     // How a plan would run by itself, the bytes that it would touch on all ranks, whether that is more than the caches
     // hold, so that it stores past them, and how many threads it would take.

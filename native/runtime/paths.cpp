@@ -157,7 +157,8 @@ Outcome ZeroCopyPath::await_partners(const Plan& plan, const Execution<Cpu>& run
 }
 
 Outcome ZeroCopyPath::withdraw(Outcome outcome, const BufferDescription& told) const {
-    if (outcome.fault == Fault::kMismatch || outcome.fault == Fault::kRefused || told.variants == 0) return outcome;
+    const bool untouched = outcome.fault == Fault::kMismatch || outcome.fault == Fault::kRefused;
+    if (untouched || outcome.fault == Fault::kDeclined || told.variants == 0) return outcome;
     if (told.is_private) {
         outcome.exposed = true;
         return outcome;

@@ -103,17 +103,19 @@ class Fault(enum.Enum):
 
     REFUSED = 2
 
-    MEMORY = 3
+    DECLINED = 3
 
-    PEER = 4
+    MEMORY = 4
 
-    TIMEOUT = 5
+    PEER = 5
 
-    INTERRUPTED = 6
+    TIMEOUT = 6
 
-    DEAD = 7
+    INTERRUPTED = 7
 
-    BUSY = 8
+    DEAD = 8
+
+    BUSY = 9
 
 class Outcome:
     @property
@@ -338,6 +340,7 @@ class Member:
         """What every rank said, in rank order."""
 
     def refuse(self, why: str) -> Outcome | None: ...
+    def decline(self, why: str) -> Outcome: ...
     def start_barrier(self, owner: object) -> Handle[None]: ...
     def start_refusal(self, owner: object, why: str) -> Handle[None]: ...
     def land(self) -> None:
@@ -415,8 +418,11 @@ class Terms:
         average: bool = False,
         element: str | None = None,
         units: Units | None = None,
+        timeout: float = 0.0,
     ) -> None:
-        """``average``: the result is divided by the number of ranks."""
+        """
+        ``average``: the result is divided by the number of ranks. ``timeout``: 0 for that of the communicator.
+        """
 
 class Binding:
     def __init__(
@@ -441,11 +447,7 @@ class PreparedCall:
     A call for which everything is decided but where its buffers lie. Subclasses say what is wrong with arguments.
     """
 
-    def __call__(
-        self,
-        x: numpy.typing.NDArray[numpy.generic] | Buffer | None = None,
-        out: numpy.typing.NDArray[numpy.generic] | Buffer | None = None,
-    ) -> numpy.typing.NDArray[numpy.generic] | Buffer | None: ...
+    def __call__(self, x: _Argument = None, out: _Argument = None) -> _Argument: ...
     def __init__(
         self,
         member: Member,
@@ -457,11 +459,7 @@ class PreparedCall:
         others: Alternatives | None = None,
         only_shared: bool = False,
     ) -> None: ...
-    def start(
-        self,
-        x: numpy.typing.NDArray[numpy.generic] | Buffer | None = None,
-        out: numpy.typing.NDArray[numpy.generic] | Buffer | None = None,
-    ) -> Handle[numpy.typing.NDArray[numpy.generic] | Buffer | None]:
+    def start(self, x: _Argument = None, out: _Argument = None) -> Handle[_Argument]:
         """
         Make the call in the background. The memory of a Buffer must stay until it has ended.
         """
@@ -497,3 +495,7 @@ def brief(
     That is: it calls the attribute of its object with ``defaults``, where the second and third are put in. ``doc`` may
     begin with a signature in CPython's form. The result has no annotations, and no qualified name of its class.
     """
+
+_Array = numpy.typing.NDArray[numpy.generic]
+_Parts = list[_Array] | list[Buffer] | list[_Array | Buffer] | tuple[_Array | Buffer, ...]
+_Argument = _Array | Buffer | _Parts | None

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import Literal, Self, TypeVar, cast, overload
+from typing import Literal, NoReturn, Self, TypeVar, cast, overload
 
 import cloudpickle
 import numpy as np
@@ -796,13 +796,15 @@ class Communicator:
         counts: object = None,
         reproducible: Contract | None = None,
         in_place: bool = False,
+        timeout: float | None = None,
     ) -> PreparedCall:
         """A collective by name on arrays of one shape and type, decided once, to be called as often as wanted.
 
         ``shape`` is that of ``x``, for a broadcast or scatter on the root. ``dtype`` may be "bfloat16", which NumPy
         does not know, for calls on a ``Buffer``. With ``in_place``, ``x`` and ``out`` are the same, and ``out`` may be
         left out; or one is the own block of the other, and both are given. Otherwise they lie apart; without ``out``,
-        each call allocates one. The other options are those of the method of that name.
+        each call allocates one. ``timeout`` takes the place of that of ``init`` in this call, on this rank. The other
+        options are those of the method of that name.
 
         No other rank has to take part: where another has prepared something else, the call raises. Raises WrongType,
         InvalidArgument and UnevenSize, on this rank alone, and CommunicatorDead.
@@ -812,7 +814,7 @@ class Communicator:
         wanted = self._wanted(name, op, root, counts, reproducible)
         x = Operand(arena.lengths(shape), element_type(dtype))
         operands = wanted.in_place(x, self.rank) if in_place else wanted.apart(x)
-        return self._prepared(wanted, operands, [True, False])
+        return self._prepared(wanted, operands, [True, False], None if timeout is None else _seconds(timeout))
 
     def _wanted(self, name: str, op: str, root: int, counts: object, reproducible: Contract | None) -> _Wanted:
         roles = self._roles(name, root)
@@ -821,7 +823,9 @@ class Communicator:
         rows = None if counts is None else roles.counts(counts, self.rank)
         return _Wanted(name, op, root, reproducible, roles, rows)
 
-    def _prepared(self, wanted: _Wanted, operands: Operands, kinds: Sequence[bool]) -> PreparedCall:
+    def _prepared(
+        self, wanted: _Wanted, operands: Operands, kinds: Sequence[bool], timeout: float | None = None
+    ) -> PreparedCall:
         """Choose and load what a call by name runs. ``kinds``: whether its arrays may be memory that ranks share."""
         endpoint, uneven = self._endpoint, wanted.rows is not None
         call = self._described(wanted.name, wanted.bytes(operands), wanted.root, wanted.reproducible, uneven)
@@ -840,7 +844,8 @@ class Communicator:
                 for lent in LENT
             ]
 
-        return endpoint.prepare(loaded, bound, wanted.op, choice.tile, alternatives(True), alternatives(False))
+        shared, others = alternatives(True), alternatives(False)
+        return endpoint.prepare(loaded, bound, wanted.op, choice.tile, shared, others, timeout)
 
     def _roles(self, name: str, root: object) -> _Roles:
         rank = whole(root)
@@ -942,6 +947,14 @@ class Communicator:
         self._endpoint.barrier()
         return None
 
+    def decline(self, reason: str) -> NoReturn:
+        """In the place of a call: no rank makes it, and all raise Declined, this one too.
+
+        So a library that has another way to do the same takes it on all ranks, though only one knows why. Where a rank
+        refuses the call, the others raise PeerRefused instead.
+        """
+        self._endpoint.decline(reason)
+
     def traffic(self) -> Traffic:
         """Bytes that the kernels of this rank have loaded and stored in all calls that have ended.
 
@@ -1009,6 +1022,12 @@ class Communicator:
         return f"<Communicator rank {self.rank} of {self.size}>"
 
 
+def _seconds(timeout: object) -> float:
+    if not isinstance(timeout, int | float) or not timeout > 0:
+        raise InvalidArgument(f"timeout must be a positive number of seconds, not {timeout!r}", caller())
+    return float(min(timeout, sys.float_info.max))
+
+
 def init(
     timeout: float = 1800.0,
     *,
@@ -1033,9 +1052,7 @@ def init(
     cores that all ranks may use (affinity, control group), divided by the ranks.
     Raises BootstrapFailed, and PeerFailed when it is known that a rank ended and never will come.
     """
-    if not isinstance(timeout, int | float) or not timeout > 0:
-        raise InvalidArgument(f"timeout must be a positive number of seconds, not {timeout!r}", caller())
-    timeout = float(min(timeout, sys.float_info.max))
+    timeout = _seconds(timeout)
     team = None if threads == "auto" else whole(threads)
     if threads != "auto" and (team is None or not 1 <= team <= _MOST_THREADS):
         raise InvalidArgument(f'threads must be "auto" or from 1 to {_MOST_THREADS}, not {threads!r}', caller())

@@ -958,6 +958,18 @@ class PeerRefused(HocketError, ValueError):
 
 
 @dataclass(eq=False)
+class Declined(HocketError, RuntimeError):
+    """A rank would rather not make this call, and no rank has. Nothing was touched; the communicator can go on."""
+
+    code = "declined"
+    rank: int
+    reason: str
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic(self.code, f"rank {self.rank} declined this call: {self.reason}")
+
+
+@dataclass(eq=False)
 class PeerFailed(HocketError, RuntimeError):
     """Another rank ended, failed or left while it was needed. The communicator is dead afterwards.
 
@@ -989,7 +1001,7 @@ class CallTimeout(HocketError, TimeoutError):
             self.code,
             f"waited {self.seconds:.3g} s for rank {self.rank} in vain",
             *_standing(self.step, self.peer),
-            help="a rank that may be late for longer needs hocket.init(timeout=...)",
+            help="where a rank may be late for longer, give hocket.init, or prepare, another timeout",
         )
 
 

@@ -6,6 +6,7 @@ import gc
 import mmap
 import resource
 import sys
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,15 @@ from numpy.typing import NDArray
 import hocket
 from hocket import Buffer, Communicator, HocketError, PreparedCall, wait_any
 from hocket.algorithms import direct
-from hocket.errors import CallMismatch, CommunicatorDead, InvalidArgument, PeerRefused, WrongType
+from hocket.errors import (
+    CallMismatch,
+    CallTimeout,
+    CommunicatorDead,
+    InvalidArgument,
+    PeerFailed,
+    PeerRefused,
+    WrongType,
+)
 from hocket.tuning import NAMED
 from tests.runtime.test_call_cache import slow_path
 
@@ -122,6 +131,73 @@ def test_in_place(ranks: int) -> None:
     hocket.spawn(in_place, ranks)
 
 
+def parts(whole: Array, n: int, allocate: Callable[..., Any], gap: int) -> list[Array]:
+    """The blocks of n elements of an array, or two parts of one, ``gap`` elements apart, some of them empty."""
+    lengths = [0, n] * (len(whole) // n) if len(whole) > n else [1, n - 1]
+    memory = allocate(len(whole) + gap * len(lengths), whole.dtype)
+    ends = np.cumsum(np.add(lengths, gap))
+    found = [memory[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+    for part, values in zip(found, np.split(whole, np.cumsum(lengths)[:-1]), strict=True):
+        part[:] = values
+    return found
+
+
+def lists(comm: Communicator) -> None:
+    """What a call cuts or joins, as a list with a part of each rank: apart, and all but apart, in memory."""
+    p, r = comm.size, comm.rank
+    for number, (name, n) in enumerate((name, n) for name in NAMED for n in (3, 6000)):
+        root = number % p
+        xs = inputs(name, p, n)
+        result = expected(name, xs, r, root)
+        options: dict[str, Any] = {"root": root} if name in ("broadcast", "reduce", "gather", "scatter") else {}
+        call = comm.prepare(name, xs[r].shape, np.float32, **options)
+        for allocate, gap in ((np.empty, 0), (np.empty, 1), (comm.empty, 0), (comm.empty, 1)):
+            x = parts(xs[r], n, allocate, gap)
+            out = None if result is None else parts(np.full_like(result, -1), n, allocate, gap)
+            whole = np.concatenate(x)
+            buffers = [buffer(part) for part in x], None if out is None else tuple(buffer(part) for part in out)
+            for given in ((x, out), buffers, (whole, out), (x, None)):
+                for background in (False, True):
+                    found = call.start(*given).wait() if background else call(*given)
+                    assert found is given[1] or given[1] is None
+                    seen = found if isinstance(found, np.ndarray) else None if out is None else np.concatenate(out)
+                    assert result is None or np.array_equal(seen, result), (name, n, r)  # type: ignore[arg-type]
+                    for part in out or ():
+                        part[:] = -1
+            assert np.array_equal(np.concatenate(x), xs[r]), (name, "x was written")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("reach", ["never", "always"])
+def test_lists(ranks: int, reach: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_REACH", reach)
+    hocket.spawn(lists, ranks)
+
+
+def overlapping_lists(comm: Communicator) -> None:
+    """``x`` is a part of ``out``, or the other way round, and the parts have other lengths on each rank."""
+    p, r = comm.size, comm.rank
+    counts = tuple(range(1, p + 1))
+    want = np.repeat(np.arange(p), counts)
+    gather = comm.prepare("all_gather", r + 1, int, counts=counts)
+    for gap in (0, 1):
+        memory = np.full(len(want) + p, -1)
+        ends = np.cumsum(np.add(counts, gap))
+        out = [memory[end - count : end] for end, count in zip(ends, counts, strict=True)]
+        out[r][:] = r
+        assert gather(out[r], out) is out
+        assert np.array_equal(np.concatenate(out), want)
+        assert (memory == -1).sum() == p
+    for n in (100, 60000):
+        memory = np.arange(n + 1.0)
+        comm.prepare("all_reduce", n, float)([memory[:50], memory[50:n]], memory[1:])
+        assert np.array_equal(memory, np.append(0, p * np.arange(n)))
+
+
+def test_lists_that_overlap() -> None:
+    hocket.spawn(overlapping_lists, 3)
+
+
 def bfloat16(comm: Communicator) -> None:
     """Without ml_dtypes: NumPy sees numbers of 16 bits, and a call their address."""
     assert "ml_dtypes" not in sys.modules
@@ -203,7 +279,14 @@ def refused(comm: Communicator) -> None:
         ),
         (WrongType, "out is of float32", (x, np.zeros(12, np.float32)), call),
         (WrongType, "x is of >f8", (x.astype(">f8"), out), call),
-        (WrongType, "x must be a NumPy array, not list", ([1.0] * 12, out), call),
+        (WrongType, r"x\[0\] must be a NumPy array, not float", ([1.0] * 12, out), call),
+        (WrongType, r"x\[1\] must be a NumPy array, not list", ([x, [x]], out), call),
+        (WrongType, r"x\[0\] is None", ([None], out), call),
+        (WrongType, r"out\[1\] is of float32", (x, [out[:11], out[11:].astype("f4")]), call),
+        (InvalidArgument, r"out\[0\], which is read-only", (x, (frozen,)), call),
+        (InvalidArgument, r"x\[0\] must be contiguous", ([np.ones(24)[::2]], out), call),
+        (InvalidArgument, "the parts of out have 88 bytes, and were prepared to have 96", (x, [out[1:]]), call),
+        (InvalidArgument, "prepared to work in place: out is no list", (x, [out]), same),
         (WrongType, "x must be a NumPy array", (np.ma.array(x), out), call),
         (WrongType, "prepared for an x, which is None", (None, out), call),
     ]
@@ -255,11 +338,42 @@ def test_what_cannot_be_prepared() -> None:
             (WrongType, "references mean nothing", lambda: comm.prepare("broadcast", 3, object)),
             (WrongType, "complex64 has no max", lambda: comm.prepare("reduce", 3, "complex64", op="max")),
             (WrongType, "can be combined", lambda: comm.prepare("reduce", 3, "S3")),
+            (InvalidArgument, "timeout must be a positive", lambda: comm.prepare("reduce", 3, float, timeout=0)),
             (InvalidArgument, "so there is no avg", lambda: comm.prepare("all_gather", 3, float, op="avg")),
         ]
         for kind, text, call in bad:
             with pytest.raises(kind, match=text):
                 call()
+
+
+def late(comm: Communicator, background: bool) -> None:
+    """The timeout of a prepared call is that of this call alone."""
+    x = np.ones(3)
+
+    def make(call: PreparedCall) -> None:
+        call.start(x).wait() if background else call(x)
+
+    patient, impatient = hocket.init(timeout=60), hocket.init(timeout=0.2)
+    if comm.rank == 1:
+        time.sleep(0.6)
+    make(impatient.prepare("all_reduce", 3, float, timeout=60))
+    for line, call in (
+        (patient, patient.prepare("all_reduce", 3, float, timeout=0.2)),
+        (impatient, impatient.prepare("all_reduce", 3, float)),
+    ):
+        if comm.rank == 0:
+            with pytest.raises(CallTimeout, match="for rank 1 in vain"):
+                make(call)
+            comm.barrier()
+        else:
+            comm.barrier()
+            with pytest.raises(PeerFailed, match="rank 1 was waited for in vain"):
+                line.barrier()
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_timeout_of_a_call(background: bool) -> None:
+    hocket.spawn(late, 2, (background,))
 
 
 def subclasses(comm: Communicator) -> None:

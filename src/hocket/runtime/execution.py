@@ -27,6 +27,7 @@ from hocket.errors import (
     CallTimeout,
     CommunicatorBusy,
     CommunicatorDead,
+    Declined,
     HocketError,
     InvalidArgument,
     PeerFailed,
@@ -43,7 +44,17 @@ from hocket.runtime.bootstrap import Meeting, gather
 from hocket.runtime.buffers import Bound, Layout
 from hocket.runtime.counts import Counts, transfers
 from hocket.runtime.launchers import Place
-from hocket.runtime.operands import Argument, Array, Operand, Operands, address, name_of, operand_of, operands_of
+from hocket.runtime.operands import (
+    Argument,
+    Array,
+    Operand,
+    Operands,
+    Parts,
+    address,
+    name_of,
+    operand_of,
+    operands_of,
+)
 from hocket.runtime.plan import Plan
 from hocket.runtime.plan_cache import PlanCache
 from hocket.runtime.tuned import tuned
@@ -160,6 +171,8 @@ class PreparedCall(_native.PreparedCall):
 
     ``call(x, out)`` makes the call, and returns what the method of the collective would. ``x`` and ``out`` are NumPy
     arrays of the type and shape that were prepared, or a ``Buffer`` each. They lie apart, or in place, as was prepared.
+    One that lies apart may also be a list or a tuple of arrays of any shape and buffers, which stand one behind the
+    other for what was prepared; unless they lie so in memory, they are copied.
     Whether a call was prepared is a rank's own affair: the others may use the method.
 
     Raises WrongType or InvalidArgument for arrays that are not as was prepared, and PeerRefused on the other ranks;
@@ -226,6 +239,9 @@ class PreparedCall(_native.PreparedCall):
             if given is None:
                 raise WrongType(f"{self._lowered.name} was prepared for an {name}, which is None", caller())
             written = (Source.X if name == "x" else Source.OUT) in self._bound.writes
+            if isinstance(given, list | tuple):
+                self._compare_parts(name, given, operand, written)
+                continue
             _compare(name, given, operand, written)
             used.append(given)
         if len(used) == 2 and all(given.nbytes for given in used) and expected.between != _between(*used):
@@ -234,13 +250,21 @@ class PreparedCall(_native.PreparedCall):
         if self._lowered.lends and self._bound.n and not all(arena.own().holds(address(given)) for given in used):
             raise _private(self._lowered)
 
+    def _compare_parts(self, name: str, given: Parts, expected: Operand, written: bool) -> None:
+        """Raise where a list is not as was prepared."""
+        if self._bound.operands.between is not None:
+            raise InvalidArgument(f"{self._lowered.name} was prepared to work in place: {name} is no list", caller())
+        for number, part in enumerate(given):
+            _compare_elements(f"{name}[{number}]", part, expected, written)
+        if (nbytes := sum(part.nbytes for part in given)) != expected.nbytes:
+            raise InvalidArgument(
+                f"the parts of {name} have {nbytes} bytes, and were prepared to have {expected.nbytes}", caller()
+            )
+
 
 def _compare(name: str, given: Array | Buffer, expected: Operand, written: bool) -> None:
     """Raise where an argument is not as it was prepared."""
-    found = operand_of(name, given)
-    assert found is not None
-    if (found.type.code, found.type.name) != (expected.type.code, expected.type.name):
-        raise WrongType(f"{name} is of {found.type}, and was prepared to be of {expected.type}", caller())
+    found = _compare_elements(name, given, expected, written)
     if isinstance(given, Buffer):
         if given.nbytes != expected.nbytes:
             raise InvalidArgument(
@@ -248,8 +272,18 @@ def _compare(name: str, given: Array | Buffer, expected: Operand, written: bool)
             )
     elif found.shape != expected.shape:
         raise InvalidArgument(f"{name} is of shape {found.shape}, and was prepared to be of {expected.shape}", caller())
+
+
+def _compare_elements(name: str, given: Array | Buffer, expected: Operand, written: bool) -> Operand:
+    """Raise where an argument, or a part of one, is not what it was prepared to be but for its length."""
+    found = operand_of(name, given)
+    if found is None:
+        raise WrongType(f"{name} is None", caller())
+    if (found.type.code, found.type.name) != (expected.type.code, expected.type.name):
+        raise WrongType(f"{name} is of {found.type}, and was prepared to be of {expected.type}", caller())
     if written and not found.writeable:
         raise InvalidArgument(f"the result would go to {name}, which is read-only", caller())
+    return found
 
 
 def _key(x: Array | None, out: Array | None, op: object, tile: object) -> tuple[object, ...] | None:
@@ -425,10 +459,12 @@ class Endpoint:
         tile: int | None = None,
         shared: Alternatives = NO_ALTERNATIVES,
         others: Alternatives = NO_ALTERNATIVES,
+        timeout: float | None = None,
     ) -> PreparedCall:
         """A call that everything is known of but where its arrays lie. Raises WrongType, InvalidArgument.
 
         ``shared``: what it runs instead where they all are memory that ranks share; ``others``: else.
+        ``timeout``: seconds, None for that of this communicator.
         """
         code = _OPERATORS.get(op) if isinstance(op, str) else None
         if code is None:
@@ -452,7 +488,7 @@ class Endpoint:
             offers = _Offer.of(shared, bound), _Offer.of(others, bound)
         element = kind.name if kind.opaque and bound.n is not None else None
         average = op == "avg" and bound.n is not None
-        terms = _native.Terms(bound.n, kind.code, code, tile or 0, average, element, bound.units)
+        terms = _native.Terms(bound.n, kind.code, code, tile or 0, average, element, bound.units, timeout or 0.0)
         call = PreparedCall(self, loaded, bound, terms, *offers)
         key, calls = id(call), self._calls
         calls[key] = weakref.ref(call, lambda _: calls.pop(key, None) and None)
@@ -610,7 +646,7 @@ class Endpoint:
     def abort(self, reason: str) -> None:
         """End the communicator on every rank: they raise PeerFailed with this reason, a verb phrase."""
         if not isinstance(reason, str):
-            raise WrongType(f"the reason must be a text, not {name_of(reason)}", caller())
+            raise _no_text(reason)
         self.fail(self.rank, reason)
 
     def fail(self, culprit: int, reason: str) -> None:
@@ -729,6 +765,12 @@ class Endpoint:
             self._raise(outcome)
         raise error
 
+    def decline(self, reason: str) -> NoReturn:
+        """See ``Communicator.decline``."""
+        if not isinstance(reason, str):
+            self.refuse(_no_text(reason))
+        self._raise(self._alone().decline(reason))
+
     def _raise(self, outcome: Outcome, plans: Sequence[Plan | None] = (None,)) -> NoReturn:
         """``plans``: by the way that a call goes, through slots or as LENT says."""
         plan = plans[outcome.variant] if outcome.stall is not None else None
@@ -741,6 +783,8 @@ class Endpoint:
             raise _mismatch(outcome)
         if outcome.fault is Fault.REFUSED:
             raise PeerRefused(outcome.rank, outcome.text)
+        if outcome.fault is Fault.DECLINED:
+            raise Declined(outcome.rank, outcome.text)
         if outcome.fault is Fault.MEMORY:
             raise MemoryError(outcome.text)
         if outcome.fault is Fault.PEER:
@@ -750,6 +794,10 @@ class Endpoint:
         if outcome.fault is Fault.BUSY:
             raise CommunicatorBusy
         raise CommunicatorDead(self._ended or f"rank {outcome.rank} {outcome.text}")
+
+
+def _no_text(reason: object) -> WrongType:
+    return WrongType(f"the reason must be a text, not {name_of(reason)}", caller())
 
 
 def _why(error: Exception) -> str:

@@ -14,7 +14,9 @@ from hocket._native import Omitted as Omitted
 from hocket.errors import InvalidArgument, WrongType, caller
 
 Array = NDArray[np.generic]
-Argument = Array | Buffer | None
+Parts = list[Array] | list[Buffer] | list[Array | Buffer] | tuple[Array | Buffer, ...]
+"""What stands for an array: its parts one behind the other, wherever they lie."""
+Argument = Array | Buffer | Parts | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ def _other_type(name: str, dtype: np.dtype[np.generic]) -> ElementType:
     return ElementType(str(dtype), len(_native.TYPES) + dtype.itemsize, dtype.itemsize, dtype)
 
 
-def operand_of(name: str, array: Argument) -> Operand | None:
+def operand_of(name: str, array: Array | Buffer | None) -> Operand | None:
     """What an argument is but where it lies. Raises if it is nothing that native code can work on."""
     if array is None:
         return None

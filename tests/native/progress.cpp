@@ -1,0 +1,65 @@
+// A rank that waits gets on with what others need of it.
+
+#include <atomic>
+
+#include "plans.h"
+#include "ranks.h"
+#include "runner.h"
+
+namespace hocket::test {
+namespace {
+
+// A message outside of the library, which its sender moves piece by piece, whenever the library lets it.
+struct Message {
+    static constexpr u32 kPieces = 500;  // far more than naps of the usual length in the timeout
+
+    static void move(void* message) {
+        CHECK(!worker_thread);
+        Message& mine = *static_cast<Message*>(message);
+        if (mine.moved < kPieces) ++mine.moved;
+    }
+    void await() const {
+        while (moved < kPieces) ::sched_yield();
+    }
+
+    std::atomic<u32> moved{0};
+};
+
+// Of two ranks, first one and then the other enters a call only when it has got a message of the other, which waits in
+// the call. They spin, yield or sleep there. Then teams wait in a call, of which only the callers may move messages.
+TEST(progress) {
+    for (const Patience patience : {Patience{50, 20}, Patience{0, 1 << 20}, Patience{0, 0}}) {
+        World world(2);
+        Message messages[2];
+        on_threads(2, [&](u32 rank) {
+            ThreadMemory memory(world);
+            Settings mine = settings(2);
+            mine.patience = patience;
+            mine.timeout = 10;
+            mine.threads = 2;
+            mine.progress = {Message::move, &messages[rank]};
+            Communicator communicator(rank, 2, memory, {}, mine);
+            for (u32 receiver = 0; receiver < 2; ++receiver) {
+                if (rank == receiver) messages[1 - rank].await();
+                CHECK(communicator.barrier().fault == Fault::kNone);
+            }
+            Writer writer(rank, 2, 4, 0, 2);
+            for (u32 number = 0; number < 2; ++number) {
+                writer.block(number);
+                ring(writer, rank, 2, true, number * 2);
+            }
+            Plan plan(communicator, writer.words(), 3, "rings");
+            for (int round = 0; round < 20; ++round) {
+                std::vector<int> data(1000, 1);
+                CHECK(communicator
+                          .run(plan, {reinterpret_cast<char*>(data.data()), nullptr, nullptr, nullptr, 0, 1000, 64,
+                                      type_named("int32"), 0, true})
+                          .fault == Fault::kNone);
+                CHECK(data == std::vector<int>(1000, 2));
+            }
+        });
+    }
+}
+
+}  // namespace
+}  // namespace hocket::test
