@@ -53,13 +53,13 @@ int loan_buffer(PyObject* self, Py_buffer* view, int flags) {
 
 PyType_Slot loan_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(loan_buffer)}, {0, nullptr}};
 
-// Without the GIL, and not in two threads at once.
+// Without the GIL, and not in two threads at once, nor before calls in the background have ended.
 template <class Body> std::optional<Outcome> alone(Member& member, Body body) {
     Outcome outcome;
     {
         const Gil gil;
         std::unique_lock<Busy> lock(member.busy, std::try_to_lock);
-        outcome = lock.owns_lock() ? body() : Outcome{Fault::kBusy, 0, {}};
+        outcome = lock.owns_lock() && member.flights == 0 ? body() : Outcome{Fault::kBusy, 0, {}};
     }
     if (PyErr_Occurred()) throw nb::python_error();
     return told(std::move(outcome));
