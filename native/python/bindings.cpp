@@ -243,7 +243,12 @@ void bind_plan(nb::module_& m) {
         .def_prop_ro("tile", [](const Candidate& candidate) { return candidate.geometry.tile; })
         .def_prop_ro("tiles", [](const Candidate& candidate) { return candidate.geometry.tiles; })
         .def_ro("slots", &Candidate::slots)
-        .def_prop_ro("one_round", &Candidate::eager);
+        .def_prop_ro(
+            "one_round",
+            [](const Candidate& candidate) {
+                return select(candidate.plan->header(), candidate, 0, 0).path != Path::kFifo;
+            },
+            "Whether it is eager, where no rank offers its arrays.");
 
     nb::class_<Units>(m, "Units")
         .def(

@@ -83,7 +83,7 @@ struct Settings {
 };
 
 // A plan, the buffers that it would run on, and how. Null for none.
-struct Candidate : Selection {
+struct Candidate : Shape {
     Plan* plan;
     char* input = nullptr;
     char* output = nullptr;

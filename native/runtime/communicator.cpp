@@ -67,6 +67,7 @@ struct Communicator::CallState {
     bool timed = false;  // by some rank
     Meanwhile meanwhile;
     Traffic sent{};  // eagerly
+    Path path = Path::kFifo;
     Variant variant = kBuffered;
 };
 
@@ -209,19 +210,19 @@ int Communicator::prepare(CallState& state, Candidate& candidate, bool may_be_ea
     const u32 type = state.type;
     candidate.kernel = plan.combines() ? kernels().reduce[type][state.call.op] : kernels().move;
     Plan::Latest& latest = plan.latest;
-    Selection& selection = candidate;
+    Shape& shape = candidate;
     if (latest.n == n && latest.type == type && latest.tile == tile && latest.may_be_eager == may_be_eager) {
-        selection = latest.selection;
+        shape = latest.shape;
         return 0;
     }
-    selection = select(plan.header(), n, type, tile, may_be_eager, settings_.tunables);
+    shape = settle(plan.header(), n, type, tile, may_be_eager, settings_.tunables);
     if (const int failed = fifo_.reserve(candidate)) return failed;
     if (const int failed = reserve_scratch(candidate)) return failed;
     latest.n = n;
     latest.tile = tile;
     latest.type = type;
     latest.may_be_eager = may_be_eager;
-    latest.selection = selection;
+    latest.shape = shape;
     return 0;
 }
 
@@ -313,32 +314,35 @@ bool Communicator::learn_size(CallState& state) const {
     return known;
 }
 
-// The best that all ranks offer. Who offers its buffers has sent nothing: then a call that finds no other path that all
-// can take goes through the fifo.
+// Of what all ranks have said. A tiny call says nothing of buffers. One that was settled to be eager, of which a rank
+// has sent nothing, is settled again.
 Communicator::Shortage Communicator::select_path(CallState& state) {
     if (!state.size_known())
         if (const int failed = prepare_all(state)) return {"slots and scratch", failed};
-    if (state.tiny) return {};
-    state.timed = tuned_.agreed(state.plan.digest(), state.unit(), state.advice.timed);
-    u32 all = ~u32(0), any = 0;
-    for (u32 r = 0; r < size(); ++r) {
-        const u32 offered = control_.said(r).buffers.variants;
-        all &= offered;
-        any |= offered;
+    u32 all = state.tiny ? 0 : ~u32(0), any = 0;
+    if (!state.tiny) {
+        state.timed = tuned_.agreed(state.plan.digest(), state.unit(), state.advice.timed);
+        for (u32 r = 0; r < size(); ++r) {
+            const u32 offered = control_.said(r).buffers.variants;
+            all &= offered;
+            any |= offered;
+        }
     }
-    state.variant = preferred(all);
-    if (state.variant == kBuffered && any != 0 && state.buffered().eager())
+    const Selection selected = select(state.plan.header(), state.buffered(), all, any);
+    state.path = selected.path;
+    state.variant = selected.variant;
+    if (state.path == Path::kFifo && state.buffered().eager())
         if (const int failed = prepare(state, state.buffered(), false)) return {"slots and scratch", failed};
     return {};
 }
 
 Communicator::Shortage Communicator::open_path(CallState& state) {
     const Candidate& chosen = state.chosen();
-    if (state.variant != kBuffered) {
+    if (state.path == Path::kZeroCopy) {
         const int failed = zero_copy_.open(chosen);
         return failed ? Shortage{"the arrays of others", failed} : Shortage{};
     }
-    if (chosen.eager()) {
+    if (state.path != Path::kFifo) {
         if (!state.size_known()) eager_.open(*chosen.plan, chosen, control_.call());  // it had nothing to send
         add(0, state.sent);
     } else {

@@ -35,7 +35,7 @@ class Communicator {
     // How a plan would run by itself, the bytes that it would touch on all ranks, whether that is more than the caches
     // hold, so that it stores past them, and how many threads it would take.
     Candidate candidate(Plan& plan, u64 n, u32 type, u64 tile) const {
-        return {select(plan.header(), n, type, tile, true, settings_.tunables), &plan};
+        return {settle(plan.header(), n, type, tile, true, settings_.tunables), &plan};
     }
     u64 touched(const Candidate& candidate, bool input, bool output) const {
         return touched_bytes(candidate.plan->view(), candidate, input, output);

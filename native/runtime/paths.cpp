@@ -5,9 +5,9 @@
 
 namespace hocket {
 
-void EagerPath::open(Plan& plan, const Selection& selection, u64 call) const {
-    const bool is_inline = path_of(kBuffered, plan.header(), selection) == Path::kInlineEager;
-    const u64 tile = selection.geometry.tile, bytes = plan.header().eager * tile;
+void EagerPath::open(Plan& plan, const Shape& shape, u64 call) const {
+    const bool is_inline = select(plan.header(), shape, 0, 0).path == Path::kInlineEager;
+    const u64 tile = shape.geometry.tile, bytes = plan.header().eager * tile;
     End* end = plan.ends().data();
     for (const ConnectionRecord& record : plan.connections()) {
         const u32 sender = record.sends ? control_.rank() : record.peer;

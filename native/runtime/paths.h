@@ -19,10 +19,10 @@ class EagerPath {
     // Asks for the line that an inline message will be in, if the next call of the plan is like its latest: others have
     // it. Where the message will not, too much lies between, and they would get it again.
     void prefetch_line(const Plan& plan) const {
-        if (plan.latest.selection.tiny())
+        if (plan.latest.shape.tiny())
             __builtin_prefetch(&control_.blocks()[control_.rank()].headers[(control_.call() + 1) % 2], 1);
     }
-    void open(Plan& plan, const Selection& selection, u64 call) const;
+    void open(Plan& plan, const Shape& shape, u64 call) const;
     // Where so many bytes of a rank's messages lie in a call, if they are not inline.
     char* area(u32 rank, u64 call, u64 bytes) const {
         return eager_area(control_.blocks(), control_.size(), rank, call, bytes);
@@ -72,8 +72,8 @@ class ZeroCopyPath {
     Outcome withdraw(Outcome outcome, const BufferDescription& told) const;
 
   private:
-    bool is_private(const char* at, const Selection& selection) const {
-        return at != nullptr && selection.geometry.unit != 0 && memory_.place(at) == kNowhere;
+    bool is_private(const char* at, const Shape& shape) const {
+        return at != nullptr && shape.geometry.unit != 0 && memory_.place(at) == kNowhere;
     }
     int map_peers(const Plan& plan);
     Outcome await_readers(Execution<Cpu>& running);

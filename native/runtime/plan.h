@@ -50,13 +50,13 @@ class Plan {
         return {pointers_.data() + at, reaches ? owners_.data() + at : nullptr};
     }
 
-    // What its latest call found out: what was selected, and for what; where the result lies; where it does, if it was
-    // stored past the caches; and buffers that others can reach.
+    // What its latest call found out: the shape that was settled, and for what; where the result lies; where it does,
+    // if it was stored past the caches; and buffers that others can reach.
     struct Latest {
         u64 n = 0, tile = 0;
         u32 type = ~0u;
         bool may_be_eager = false;
-        Selection selection;
+        Shape shape;
         const char* result = nullptr;
         const char* stored_past = nullptr;
         std::span<const char> reachable[2];

@@ -251,7 +251,8 @@ class Candidate:
     @property
     def slots(self) -> int: ...
     @property
-    def one_round(self) -> bool: ...
+    def one_round(self) -> bool:
+        """Whether it is eager, where no rank offers its arrays."""
 
 class Units:
     def __init__(self, input: Sequence[int], output: Sequence[int], digest: int | None, text: str) -> None:
