@@ -421,29 +421,45 @@ template <class Type> void divide(char* data, u64 bytes, u32 p) {
     sweep<Type>(bytes, [=](u64 at, auto span) { span.write(data + at, span.read(data + at) / divisor); }, kNothing);
 }
 
+// What kernels.h names for each type: the size of an element, to be compared with what it says, and the kernels.
+
+struct Bool {
+    static constexpr u64 kBytes = sizeof(bool);
+    static constexpr TypeKernels kKernels{
+        {reduce<Plain<u8>, Or>, reduce<Plain<u8>, And>, reduce<Plain<u8>, And>, reduce<Plain<u8>, Or>, nullptr},
+        nullptr};
+};
+
+// Sums and products wrap, which only unsigned ones may.
+template <class E, class U> struct Integer {
+    static constexpr u64 kBytes = sizeof(E);
+    static constexpr TypeKernels kKernels{
+        {reduce<Plain<U>, Sum>, reduce<Plain<U>, Prod>, reduce<Plain<E>, Min>, reduce<Plain<E>, Max>, nullptr},
+        nullptr};
+};
+
+template <class Type> struct Float {
+    static constexpr u64 kBytes = kItem<Type, Sum>;
+    static constexpr TypeKernels kKernels{
+        {reduce<Type, Sum>, reduce<Type, Prod>, reduce<Type, Min>, reduce<Type, Max>, reduce<Type, Sum>}, divide<Type>};
+};
+
+template <class E> struct Complex {
+    static constexpr u64 kBytes = 2 * sizeof(E);
+    static constexpr TypeKernels kKernels{
+        {reduce<Plain<E>, Sum>, reduce<Plain<E>, ComplexProd>, nullptr, nullptr, reduce<Plain<E>, Sum>},
+        divide<Plain<E>>};
+};
+
+#define HOCKET_CHECK(name, bytes, accumulator, ...) static_assert((__VA_ARGS__::kBytes) == bytes, #name);
+HOCKET_TYPES(HOCKET_CHECK)
+
 }  // namespace
 
-// Sums and products of integers wrap, which only unsigned ones may.
-#define HOCKET_ROW_BOOL \
-    {reduce<Plain<u8>, Or>, reduce<Plain<u8>, And>, reduce<Plain<u8>, And>, reduce<Plain<u8>, Or>, nullptr}
-#define HOCKET_ROW_INTEGER(E, U) \
-    {reduce<Plain<U>, Sum>, reduce<Plain<U>, Prod>, reduce<Plain<E>, Min>, reduce<Plain<E>, Max>, nullptr}
-#define HOCKET_ROW_FLOAT(Type) \
-    {reduce<Type, Sum>, reduce<Type, Prod>, reduce<Type, Min>, reduce<Type, Max>, reduce<Type, Sum>}
-#define HOCKET_ROW_COMPLEX(E) \
-    {reduce<Plain<E>, Sum>, reduce<Plain<E>, ComplexProd>, nullptr, nullptr, reduce<Plain<E>, Sum>}
-
+#define HOCKET_KERNELS(name, bytes, accumulator, ...) __VA_ARGS__::kKernels,
 #define HOCKET_TABLE_(isa) kernels_##isa
 #define HOCKET_TABLE(isa) HOCKET_TABLE_(isa)
 extern const KernelTable HOCKET_TABLE(HOCKET_ISA);
-const KernelTable HOCKET_TABLE(HOCKET_ISA) = {
-    {HOCKET_ROW_BOOL, HOCKET_ROW_INTEGER(i8, u8), HOCKET_ROW_INTEGER(i16, u16), HOCKET_ROW_INTEGER(i32, u32),
-     HOCKET_ROW_INTEGER(i64, u64), HOCKET_ROW_INTEGER(u8, u8), HOCKET_ROW_INTEGER(u16, u16),
-     HOCKET_ROW_INTEGER(u32, u32), HOCKET_ROW_INTEGER(u64, u64), HOCKET_ROW_FLOAT(Float16), HOCKET_ROW_FLOAT(Bfloat16),
-     HOCKET_ROW_FLOAT(Plain<float>), HOCKET_ROW_FLOAT(Plain<double>), HOCKET_ROW_COMPLEX(float),
-     HOCKET_ROW_COMPLEX(double)},
-    {nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, divide<Float16>, divide<Bfloat16>,
-     divide<Plain<float>>, divide<Plain<double>>, divide<Plain<float>>, divide<Plain<double>>},
-    move};
+constexpr KernelTable HOCKET_TABLE(HOCKET_ISA) = {{HOCKET_TYPES(HOCKET_KERNELS)}, move};
 
 }  // namespace hocket

@@ -11,23 +11,40 @@ struct Traffic {
     u64 stored;
 };
 
-// The element types, each with its size in bytes. Names are NumPy's, for bfloat16 that of ml_dtypes.
+// The element types: name, size in bytes, the type that values are combined in, and the class of kernels.cpp that has
+// its kernels. Names are NumPy's, for bfloat16 that of ml_dtypes.
 // clang-format off
 #define HOCKET_TYPES(X) \
-    X(bool, 1) X(int8, 1) X(int16, 2) X(int32, 4) X(int64, 8) X(uint8, 1) X(uint16, 2) X(uint32, 4) X(uint64, 8) \
-    X(float16, 2) X(bfloat16, 2) X(float32, 4) X(float64, 8) X(complex64, 8) X(complex128, 16)
+    X(bool, 1, bool, Bool) \
+    X(int8, 1, int8, Integer<i8, u8>) \
+    X(int16, 2, int16, Integer<i16, u16>) \
+    X(int32, 4, int32, Integer<i32, u32>) \
+    X(int64, 8, int64, Integer<i64, u64>) \
+    X(uint8, 1, uint8, Integer<u8, u8>) \
+    X(uint16, 2, uint16, Integer<u16, u16>) \
+    X(uint32, 4, uint32, Integer<u32, u32>) \
+    X(uint64, 8, uint64, Integer<u64, u64>) \
+    X(float16, 2, float32, Float<Float16>) \
+    X(bfloat16, 2, float32, Float<Bfloat16>) \
+    X(float32, 4, float32, Float<Plain<float>>) \
+    X(float64, 8, float64, Float<Plain<double>>) \
+    X(complex64, 8, complex64, Complex<float>) \
+    X(complex128, 16, complex128, Complex<double>)
 // clang-format on
 
-#define HOCKET_COUNT(name, bytes) +1
-#define HOCKET_NAME(name, bytes) #name,
-#define HOCKET_BYTES(name, bytes) bytes,
+#define HOCKET_COUNT(...) +1
+#define HOCKET_NAME(name, ...) #name,
+#define HOCKET_BYTES(name, bytes, ...) bytes,
+#define HOCKET_ACCUMULATOR(name, bytes, accumulator, ...) #accumulator,
 constexpr u32 kTypes = HOCKET_TYPES(HOCKET_COUNT), kOperators = 5;
 constexpr const char* kTypeNames[kTypes] = {HOCKET_TYPES(HOCKET_NAME)};
 constexpr u32 kTypeBytes[kTypes] = {HOCKET_TYPES(HOCKET_BYTES)};
+constexpr const char* kAccumulators[kTypes] = {HOCKET_TYPES(HOCKET_ACCUMULATOR)};
 constexpr const char* kOperatorNames[kOperators] = {"sum", "prod", "min", "max", "avg"};
 #undef HOCKET_COUNT
 #undef HOCKET_NAME
 #undef HOCKET_BYTES
+#undef HOCKET_ACCUMULATOR
 
 // A call that only moves data has elements of any size: the numbers from kTypes on are those of opaque elements of
 // 0, 1, 2 ... bytes.
@@ -48,10 +65,14 @@ using Kernel = void (*)(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 
 // Divides `bytes` of elements by `p`.
 using Divide = void (*)(char* data, u64 bytes, u32 p);
 
-// This table says which types have which operators: the others are null. An average is a sum, then a division.
+// The kernels of a type, by operator. Null: it has no such operator. An average is a sum, then a division.
+struct TypeKernels {
+    Kernel reduce[kOperators];
+    Divide divide;
+};
+
 struct KernelTable {
-    Kernel reduce[kTypes][kOperators];
-    Divide divide[kTypes];
+    TypeKernels types[kTypes];
     Kernel move;  // of one source, of whatever type
 };
 

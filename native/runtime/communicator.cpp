@@ -208,7 +208,7 @@ int Communicator::prepare(CallState& state, Candidate& candidate, bool may_be_ea
     Plan& plan = *candidate.plan;
     const u64 n = state.n, tile = &plan == &state.plan ? state.call.tile : 0;  // of no other that takes its place
     const u32 type = state.type;
-    candidate.kernel = plan.combines() ? kernels().reduce[type][state.call.op] : kernels().move;
+    candidate.kernel = plan.combines() ? kernels().types[type].reduce[state.call.op] : kernels().move;
     Plan::Latest& latest = plan.latest;
     Shape& shape = candidate;
     if (latest.n == n && latest.type == type && latest.tile == tile && latest.may_be_eager == may_be_eager) {

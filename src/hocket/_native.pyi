@@ -38,6 +38,10 @@ ISAS: tuple[str, ...]
 
 TYPES: tuple[str, ...]
 
+TYPE_BYTES: dict[str, int]
+
+ACCUMULATORS: dict[str, str]
+
 OPERATORS_OF: dict[str, tuple[str, ...]]
 
 OPERATORS: tuple[str, ...]

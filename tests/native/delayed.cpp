@@ -54,7 +54,7 @@ class Rank {
         places_[kScratch] = {scratch_.data(), h.scratch * geometry_.chunk, h.scratch};
         execution_ = std::make_unique<Execution<Cpu, DelayedEnd>>(view_, geometry_, places_, nullptr, cursors_.data(),
                                                                   ends_.data());
-        kernel_ = view_.combines ? kernels().reduce[call.type][0] : kernels().move;
+        kernel_ = view_.combines ? kernels().types[call.type].reduce[0] : kernels().move;
         together_ = together;
     }
 
