@@ -7,7 +7,7 @@
 #pragma once
 
 #include "core/interpreter.h"
-#include "device/cpu.h"
+#include "device/kernels.h"
 #include "policy/tunables.h"
 #include "protocol/header.h"
 
@@ -60,18 +60,32 @@ u64 touched_bytes(const PlanView& plan, const Shape& shape, bool input, bool out
 // How many of `most` threads share the thread blocks of a call: one, unless its larger buffer has `team_bytes`.
 u32 threads_for(const PlanHeader& plan, const Geometry& geometry, u32 most, u64 team_bytes);
 
-// Which results are stored past the caches: all that may be, where a call touches more bytes than the caches hold; or
+// Which of the results that may be stored non-temporally are: none; sums all of whose destinations may, since copies,
+// and what is stored block by block, have other means to store a line without fetching it (kernels.cpp); all.
+enum class Streams : u32 { kNone = 0, kSums = 1, kAll = 2 };
+
+// What is fast where messages lie in slots, or in arrays. `sums`, `copies`: from how many bytes of a rank's larger
+// buffer on it pays to store non-temporally, where the buffers are in none. `mode`: of long calls of a kernel.
+struct StorePolicy {
+    u64 sums, copies;
+    CopyMode mode;
+    Streams streams(u64 bytes) const {
+        return bytes >= copies ? Streams::kAll : bytes >= sums ? Streams::kSums : Streams::kNone;
+    }
+};
+
+// Which results are stored non-temporally: all that may be, where a call touches more bytes than the caches hold; or
 // what pays on this processor, where the buffers, of which the larger has `bytes`, are `far`: in no cache near.
-inline Past stored_past(const PlanView& plan, const Shape& shape, bool input, bool output, u64 cache_bytes, bool far,
-                        u64 bytes, const Habits& habits) {
-    if (shape.eager()) return Past::kNothing;
-    if (touched_bytes(plan, shape, input, output) > cache_bytes) return Past::kAll;
-    return far ? habits.past(bytes) : Past::kNothing;
+inline Streams streams_for(const PlanView& plan, const Shape& shape, bool input, bool output, u64 cache_bytes, bool far,
+                           u64 bytes, const StorePolicy& store_policy) {
+    if (shape.eager()) return Streams::kNone;
+    if (touched_bytes(plan, shape, input, output) > cache_bytes) return Streams::kAll;
+    return far ? store_policy.streams(bytes) : Streams::kNone;
 }
 
-// Whether a plan stores anything past the caches where it may.
-inline bool stores_any_past(const PlanView& plan, Past past) {
-    return (past == Past::kAll && plan.has_last) || (past == Past::kSums && plan.has_last_sum);
+// Whether a plan stores anything non-temporally where it may.
+inline bool streams_any(const PlanView& plan, Streams streams) {
+    return (streams == Streams::kAll && plan.has_last) || (streams == Streams::kSums && plan.has_last_sum);
 }
 
 }  // namespace hocket

@@ -20,6 +20,7 @@
 #include "python/kernels.h"
 #include "python/prepared_call.h"
 #include "transport/arena.h"
+#include "transport/cma.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -192,7 +193,7 @@ void bind_events(nb::module_& m) {
         .def_ro("tiles", &CallEvent::tiles)
         .def_ro("threads", &CallEvent::threads)
         .def_ro("rounds", &CallEvent::rounds)
-        .def_prop_ro("streams", [](const CallEvent& event) { return Past(event.past) != Past::kNothing; })
+        .def_prop_ro("streams", [](const CallEvent& event) { return Streams(event.streams) != Streams::kNone; })
         .def_prop_ro("fault", [](const CallEvent& event) -> std::optional<Fault> {
             if (Fault(event.fault) == Fault::kNone) return std::nullopt;
             return Fault(event.fault);
@@ -379,7 +380,7 @@ void bind_member(nb::module_& m) {
             [](Member& member, const Candidate& candidate, bool input, bool output) {
                 return member.communicator->streams(candidate, input, output);
             },
-            "candidate"_a, "input"_a, "output"_a, "Whether it would store past the caches, as they do not hold these.")
+            "candidate"_a, "input"_a, "output"_a, "Whether it would store non-temporally, as they do not hold these.")
         .def(
             "threads",
             [](Member& member, const Candidate& candidate) { return member.communicator->wanted_threads(candidate); },

@@ -92,7 +92,7 @@ void bind_reduce(nb::module_& m) {
                 }
             if (pointers[0].empty() || pointers[1].empty()) throw std::invalid_argument("no arrays");
             kernel(pointers[0].data(), u32(pointers[0].size()), pointers[1].data(), u32(pointers[1].size()),
-                   held.front()->bytes(), last, by_lines ? Manner::kLines : Manner::kBlocks);
+                   held.front()->bytes(), last, by_lines ? CopyMode::kLines : CopyMode::kBlocks);
         },
         "destinations"_a, "sources"_a, "type"_a, "op"_a, "isa"_a, "last"_a = 0, "by_lines"_a = false);
 }

@@ -25,7 +25,7 @@ u64 difference(u32 rank, const Units& units) {
 const char* result_of(const Call& call) { return call.output != nullptr ? call.output : call.input; }
 
 std::unique_ptr<Tuner> tuner_for(const Settings& settings) {
-    if (settings.reaching == Reaching::kWhereFaster) return std::make_unique<OnlineTuner>(settings.tunables);
+    if (settings.cma_use == CmaUse::kWhereFaster) return std::make_unique<OnlineTuner>(settings.tunables);
     return std::make_unique<StaticTuner>();
 }
 
@@ -74,20 +74,20 @@ struct Communicator::CallState {
 // An execution of the chosen plan, and what its threads need to know.
 template <class Event> struct Communicator::Run {
     const CallState& state;
-    Execution<Cpu> execution;
-    std::optional<u64> reaches_since;  // private memory of others; none: it does not
+    Execution<Cpu, End> execution;
+    std::optional<u64> attached_since;  // buffers of others; none: there are none
     Event event;
     u32 threads = 1;
-    Past past = Past::kNothing;
+    Streams streams = Streams::kNone;
 };
 
 Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> lifelines, Settings settings)
     : memory_(memory),
       settings_(settings),
-      fifo_habits_{settings.tunables.fifo_sums_past_bytes, settings.tunables.fifo_copies_past_bytes,
-                   Manner(settings.tunables.fifo_by_lines)},
-      lent_habits_{settings.tunables.lent_sums_past_bytes, settings.tunables.lent_copies_past_bytes,
-                   Manner(settings.tunables.lent_by_lines)},
+      fifo_stores_{settings.tunables.fifo_sums_past_bytes, settings.tunables.fifo_copies_past_bytes,
+                   CopyMode(settings.tunables.fifo_by_lines)},
+      zero_copy_stores_{settings.tunables.lent_sums_past_bytes, settings.tunables.lent_copies_past_bytes,
+                        CopyMode(settings.tunables.lent_by_lines)},
       control_(rank, size, memory.control(), std::move(lifelines),
                {settings.patience, settings.timeout, settings.interrupted, settings.patient,
                 settings.tunables.visits_between_looks, settings.tunables.recheck_ticks},
@@ -95,7 +95,7 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
       tuned_(tuner_for(settings_), control_),
       eager_(control_),
       fifo_(memory),
-      zero_copy_(control_, memory, fifo_, settings.reaching, settings.threads),
+      zero_copy_(control_, memory, fifo_, settings.cma_use, settings.threads),
       outcomes_(settings.threads),
       moved_(settings.threads) {}
 
@@ -253,7 +253,7 @@ void Communicator::offer(CallState& state) {
     if (state.advice.timed) state.meanwhile.clock = &control_.clock();
 }
 
-// What there is to look at. Nobody looks where no plan has a result that would be stored past the caches, nor at an
+// What there is to look at. Nobody looks where no plan has a result that would be stored non-temporally, nor at an
 // output that a look would give a page of zeroes, nor at a result that is in no cache only because it was stored so, if
 // there is nothing else: in a loop on one array, that would go on for ever. In private buffers it is mostly the kernel
 // that stores, through the caches: but for slots only a tuner wants to know, in calls that it `probes`.
@@ -267,13 +267,13 @@ void Communicator::plan_probe(CallState& state, bool is_private) const {
     if (call.input != nullptr) found.input = {call.input, bytes(kInput, h.input_blocks)};
     if (call.output != nullptr) found.output = {call.output, bytes(kOutput, h.output_blocks)};
     const bool alone = call.input == nullptr || call.output == nullptr;
-    if (call.fresh || (alone && result_of(call) == state.plan.latest.stored_past)) return;
+    if (call.fresh || (alone && result_of(call) == state.plan.latest.streamed)) return;
     if (state.advice.probes) found.is_far = settings_.is_far;
     for (u32 variant = 0; variant < kVariants; ++variant) {
         const Candidate& candidate = state.candidates[variant];
         if (candidate.plan == nullptr || candidate.eager() || (variant != kBuffered && is_private)) continue;
-        const Past past = habits(Variant(variant)).past(found.larger());
-        if (stores_any_past(candidate.plan->view(), past)) found.is_far = settings_.is_far;
+        const Streams streams = store_policy(Variant(variant)).streams(found.larger());
+        if (streams_any(candidate.plan->view(), streams)) found.is_far = settings_.is_far;
     }
 }
 
@@ -286,7 +286,7 @@ void Communicator::send_eagerly(CallState& state) {
     const auto shift = call.initial_bytes != 0 ? call.initial - call.initial_to : 0;
     char* const input = call.input ? call.input + shift : nullptr;
     char* const output = call.input ? call.output : call.output + shift;
-    Cpu cpu{candidate.kernel, control_.blocks(), rank(), false, Past::kNothing, habits(kBuffered).manner};
+    Cpu cpu{candidate.kernel, control_.blocks(), rank(), false, Streams::kNone, store_policy(kBuffered).mode};
     execution(state, candidate, input, output).send(cpu, plan.room(0, false));
     state.sent = cpu.moved;
     const u64 bytes = plan.header().eager * candidate.geometry.tile;
@@ -359,11 +359,11 @@ template <class Event> Outcome Communicator::execute(CallState& state, Event eve
                    zero_copy ? zero_copy_.cma().since(*chosen.plan) : std::nullopt, event};
     run.threads = wanted_threads(chosen);
     if (run.threads > 1) run.threads = team_.grow(run.threads);
-    const bool reaches = run.reaches_since.has_value();
-    run.past = past_of(state, reaches);
+    const bool attached = run.attached_since.has_value();
+    run.streams = streams_of(state, attached);
     Plan::Latest& latest = state.plan.latest;
     latest.result = result_of(state.call);
-    latest.stored_past = !reaches && stores_any_past(chosen.plan->view(), run.past) ? latest.result : nullptr;
+    latest.streamed = !attached && streams_any(chosen.plan->view(), run.streams) ? latest.result : nullptr;
     if constexpr (!std::is_null_pointer_v<Event>) {
         event->plan = chosen.plan->number();
         event->agreed = settings_.recorder->clock.ticks();
@@ -372,7 +372,7 @@ template <class Event> Outcome Communicator::execute(CallState& state, Event eve
         event->tiles = chosen.geometry.tiles;
         event->threads = run.threads;
         event->rounds = u32(chosen.rounds);
-        event->past = u32(run.past);
+        event->streams = u32(run.streams);
     }
     Outcome found = run.threads == 1 ? work(run, 0) : work_together(run);
     if (zero_copy && found.fault == Fault::kNone) return zero_copy_.finish(chosen, run.execution);
@@ -384,12 +384,12 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
     const Candidate& chosen = run.state.chosen();
     const u64 blocks = chosen.plan->header().blocks;
     const u32 begin = u32(blocks * thread / run.threads), end = u32(blocks * (thread + 1) / run.threads);
-    const Room room = chosen.plan->room(thread, run.reaches_since.has_value());
-    CmaCopies* const copies = run.reaches_since ? zero_copy_.cma().copies(thread) : nullptr;
-    u64 looked = run.reaches_since.value_or(0);
+    const Room room = chosen.plan->room(thread, run.attached_since.has_value());
+    CmaCopies* const copies = run.attached_since ? zero_copy_.cma().copies(thread) : nullptr;
+    u64 looked = run.attached_since.value_or(0);
     auto device = [&] {
-        const Manner manner = habits(run.state.variant).manner;
-        const Cpu cpu{chosen.kernel, control_.blocks(), rank(), run.threads > 1, run.past, manner, copies};
+        const CopyMode mode = store_policy(run.state.variant).mode;
+        const Cpu cpu{chosen.kernel, control_.blocks(), rank(), run.threads > 1, run.streams, mode, copies};
         if constexpr (std::is_null_pointer_v<Event>) return cpu;
         else return WatchedCpu(cpu, *settings_.recorder, thread, control_.call(), run.event->agreed);
     }();
@@ -430,7 +430,8 @@ template <class Event> Outcome Communicator::work_together(Run<Event>& run) {
     return std::move(*cause);
 }
 
-Execution<Cpu> Communicator::execution(CallState& state, const Candidate& candidate, char* input, char* output) const {
+Execution<Cpu, End> Communicator::execution(CallState& state, const Candidate& candidate, char* input,
+                                            char* output) const {
     const Units* const units = state.call.units;
     const auto bounds = [&](Place place) { return units ? units->bounds[place].data() : nullptr; };
     Plan& plan = *candidate.plan;
@@ -446,16 +447,16 @@ Execution<Cpu> Communicator::execution(CallState& state, const Candidate& candid
     set(kInput, input, geometry.unit, h.chunks, bounds(kInput));
     set(kOutput, output, geometry.unit, h.chunks, bounds(kOutput));
     set(kScratch, scratch_.get(), h.scratch * geometry.chunk, h.scratch, nullptr);
-    return Execution<Cpu>(plan.view(), geometry, state.buffers, zero_copy_.peers(), plan.cursors().data(),
-                          plan.ends().data(), candidate.rounds);
+    return Execution<Cpu, End>(plan.view(), geometry, state.buffers, zero_copy_.peers(), plan.cursors().data(),
+                               plan.ends().data(), candidate.rounds);
 }
 
-// Where a rank `reaches` private memory, it is mostly the kernel that stores, through the caches.
-Past Communicator::past_of(const CallState& state, bool reaches) const {
+// In buffers that are `attached` it is mostly the kernel that stores, through the caches.
+Streams Communicator::streams_of(const CallState& state, bool attached) const {
     const Candidate& chosen = state.chosen();
     const ResidencyProbe& probe = state.meanwhile.probe;
-    return stored_past(chosen.plan->view(), chosen, chosen.input, chosen.output, settings_.cache_bytes,
-                       probe.far && !reaches, probe.larger(), habits(state.variant));
+    return streams_for(chosen.plan->view(), chosen, chosen.input, chosen.output, settings_.cache_bytes,
+                       probe.far && !attached, probe.larger(), store_policy(state.variant));
 }
 
 void Communicator::finish(const Finish& left, Variant variant) const {

@@ -320,7 +320,7 @@ class Member:
         """
 
     def streams(self, candidate: Candidate, input: bool, output: bool) -> bool:
-        """Whether it would store past the caches, as they do not hold these."""
+        """Whether it would store non-temporally, as they do not hold these."""
 
     def threads(self, candidate: Candidate) -> int: ...
     def barrier(self) -> Outcome | None: ...

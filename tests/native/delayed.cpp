@@ -6,9 +6,9 @@
 
 #include "core/interpreter.h"
 #include "delayed_queue.h"
-#include "device/cpu.h"
 #include "plans.h"
 #include "runner.h"
+#include "runtime/cpu.h"
 
 namespace hocket::test {
 namespace {
@@ -61,7 +61,7 @@ class Rank {
     u32 blocks() const { return view_.header->blocks; }
 
     Progress visit(u32 first, u32 end) {
-        Cpu cpu{kernel_, &nobody_, 0, together_, Past::kNothing, Manner::kBlocks};
+        Cpu cpu{kernel_, &nobody_, 0, together_, Streams::kNone, CopyMode::kBlocks};
         std::vector<char*> pointers(2 * view_.most_operands);
         return execution_->advance(cpu, {pointers.data(), nullptr}, first, end);
     }

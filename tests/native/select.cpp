@@ -102,19 +102,19 @@ TEST(what_is_stored_past) {
     const PlanHeader plan = header(0);
     const PlanView view{&plan, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
                         0,     false,   false,   false,   true,    false};
-    const Habits habits{1000, 2000, Manner::kBlocks};
+    const StorePolicy store_policy{1000, 2000, CopyMode::kBlocks};
     const Shape long_one = settled(plan, 1 << 20);
     CHECK(touched_bytes(view, long_one, true, false) == 2 << 20);
-    const auto past = [&](u64 caches, bool far, u64 bytes) {
-        return stored_past(view, long_one, true, false, caches, far, bytes, habits);
+    const auto streams = [&](u64 caches, bool far, u64 bytes) {
+        return streams_for(view, long_one, true, false, caches, far, bytes, store_policy);
     };
-    CHECK(past(2 << 20, false, 5000) == Past::kNothing);
-    CHECK(past((2 << 20) - 1, false, 5000) == Past::kAll);
-    CHECK(past(2 << 20, true, 999) == Past::kNothing);
-    CHECK(past(2 << 20, true, 1000) == Past::kSums);
-    CHECK(past(2 << 20, true, 2000) == Past::kAll);
-    CHECK(stored_past(view, settled(header(), 64), true, false, 0, true, 5000, habits) == Past::kNothing);
-    CHECK(stores_any_past(view, Past::kAll) && !stores_any_past(view, Past::kSums));
+    CHECK(streams(2 << 20, false, 5000) == Streams::kNone);
+    CHECK(streams((2 << 20) - 1, false, 5000) == Streams::kAll);
+    CHECK(streams(2 << 20, true, 999) == Streams::kNone);
+    CHECK(streams(2 << 20, true, 1000) == Streams::kSums);
+    CHECK(streams(2 << 20, true, 2000) == Streams::kAll);
+    CHECK(streams_for(view, settled(header(), 64), true, false, 0, true, 5000, store_policy) == Streams::kNone);
+    CHECK(streams_any(view, Streams::kAll) && !streams_any(view, Streams::kSums));
 }
 
 TEST(static_tuner) {

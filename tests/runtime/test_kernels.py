@@ -47,7 +47,7 @@ def test_kernels(dtype: str, op: str) -> None:
 
 @pytest.mark.parametrize(("dtype", "op"), [("float32", "sum"), ("float16", "max"), ("complex128", "prod")])
 def test_long_ones(dtype: str, op: str) -> None:
-    """In either manner, block by block or side by side: whatever begins where, whichever are stored past the caches."""
+    """In either manner, block by block or side by side: whatever begins where, whichever are stored non-temporally."""
     code = _native.TYPES.index(dtype), _native.OPERATORS.index(op)
     itemsize = np.dtype(dtype).itemsize
     lengths = (4000, 4 << 10, 12 << 10, 40_000)
