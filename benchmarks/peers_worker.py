@@ -248,7 +248,7 @@ class Bare(HocketShared):
 
     BOX = 4 << 10  # bytes of a short message at most
     SHORT = 256  # of one in hot calls, whose arrays are in the caches of both
-    PAST = 64 << 10  # bytes of the larger buffer from which on cold calls store past the caches
+    PAST = 64 << 10  # bytes of the larger buffer from which on cold calls store non-temporally
     HELD = 16 << 20  # and hot ones
 
     def __init__(self, comm: Any) -> None:

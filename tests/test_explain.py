@@ -61,9 +61,9 @@ def test_a_call_does_what_was_said(
         assert (about["waits"] == "for all to enter") == explanation.one_round
         assert about["threads"] == explanation.threads
         past = explanation.touched > caches and not explanation.one_round
-        assert about["past_caches"] == explanation.past_caches == past
+        assert about["non_temporal"] == explanation.non_temporal == past
     assert {e.one_round for e in said} == {True, False}
-    assert {e.past_caches for e in said} == ({False} if caches == 1 << 40 else {True, False})
+    assert {e.non_temporal for e in said} == ({False} if caches == 1 << 40 else {True, False})
     assert {e.threads for e in said} == {1, threads}
 
 

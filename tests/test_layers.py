@@ -1,9 +1,10 @@
-"""Who may import whom: the table of ARCHITECTURE.md, kept true by reading the imports of every file."""
+"""Who may import whom: the tables of ARCHITECTURE.md, kept true by reading every file."""
 
 from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +108,33 @@ def test_the_walk_sees_imports() -> None:
     assert imports(PACKAGE / "algorithms" / "ring.py") == {"hocket"}
     assert "formats" in imports(PACKAGE / "program.py")
     assert "formats" not in imports(PACKAGE / "program.py", late=False)
+
+
+NATIVE_FOLDERS = ("core", "device", "protocol", "transport", "policy", "runtime", "python")
+"""Each may include files of itself and of those before it."""
+
+
+def wrong_includes(folder: str, source: str) -> list[str]:
+    """The files that a file of a folder of native/ includes, and may not."""
+    allowed = NATIVE_FOLDERS[: NATIVE_FOLDERS.index(folder) + 1]
+    named = re.findall(r'^ *# *include "(.*)"', source, re.MULTILINE)
+    return [file for file in named if file.partition("/")[0] not in allowed]
+
+
+NATIVE_FILES = sorted(path for path in (SRC.parent / "native").rglob("*") if path.suffix in (".h", ".cpp", ".def"))
+
+
+@pytest.mark.parametrize("path", NATIVE_FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_includes_follow_the_order_of_folders(path: Path) -> None:
+    assert wrong_includes(path.parent.name, path.read_text()) == []
+
+
+def test_a_wrong_include_is_found() -> None:
+    source = '#include <map>\n#ifdef X\n# include "runtime/plan.h"\n#include "device/clock.h"\n'
+    assert wrong_includes("policy", source) == ["runtime/plan.h"]
+    assert wrong_includes("core", source) == ["runtime/plan.h", "device/clock.h"]
+    assert wrong_includes("runtime", source) == []
+    assert {path.parent.name for path in NATIVE_FILES} == set(NATIVE_FOLDERS)
 
 
 LONGEST = 60

@@ -14,6 +14,7 @@ from hocket import Communicator
 from hocket.algorithms.catalogue import CATALOGUE
 from hocket.collectives import AllReduce
 from hocket.errors import CallMismatch, InvalidArgument
+from hocket.semantics import accumulator
 
 Array = NDArray[np.generic]
 
@@ -25,8 +26,7 @@ def adversarial(size: int, n: int, dtype: str) -> list[Array]:
 
 
 def in_rank_order(inputs: list[Array]) -> Array:
-    half = inputs[0].dtype.itemsize == 2
-    total = inputs[0].astype(np.float32) if half else inputs[0].copy()
+    total = inputs[0].astype(accumulator(inputs[0].dtype))
     for x in inputs[1:]:
         total = total + x.astype(total.dtype)
     return total.astype(inputs[0].dtype)

@@ -6,7 +6,7 @@
 //
 // It is a template over what it runs on, so that no call is virtual. A Device computes, and orders the threads of a
 // rank (below). A Port is one end of a connection, and moves messages between ranks (port.h). So the interpreter knows
-// neither processes nor networks. In shared memory they are Cpu (device/cpu.h) and Fifo (transport/fifo.h).
+// neither processes nor networks. In shared memory they are Cpu (runtime/cpu.h) and Fifo (transport/fifo.h).
 //
 // Not every port can do what follows. Zero-copy: a message lies in a buffer of one of its ranks, which the other reads
 // or writes in place. What another reads in a rank's buffers it has read once it releases the message: a rank ends a
@@ -110,15 +110,15 @@ struct Stall {
     u32 peer;
 };
 
-// The buffers of another rank: its input and its output. `reached`: this rank can neither load from them nor store to
-// them, only have the device `reach` them.
-struct Theirs {
+// The buffers of another rank: its input and its output. `attached`: they are not mapped here, and only the device's
+// `reduce_attached` can read and write them.
+struct PeerBuffers {
     char* buffers[2];
-    bool reached;
+    bool attached;
 };
 
 // What one kernel call is given: where its operands lie, sources first, and whose they are (`owners`, null in a call
-// that reaches nothing). There is room for twice as many pointers: a device that reaches puts its own behind them.
+// without attached buffers). There is room for twice as many pointers: an AttachingDevice puts its own behind them.
 struct Room {
     char** pointers;
     u32* owners;
@@ -131,8 +131,8 @@ constexpr u32 kMine = ~u32(0);  // an owner: what this rank can load and store i
 //                                          destinations that this call does not touch again (plan.h)
 //   drain()                                orders what `reduce` has stored with what is published after
 //   begins(), executed(block, step, tile)  around the work of a step, before it is published: for who watches
-//   reach(room, sources, used, bytes)      with a zero-copy port: `reduce`, where some operands lie in buffers that are
-//                                          `reached`
+//   stalls()                               whoever advances an execution says that it could not go on
+// A port may ask for more (transport/fifo.h: FifoDevice).
 template <class D>
 concept Device = requires(D& device, u64* semaphore, char* const* operands, u32 number, u64 value) {
     device.publish_semaphore(semaphore, value);
@@ -141,6 +141,14 @@ concept Device = requires(D& device, u64* semaphore, char* const* operands, u32 
     device.drain();
     device.begins();
     device.executed(number, number, value);
+    device.stalls();
+};
+
+// With a zero-copy port a device may be able to do `reduce` where some operands lie in buffers that are `attached`.
+// Another one is only given buffers that are not.
+template <class D>
+concept AttachingDevice = Device<D> && requires(D& device, const Room& room, u32 number, u64 bytes) {
+    device.reduce_attached(room, number, number, bytes);  // sources, all operands
 };
 
 // How the ranks of a call wait for each other: message by message; once, for all to enter; twice, for all to be done
@@ -152,13 +160,13 @@ template <Device D, Port<D> P> class Execution {
   public:
     // The arrays have one entry for each thread block and each connection; a Room has two for each operand of the step
     // that has most. All belongs to the caller and outlives the execution. Ends are ready to use.
-    // `theirs`: for each rank in whose buffers messages of this rank lie; null where the plan has none.
-    Execution(const PlanView& plan, const Geometry& geometry, const Buffer (&buffers)[3], const Theirs* theirs,
+    // `peers`: for each rank in whose buffers messages of this rank lie; null where the plan has none.
+    Execution(const PlanView& plan, const Geometry& geometry, const Buffer (&buffers)[3], const PeerBuffers* peers,
               Cursor* cursors, P* ends, Rounds rounds = Rounds::kMany)
         : plan_(plan),
           geometry_(geometry),
           buffers_(buffers),
-          theirs_(theirs),
+          peers_(peers),
           cursors_(cursors),
           ends_(ends),
           rounds_(rounds) {
@@ -297,7 +305,7 @@ template <Device D, Port<D> P> class Execution {
     }
 
     Buffer buffer_of_peer(const OperandRecord& operand) const {
-        char* base = theirs_[ends_[operand.end].peer].buffers[operand.place - kTheirInput];
+        char* base = peers_[ends_[operand.end].peer].buffers[operand.place - kTheirInput];
         return {base, geometry_.unit, plan_.header->chunks};
     }
 
@@ -319,7 +327,7 @@ template <Device D, Port<D> P> class Execution {
         const OperandRecord* operands = plan_.operands + step.first_operand;
         const u32 used = part == kMessage ? step.sources + 1 : step.sources + step.destinations;
         if (part == kLocal && step.destinations == 1 && sends(step)) return;  // all that it does, it has done
-        bool pushed = false, reached = false;
+        bool pushed = false, attached = false;
         for (u32 j = 0; j < step.count; ++j) {
             u64 bytes = geometry_.tile;
             u32 filled = 0, sources = 0;
@@ -328,9 +336,9 @@ template <Device D, Port<D> P> class Execution {
                 if (operand.place == kHere || (part == kLocal && operand.place == kSend)) continue;
                 sources += o < step.sources;
                 if (room.owners != nullptr) {
-                    const bool beyond = operand.place > kHere && theirs_[ends_[operand.end].peer].reached;
-                    room.owners[filled] = beyond ? ends_[operand.end].peer : kMine;
-                    reached = reached || beyond;
+                    const bool theirs = operand.place > kHere && peers_[ends_[operand.end].peer].attached;
+                    room.owners[filled] = theirs ? ends_[operand.end].peer : kMine;
+                    attached = attached || theirs;
                 }
                 if (operand.place == kReceive || operand.place == kSend) {
                     pointers[filled++] = ends_[operand.end].data() + j * geometry_.tile;
@@ -343,9 +351,9 @@ template <Device D, Port<D> P> class Execution {
                 if (bytes == 0) break;
             }
             if (bytes == 0 || sources == 0 || filled == sources) continue;
-            if constexpr (ZeroCopyPort<P>) {
-                if (reached) {
-                    device.reach(room, sources, filled, bytes);
+            if constexpr (ZeroCopyPort<P> && AttachingDevice<Layer>) {
+                if (attached) {
+                    device.reduce_attached(room, sources, filled, bytes);
                     continue;
                 }
             }
@@ -371,7 +379,7 @@ template <Device D, Port<D> P> class Execution {
     const PlanView& plan_;
     const Geometry& geometry_;
     const Buffer (&buffers_)[3];
-    const Theirs* theirs_;
+    const PeerBuffers* peers_;
     Cursor* cursors_;
     P* ends_;
     Rounds rounds_;

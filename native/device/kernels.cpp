@@ -47,7 +47,8 @@ template <class V> V load(const char* from) {
 
 template <class V> void store(char* to, V v) { __builtin_memcpy(to, &v, sizeof v); }
 
-// Past the caches, to an address that is a multiple of the size. An ordinary store where there is no such instruction.
+// Streams the caches, to an address that is a multiple of the size. An ordinary store where there is no such
+// instruction.
 template <class V> void stream(char* to, V v) {
 #if defined(__AVX512F__)
     if constexpr (sizeof v == 64) return _mm512_stream_si512(reinterpret_cast<__m512i*>(to), __m512i(v));
@@ -276,18 +277,18 @@ template <class Type, class Step, class Ask> void sweep_lines(const char* to, u6
 
 constexpr auto kNothing = [](u64, auto) {};
 
-// How to store to several destinations: side by side, or one after the other by blocks. `last`: those that go past the
-// caches.
+// How to store to several destinations: side by side, or one after the other by blocks. `last`: those that are stored
+// non-temporally.
 struct Stores {
     u32 last;
     bool by_blocks;
 };
 
-// What is not short, side by side only to two that both go past the caches, or, by lines, one of which does. Two
+// What is not short, side by side only to two that are both non-temporal, or, by lines, one of which is. Two
 // streams of other stores take several times as long while lines are slow to come from the cache of another core; and
-// memcpy has means to store whole lines without reading them. What goes past the caches side by side lies as far from
+// memcpy has means to store whole lines without reading them. Non-temporal ones side by side lie as far from
 // the beginning of a line as the first, a whole number of items of `item` bytes.
-Stores stores_to(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item, Manner manner) {
+Stores stores_to(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item, CopyMode mode) {
     last &= all_of(m);
     u32 alike = last;
     if (last != 0) {
@@ -296,7 +297,7 @@ Stores stores_to(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item, Manner
         for (u32 i = 0; i < m && i < 32; ++i)
             if ((reinterpret_cast<u64>(dsts[i]) - first) % kCacheLine != 0) alike &= ~(1u << i);
     }
-    const bool beside = m == 2 && (alike == all_of(m) || (manner == Manner::kLines && alike == last && last != 0));
+    const bool beside = m == 2 && (alike == all_of(m) || (mode == CopyMode::kLines && alike == last && last != 0));
     if (m > 1 && bytes > kShortCopy && !beside) return {last, true};
     return {alike, false};
 }
@@ -359,7 +360,7 @@ void spread_fast(char* const* dsts, u32 m, u64 bytes, Stores how, Value value, A
         span.last(other + at, found);
     };
     if (last == 3) return sweep_lines<Type>(one, bytes, both_last, ask);
-    const auto ask_other = [=](u64 at, auto distance) {  // not for lines that may go past the caches
+    const auto ask_other = [=](u64 at, auto distance) {  // not for lines that may be non-temporal
         ask(at, distance);
         ask_to_store(distance, other, at, bytes);
     };
@@ -379,9 +380,9 @@ template <class Distance> void copy(char* to, const char* from, u64 bytes) {
         });
 }
 
-void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, u32 last, Manner manner) {
+void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, u32 last, CopyMode mode) {
     char *from = srcs[0], *to = dsts[0];
-    const Stores how = stores_to(dsts, m, bytes, last, 1, manner);
+    const Stores how = stores_to(dsts, m, bytes, last, 1, mode);
     if (how.last != 0 || m > 1)
         return spread_fast<Plain<u8>>(
             dsts, m, bytes, how, [=](u64 at, auto span) { return span.read(from + at); },
@@ -389,14 +390,14 @@ void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, u32 last,
     if (to == from) return;
     if (bytes <= kUnasked) __builtin_memcpy(to, from, bytes);
     else if (bytes <= kShortCopy) copy<Near>(to, from, bytes);
-    else if (manner == Manner::kLines) copy<Far>(to, from, bytes);
+    else if (mode == CopyMode::kLines) copy<Far>(to, from, bytes);
     else __builtin_memcpy(to, from, bytes);
 }
 
 template <class Type, class Op>
-void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last, Manner manner) {
-    if (k == 1) return move(dsts, m, srcs, k, bytes, last, manner);
-    const Stores how = stores_to(dsts, m, bytes, last, kItem<Type, Op>, manner);
+void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last, CopyMode mode) {
+    if (k == 1) return move(dsts, m, srcs, k, bytes, last, mode);
+    const Stores how = stores_to(dsts, m, bytes, last, kItem<Type, Op>, mode);
     if (k == 2) {  // nearly always
         char *a = srcs[0], *b = srcs[1];
         return spread_fast<Type>(
@@ -421,29 +422,45 @@ template <class Type> void divide(char* data, u64 bytes, u32 p) {
     sweep<Type>(bytes, [=](u64 at, auto span) { span.write(data + at, span.read(data + at) / divisor); }, kNothing);
 }
 
+// What kernels.h names for each type: the size of an element, to be compared with what it says, and the kernels.
+
+struct Bool {
+    static constexpr u64 kBytes = sizeof(bool);
+    static constexpr TypeKernels kKernels{
+        {reduce<Plain<u8>, Or>, reduce<Plain<u8>, And>, reduce<Plain<u8>, And>, reduce<Plain<u8>, Or>, nullptr},
+        nullptr};
+};
+
+// Sums and products wrap, which only unsigned ones may.
+template <class E, class U> struct Integer {
+    static constexpr u64 kBytes = sizeof(E);
+    static constexpr TypeKernels kKernels{
+        {reduce<Plain<U>, Sum>, reduce<Plain<U>, Prod>, reduce<Plain<E>, Min>, reduce<Plain<E>, Max>, nullptr},
+        nullptr};
+};
+
+template <class Type> struct Float {
+    static constexpr u64 kBytes = kItem<Type, Sum>;
+    static constexpr TypeKernels kKernels{
+        {reduce<Type, Sum>, reduce<Type, Prod>, reduce<Type, Min>, reduce<Type, Max>, reduce<Type, Sum>}, divide<Type>};
+};
+
+template <class E> struct Complex {
+    static constexpr u64 kBytes = 2 * sizeof(E);
+    static constexpr TypeKernels kKernels{
+        {reduce<Plain<E>, Sum>, reduce<Plain<E>, ComplexProd>, nullptr, nullptr, reduce<Plain<E>, Sum>},
+        divide<Plain<E>>};
+};
+
+#define HOCKET_CHECK(name, bytes, accumulator, ...) static_assert((__VA_ARGS__::kBytes) == bytes, #name);
+HOCKET_TYPES(HOCKET_CHECK)
+
 }  // namespace
 
-// Sums and products of integers wrap, which only unsigned ones may.
-#define HOCKET_ROW_BOOL \
-    {reduce<Plain<u8>, Or>, reduce<Plain<u8>, And>, reduce<Plain<u8>, And>, reduce<Plain<u8>, Or>, nullptr}
-#define HOCKET_ROW_INTEGER(E, U) \
-    {reduce<Plain<U>, Sum>, reduce<Plain<U>, Prod>, reduce<Plain<E>, Min>, reduce<Plain<E>, Max>, nullptr}
-#define HOCKET_ROW_FLOAT(Type) \
-    {reduce<Type, Sum>, reduce<Type, Prod>, reduce<Type, Min>, reduce<Type, Max>, reduce<Type, Sum>}
-#define HOCKET_ROW_COMPLEX(E) \
-    {reduce<Plain<E>, Sum>, reduce<Plain<E>, ComplexProd>, nullptr, nullptr, reduce<Plain<E>, Sum>}
-
+#define HOCKET_KERNELS(name, bytes, accumulator, ...) __VA_ARGS__::kKernels,
 #define HOCKET_TABLE_(isa) kernels_##isa
 #define HOCKET_TABLE(isa) HOCKET_TABLE_(isa)
 extern const KernelTable HOCKET_TABLE(HOCKET_ISA);
-const KernelTable HOCKET_TABLE(HOCKET_ISA) = {
-    {HOCKET_ROW_BOOL, HOCKET_ROW_INTEGER(i8, u8), HOCKET_ROW_INTEGER(i16, u16), HOCKET_ROW_INTEGER(i32, u32),
-     HOCKET_ROW_INTEGER(i64, u64), HOCKET_ROW_INTEGER(u8, u8), HOCKET_ROW_INTEGER(u16, u16),
-     HOCKET_ROW_INTEGER(u32, u32), HOCKET_ROW_INTEGER(u64, u64), HOCKET_ROW_FLOAT(Float16), HOCKET_ROW_FLOAT(Bfloat16),
-     HOCKET_ROW_FLOAT(Plain<float>), HOCKET_ROW_FLOAT(Plain<double>), HOCKET_ROW_COMPLEX(float),
-     HOCKET_ROW_COMPLEX(double)},
-    {nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, divide<Float16>, divide<Bfloat16>,
-     divide<Plain<float>>, divide<Plain<double>>, divide<Plain<float>>, divide<Plain<double>>},
-    move};
+constexpr KernelTable HOCKET_TABLE(HOCKET_ISA) = {{HOCKET_TYPES(HOCKET_KERNELS)}, move};
 
 }  // namespace hocket

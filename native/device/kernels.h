@@ -11,23 +11,40 @@ struct Traffic {
     u64 stored;
 };
 
-// The element types, each with its size in bytes. Names are NumPy's, for bfloat16 that of ml_dtypes.
+// The element types: name, size in bytes, the type that values are combined in, and the class of kernels.cpp that has
+// its kernels. Names are NumPy's, for bfloat16 that of ml_dtypes.
 // clang-format off
 #define HOCKET_TYPES(X) \
-    X(bool, 1) X(int8, 1) X(int16, 2) X(int32, 4) X(int64, 8) X(uint8, 1) X(uint16, 2) X(uint32, 4) X(uint64, 8) \
-    X(float16, 2) X(bfloat16, 2) X(float32, 4) X(float64, 8) X(complex64, 8) X(complex128, 16)
+    X(bool, 1, bool, Bool) \
+    X(int8, 1, int8, Integer<i8, u8>) \
+    X(int16, 2, int16, Integer<i16, u16>) \
+    X(int32, 4, int32, Integer<i32, u32>) \
+    X(int64, 8, int64, Integer<i64, u64>) \
+    X(uint8, 1, uint8, Integer<u8, u8>) \
+    X(uint16, 2, uint16, Integer<u16, u16>) \
+    X(uint32, 4, uint32, Integer<u32, u32>) \
+    X(uint64, 8, uint64, Integer<u64, u64>) \
+    X(float16, 2, float32, Float<Float16>) \
+    X(bfloat16, 2, float32, Float<Bfloat16>) \
+    X(float32, 4, float32, Float<Plain<float>>) \
+    X(float64, 8, float64, Float<Plain<double>>) \
+    X(complex64, 8, complex64, Complex<float>) \
+    X(complex128, 16, complex128, Complex<double>)
 // clang-format on
 
-#define HOCKET_COUNT(name, bytes) +1
-#define HOCKET_NAME(name, bytes) #name,
-#define HOCKET_BYTES(name, bytes) bytes,
+#define HOCKET_COUNT(...) +1
+#define HOCKET_NAME(name, ...) #name,
+#define HOCKET_BYTES(name, bytes, ...) bytes,
+#define HOCKET_ACCUMULATOR(name, bytes, accumulator, ...) #accumulator,
 constexpr u32 kTypes = HOCKET_TYPES(HOCKET_COUNT), kOperators = 5;
 constexpr const char* kTypeNames[kTypes] = {HOCKET_TYPES(HOCKET_NAME)};
 constexpr u32 kTypeBytes[kTypes] = {HOCKET_TYPES(HOCKET_BYTES)};
+constexpr const char* kAccumulators[kTypes] = {HOCKET_TYPES(HOCKET_ACCUMULATOR)};
 constexpr const char* kOperatorNames[kOperators] = {"sum", "prod", "min", "max", "avg"};
 #undef HOCKET_COUNT
 #undef HOCKET_NAME
 #undef HOCKET_BYTES
+#undef HOCKET_ACCUMULATOR
 
 // A call that only moves data has elements of any size: the numbers from kTypes on are those of opaque elements of
 // 0, 1, 2 ... bytes.
@@ -35,23 +52,27 @@ constexpr u64 type_bytes(u32 type) { return type < kTypes ? kTypeBytes[type] : t
 
 // How long calls store; which is faster depends on the processor, and on whether another core has just had the lines.
 // By blocks: copies as memcpy does, several destinations one after the other. By lines, each asked for some time
-// before: copies, and, side by side, two destinations of which one goes past the caches.
-enum class Manner : u32 { kBlocks, kLines };
+// before: copies, and, side by side, two destinations of which one is non-temporal.
+enum class CopyMode : u32 { kBlocks, kLines };
 
 // Combines `k` sources element by element, in their order, and stores the result to `m` destinations. A destination may
 // be the very place of a source; otherwise they do not overlap. The meaning is that of hocket/semantics.py.
 //
-// `last`: a set of destinations, bit d for the d-th, that are stored past the caches as far as their alignment allows.
-// These stores are ordered with nothing until the thread has drained them (device/cpu.h). The bits are the same.
-using Kernel = void (*)(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last, Manner manner);
+// `last`: a set of destinations, bit d for the d-th, that are stored non-temporally as far as their alignment allows.
+// These stores are ordered with nothing until the thread has drained them (runtime/cpu.h). The bits are the same.
+using Kernel = void (*)(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last, CopyMode mode);
 
 // Divides `bytes` of elements by `p`.
 using Divide = void (*)(char* data, u64 bytes, u32 p);
 
-// This table says which types have which operators: the others are null. An average is a sum, then a division.
+// The kernels of a type, by operator. Null: it has no such operator. An average is a sum, then a division.
+struct TypeKernels {
+    Kernel reduce[kOperators];
+    Divide divide;
+};
+
 struct KernelTable {
-    Kernel reduce[kTypes][kOperators];
-    Divide divide[kTypes];
+    TypeKernels types[kTypes];
     Kernel move;  // of one source, of whatever type
 };
 

@@ -7,7 +7,7 @@ namespace hocket {
 
 // How many bytes before it is its turn a line is asked for, and to which caches it comes if it is read. Left to itself,
 // a core that streams from memory waits for fewer lines at once; the second cache can wait for more of them than the
-// first. Near: what is stored through the caches, and short copies. Far: what goes past them, and long copies; these
+// first. Near: what is stored through the caches, and short copies. Far: non-temporal stores, and long copies; these
 // ask for what they store to later, so that it is still there.
 struct Near {
     static constexpr u64 kToRead = 2 << 10, kToStore = 2 << 10;

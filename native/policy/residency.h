@@ -1,5 +1,5 @@
 // The residency probe: whether the buffers of a call are in a cache near this core, to go by how long it takes to load
-// a byte of them. Where all are in none, results soon would be too: they are better stored past the caches.
+// a byte of them. Where all are in none, results soon would be too: they are better stored non-temporally.
 #pragma once
 
 #include <algorithm>

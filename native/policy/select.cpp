@@ -17,8 +17,8 @@ u64 most_of_slot(const PlanHeader& plan, u64 slots, const Tunables& tuned) {
 
 }  // namespace
 
-Selection select(const PlanHeader& plan, u64 n, u32 type, u64 tile, bool may_be_eager, const Tunables& tuned) {
-    Selection found{};
+Shape settle(const PlanHeader& plan, u64 n, u32 type, u64 tile, bool may_be_eager, const Tunables& tuned) {
+    Shape found{};
     const u64 widest = std::max(plan.widest, 1u), item = type_bytes(type);
     u64& slots = found.slots;
     slots = std::bit_ceil(std::max<u64>(plan.slots, tuned.slots));
@@ -36,14 +36,14 @@ Selection select(const PlanHeader& plan, u64 n, u32 type, u64 tile, bool may_be_
     return found;
 }
 
-u64 touched_bytes(const PlanView& plan, const Selection& selection, bool input, bool output) {
+u64 touched_bytes(const PlanView& plan, const Shape& shape, bool input, bool output) {
     const PlanHeader& h = *plan.header;
-    const Geometry& geometry = selection.geometry;
+    const Geometry& geometry = shape.geometry;
     u64 chunks = 0;
     for (u32 c = 0; c < h.connections; ++c) chunks += plan.connections[c].width;
     const u64 blocks = (input ? h.input_blocks : 0) + (output ? h.output_blocks : 0);
     const u64 own = blocks * geometry.unit + h.scratch * geometry.chunk;
-    return h.ranks * (own + selection.slots * chunks * geometry.tile / 2);  // a connection has two ends
+    return h.ranks * (own + shape.slots * chunks * geometry.tile / 2);  // a connection has two ends
 }
 
 u32 threads_for(const PlanHeader& plan, const Geometry& geometry, u32 most, u64 team_bytes) {

@@ -1,13 +1,13 @@
-// Which path a call takes, and how: pure functions of the plan, the size and the tuned numbers. What all ranks know
-// alike gives the same on all ranks.
+// How a call is cut and which path it takes: pure functions of the plan, the size, the tuned numbers and what all ranks
+// have said. What all ranks know alike gives the same on all ranks.
 //
 // A call is eager if its messages are few: they travel with the call header, inline if they fit there. Otherwise they
 // go through a fifo of slots for each connection, or, where all ranks can access each other's buffers, with zero
-// copies.
+// copies. Which program a call runs, and which it offers for zero copies, hocket/tuning.py has decided before.
 #pragma once
 
 #include "core/interpreter.h"
-#include "device/cpu.h"
+#include "device/kernels.h"
 #include "policy/tunables.h"
 #include "protocol/header.h"
 
@@ -16,7 +16,7 @@ namespace hocket {
 enum class Path : u32 { kInlineEager, kEager, kFifo, kZeroCopy };
 
 // How a plan runs on units of one length. `slots` of a connection.
-struct Selection {
+struct Shape {
     Geometry geometry;
     u64 slots;
     Rounds rounds;
@@ -27,13 +27,7 @@ struct Selection {
 };
 
 // How a plan runs on n elements a unit; `tile` 0: chosen from the size. It is eager only if that `may_be_eager`.
-Selection select(const PlanHeader& plan, u64 n, u32 type, u64 tile, bool may_be_eager, const Tunables& tuned);
-
-inline Path path_of(Variant variant, const PlanHeader& plan, const Selection& selection) {
-    if (variant != kBuffered) return Path::kZeroCopy;
-    if (!selection.eager()) return Path::kFifo;
-    return plan.eager == 1 && selection.geometry.unit <= kInlined ? Path::kInlineEager : Path::kEager;
-}
+Shape settle(const PlanHeader& plan, u64 n, u32 type, u64 tile, bool may_be_eager, const Tunables& tuned);
 
 // From best to worst: in place before apart, and what moves least before what has every rank fetch all that it wants.
 constexpr Variant kPreference[] = {kInPlace, kApart, kFetchedInPlace, kFetchedApart};
@@ -45,25 +39,53 @@ constexpr Variant preferred(u32 variants) {
     return kBuffered;
 }
 
+// The path that a call takes whose buffered plan runs in such a shape, and the variant of its plan. `all`: the variants
+// that all ranks offer; `any`: those that some do. Who offers any has sent nothing eagerly.
+struct Selection {
+    Path path;
+    Variant variant;
+};
+inline Selection select(const PlanHeader& plan, const Shape& shape, u32 all, u32 any) {
+    const Variant variant = preferred(all);
+    if (variant != kBuffered) return {Path::kZeroCopy, variant};
+    if (!shape.eager() || any != 0) return {Path::kFifo, kBuffered};
+    const bool is_inline = plan.eager == 1 && shape.geometry.unit <= kInlined;
+    return {is_inline ? Path::kInlineEager : Path::kEager, kBuffered};
+}
+
 // The bytes that a call touches on all ranks (YHCCL, section 4: the working set), if each has the buffers that this one
 // has.
-u64 touched_bytes(const PlanView& plan, const Selection& selection, bool input, bool output);
+u64 touched_bytes(const PlanView& plan, const Shape& shape, bool input, bool output);
 
 // How many of `most` threads share the thread blocks of a call: one, unless its larger buffer has `team_bytes`.
 u32 threads_for(const PlanHeader& plan, const Geometry& geometry, u32 most, u64 team_bytes);
 
-// Which results are stored past the caches: all that may be, where a call touches more bytes than the caches hold; or
+// Which of the results that may be stored non-temporally are: none; sums all of whose destinations may, since copies,
+// and what is stored block by block, have other means to store a line without fetching it (kernels.cpp); all.
+enum class Streams : u32 { kNone = 0, kSums = 1, kAll = 2 };
+
+// What is fast where messages lie in slots, or in arrays. `sums`, `copies`: from how many bytes of a rank's larger
+// buffer on it pays to store non-temporally, where the buffers are in none. `mode`: of long calls of a kernel.
+struct StorePolicy {
+    u64 sums, copies;
+    CopyMode mode;
+    Streams streams(u64 bytes) const {
+        return bytes >= copies ? Streams::kAll : bytes >= sums ? Streams::kSums : Streams::kNone;
+    }
+};
+
+// Which results are stored non-temporally: all that may be, where a call touches more bytes than the caches hold; or
 // what pays on this processor, where the buffers, of which the larger has `bytes`, are `far`: in no cache near.
-inline Past stored_past(const PlanView& plan, const Selection& selection, bool input, bool output, u64 cache_bytes,
-                        bool far, u64 bytes, const Habits& habits) {
-    if (selection.eager()) return Past::kNothing;
-    if (touched_bytes(plan, selection, input, output) > cache_bytes) return Past::kAll;
-    return far ? habits.past(bytes) : Past::kNothing;
+inline Streams streams_for(const PlanView& plan, const Shape& shape, bool input, bool output, u64 cache_bytes, bool far,
+                           u64 bytes, const StorePolicy& store_policy) {
+    if (shape.eager()) return Streams::kNone;
+    if (touched_bytes(plan, shape, input, output) > cache_bytes) return Streams::kAll;
+    return far ? store_policy.streams(bytes) : Streams::kNone;
 }
 
-// Whether a plan stores anything past the caches where it may.
-inline bool stores_any_past(const PlanView& plan, Past past) {
-    return (past == Past::kAll && plan.has_last) || (past == Past::kSums && plan.has_last_sum);
+// Whether a plan stores anything non-temporally where it may.
+inline bool streams_any(const PlanView& plan, Streams streams) {
+    return (streams == Streams::kAll && plan.has_last) || (streams == Streams::kSums && plan.has_last_sum);
 }
 
 }  // namespace hocket

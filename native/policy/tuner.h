@@ -17,9 +17,9 @@ namespace hocket {
 // while they become faster: those that are nearly full take some twenty long calls. Fewer, where they take much longer
 // than the other way ever did at its best. A call need not go the way that is asked for. Ranks that make the same calls
 // and are told the same come to the same.
-class Contest {
+class OnlineTrial {
   public:
-    explicit Contest(u32 run = 1, bool fills = false, const Tunables& tuned = kDefaults)
+    explicit OnlineTrial(u32 run = 1, bool fills = false, const Tunables& tuned = kDefaults)
         : tuned_(&tuned),
           run_(run),
           patience_(fills ? u32(tuned.tuner_fruitless) : 0),
@@ -81,19 +81,19 @@ class Contest {
 
 // Those of one schedule: by the size of a unit, and by whether buffers are in no cache, as when it was looked last. The
 // longer calls are, the fewer it takes until caches are in the state that a way leaves them in.
-class Contests {
+class OnlineTrials {
   public:
-    explicit Contests(const Tunables& tuned) : long_(int(std::bit_width(tuned.tuner_long_bytes))) {
+    explicit OnlineTrials(const Tunables& tuned) : long_(int(std::bit_width(tuned.tuner_long_bytes))) {
         const int huge = int(std::bit_width(tuned.tuner_huge_bytes));
         for (const bool far : {false, true})
             for (int bits = 0; bits < 64; ++bits)
-                of_[far][bits] = Contest(bits < long_ ? 2 * (long_ - bits) : 2, !far && bits < huge, tuned);
+                of_[far][bits] = OnlineTrial(bits < long_ ? 2 * (long_ - bits) : 2, !far && bits < huge, tuned);
     }
 
     // Whether ranks look, in the next call, at whether their buffers are in a cache. Long calls do not notice.
     bool looks(u64 unit) { return int(std::bit_width(unit)) >= long_ || next(unit).looks(); }
 
-    Contest& next(u64 unit) { return of_[far_[std::bit_width(unit)]][std::bit_width(unit)]; }
+    OnlineTrial& next(u64 unit) { return of_[far_[std::bit_width(unit)]][std::bit_width(unit)]; }
     bool far(u64 unit) const { return far_[std::bit_width(unit)]; }
     void took(u64 unit, bool far, bool second, u64 ticks) {
         far_[std::bit_width(unit)] = far;
@@ -102,7 +102,7 @@ class Contests {
 
   private:
     int long_;  // bits of a length that is long
-    Contest of_[2][64];
+    OnlineTrial of_[2][64];
     bool far_[64] = {};
 };
 
@@ -138,8 +138,8 @@ class OnlineTuner final : public Tuner {
     explicit OnlineTuner(const Tunables& tuned) : tuned_(tuned) {}
 
     Advice advise(u64 schedule, u64 unit) override {
-        Contests& contests = of(schedule);
-        return {contests.next(unit).second(), contests.looks(unit), true};
+        OnlineTrials& trials = of(schedule);
+        return {trials.next(unit).second(), trials.looks(unit), true};
     }
     void entered(u64 schedule, u64 unit) override { of(schedule).next(unit).next(); }
     void took(u64 schedule, u64 unit, bool far, bool zero_copy, u64 ticks) override {
@@ -148,14 +148,14 @@ class OnlineTuner final : public Tuner {
     bool far(u64 schedule, u64 unit) override { return of(schedule).far(unit); }
 
   private:
-    Contests& of(u64 schedule) {
-        if (latest_ == nullptr || latest_->first != schedule) latest_ = &*contests_.try_emplace(schedule, tuned_).first;
+    OnlineTrials& of(u64 schedule) {
+        if (latest_ == nullptr || latest_->first != schedule) latest_ = &*trials_.try_emplace(schedule, tuned_).first;
         return latest_->second;
     }
 
     const Tunables& tuned_;
-    std::map<u64, Contests> contests_;
-    std::pair<const u64, Contests>* latest_ = nullptr;
+    std::map<u64, OnlineTrials> trials_;
+    std::pair<const u64, OnlineTrials>* latest_ = nullptr;
 };
 
 // What a timed call took its slowest rank: each says, with the header of a later call, what it took itself. In each

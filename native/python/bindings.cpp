@@ -20,6 +20,7 @@
 #include "python/kernels.h"
 #include "python/prepared_call.h"
 #include "transport/arena.h"
+#include "transport/cma.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -193,7 +194,7 @@ void bind_events(nb::module_& m) {
         .def_ro("tiles", &CallEvent::tiles)
         .def_ro("threads", &CallEvent::threads)
         .def_ro("rounds", &CallEvent::rounds)
-        .def_prop_ro("streams", [](const CallEvent& event) { return Past(event.past) != Past::kNothing; })
+        .def_prop_ro("streams", [](const CallEvent& event) { return Streams(event.streams) != Streams::kNone; })
         .def_prop_ro("fault", [](const CallEvent& event) -> std::optional<Fault> {
             if (Fault(event.fault) == Fault::kNone) return std::nullopt;
             return Fault(event.fault);
@@ -244,7 +245,12 @@ void bind_plan(nb::module_& m) {
         .def_prop_ro("tile", [](const Candidate& candidate) { return candidate.geometry.tile; })
         .def_prop_ro("tiles", [](const Candidate& candidate) { return candidate.geometry.tiles; })
         .def_ro("slots", &Candidate::slots)
-        .def_prop_ro("one_round", &Candidate::eager);
+        .def_prop_ro(
+            "one_round",
+            [](const Candidate& candidate) {
+                return select(candidate.plan->header(), candidate, 0, 0).path != Path::kFifo;
+            },
+            "Whether it is eager, where no rank offers its arrays.");
 
     nb::class_<Units>(m, "Units")
         .def(
@@ -384,7 +390,7 @@ void bind_member(nb::module_& m) {
             [](Member& member, const Candidate& candidate, bool input, bool output) {
                 return member.communicator->streams(candidate, input, output);
             },
-            "candidate"_a, "input"_a, "output"_a, "Whether it would store past the caches, as they do not hold these.")
+            "candidate"_a, "input"_a, "output"_a, "Whether it would store non-temporally, as they do not hold these.")
         .def(
             "threads",
             [](Member& member, const Candidate& candidate) { return member.communicator->wanted_threads(candidate); },

@@ -31,7 +31,7 @@ nb::dict operators_of_types() {
     for (u32 type = 0; type < kTypes; ++type) {
         nb::list operators;
         for (u32 op = 0; op < kOperators; ++op)
-            if (kernels().reduce[type][op] != nullptr) operators.append(kOperatorNames[op]);
+            if (kernels().types[type].reduce[op] != nullptr) operators.append(kOperatorNames[op]);
         found[kTypeNames[type]] = nb::tuple(operators);
     }
     return found;
@@ -50,6 +50,13 @@ void bind_types(nb::module_& m) {
     for (const Isa* isa = isas(); isa->name != nullptr; ++isa) all.append(isa->name);
     m.attr("ISAS") = nb::tuple(all);
     m.attr("TYPES") = names(kTypeNames);
+    nb::dict bytes, accumulators;
+    for (u32 type = 0; type < kTypes; ++type) {
+        bytes[kTypeNames[type]] = kTypeBytes[type];
+        accumulators[kTypeNames[type]] = kAccumulators[type];
+    }
+    m.attr("TYPE_BYTES") = bytes;
+    m.attr("ACCUMULATORS") = accumulators;
     m.attr("OPERATORS_OF") = operators_of_types();
     m.attr("OPERATORS") = names(kOperatorNames);
 }
@@ -58,7 +65,7 @@ void bind_divide(nb::module_& m) {
     m.def(
         "divide",
         [](Array array, u32 type, u32 p, const std::string& isa) {
-            const Divide divide = type < kTypes ? kernels_for(isa).divide[type] : nullptr;
+            const Divide divide = type < kTypes ? kernels_for(isa).types[type].divide : nullptr;
             if (divide == nullptr) throw std::invalid_argument("this type has no division");
             const Held held(array);
             const Gil gil;
@@ -73,7 +80,7 @@ void bind_reduce(nb::module_& m) {
         "reduce",
         [](const std::vector<Array>& destinations, const std::vector<Array>& sources, u32 type, u32 op,
            const std::string& isa, u32 last, bool by_lines) {
-            const Kernel kernel = type < kTypes && op < kOperators ? kernels_for(isa).reduce[type][op] : nullptr;
+            const Kernel kernel = type < kTypes && op < kOperators ? kernels_for(isa).types[type].reduce[op] : nullptr;
             if (kernel == nullptr) throw std::invalid_argument("this type does not have this operator");
             std::vector<char*> pointers[2];
             std::vector<std::unique_ptr<Held>> held;
@@ -85,7 +92,7 @@ void bind_reduce(nb::module_& m) {
                 }
             if (pointers[0].empty() || pointers[1].empty()) throw std::invalid_argument("no arrays");
             kernel(pointers[0].data(), u32(pointers[0].size()), pointers[1].data(), u32(pointers[1].size()),
-                   held.front()->bytes(), last, by_lines ? Manner::kLines : Manner::kBlocks);
+                   held.front()->bytes(), last, by_lines ? CopyMode::kLines : CopyMode::kBlocks);
         },
         "destinations"_a, "sources"_a, "type"_a, "op"_a, "isa"_a, "last"_a = 0, "by_lines"_a = false);
 }

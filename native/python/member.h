@@ -70,8 +70,8 @@ struct Member {
            u64 team_bytes, u64 cache_bytes, bool looks, Recorder* recorder, const std::map<std::string, u64>& tuned)
         : memory(descriptor, size, std::move(arenas), arena, processes) {
         Settings settings{{spins, yields}, timeout, python_interrupted};
-        const Reaching reaching = always_reaches ? Reaching::kAlways : Reaching::kWhereFaster;
-        if (!processes.empty()) settings.reaching = reaching;
+        const CmaUse cma_use = always_reaches ? CmaUse::kAlways : CmaUse::kWhereFaster;
+        if (!processes.empty()) settings.cma_use = cma_use;
         settings.threads = threads;
         settings.team_bytes = team_bytes;
         settings.cache_bytes = cache_bytes;

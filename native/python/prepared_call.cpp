@@ -76,9 +76,9 @@ PreparedCall::PreparedCall(nb::object member, nb::object plan, Terms terms, Oper
     const Terms& t = terms_;
     if (t.op >= kOperators || (t.tile & (t.tile - 1)) || (t.tile && t.tile < kAlign))
         throw std::invalid_argument("operator or tile");
-    if (t.n && plan_->combines() && (t.type >= kTypes || kernels().reduce[t.type][t.op] == nullptr))
+    if (t.n && plan_->combines() && (t.type >= kTypes || kernels().types[t.type].reduce[t.op] == nullptr))
         throw std::invalid_argument("this type does not have this operator");
-    if (t.average && (t.type >= kTypes || kernels().divide[t.type] == nullptr))
+    if (t.average && (t.type >= kTypes || kernels().types[t.type].divide == nullptr))
         throw std::invalid_argument("this type has no division");
     if (plan_->lends() && !shared_) throw std::invalid_argument("a plan that lends is offered");
     check(plan_->header(), binding.input, binding.output);
@@ -101,7 +101,7 @@ PreparedCall::PreparedCall(nb::object member, nb::object plan, Terms terms, Oper
     if (t.units) call_.units = &*t.units;
     if (t.element) call_.element = &*t.element;
     call_.finish.bytes = length(binding.result);
-    if (t.average && binding.result != Source::kNothing) call_.finish.divide = kernels().divide[t.type];
+    if (t.average && binding.result != Source::kNothing) call_.finish.divide = kernels().types[t.type].divide;
     brief_ = std::max(length(Source::kX), length(Source::kOut)) <= member_->tunables.gil_held_bytes;
 }
 

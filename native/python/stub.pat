@@ -13,6 +13,12 @@ hocket._native.(ISAS|TYPES|OPERATORS)$:
 hocket._native.(OPERATORS_OF|PLAN_LAYOUT)$:
     \1: dict[str, tuple[str, ...]]
 
+hocket._native.TYPE_BYTES$:
+    TYPE_BYTES: dict[str, int]
+
+hocket._native.ACCUMULATORS$:
+    ACCUMULATORS: dict[str, str]
+
 hocket._native.TUNABLES$:
     TUNABLES: list[Tunable]
 

@@ -62,9 +62,9 @@ struct Call {
     double timeout = 0;  // as in Settings, for this call; 0: that of the communicator
 };
 
-// Whether messages lie in private memory of other ranks, which all must be able to reach: where a call can go that way,
-// it does where that is faster, or always.
-enum class Reaching { kNever, kWhereFaster, kAlways };
+// Whether messages lie in private memory of other ranks, by cross-memory attach, which all ranks must be able to do:
+// never, where the tuner finds it faster, or in every call that can go so.
+enum class CmaUse { kNever, kWhereFaster, kAlways };
 
 struct Settings {
     Patience patience;
@@ -72,11 +72,11 @@ struct Settings {
     bool (*interrupted)() = nullptr;  // called now and then while the caller's thread waits: whether to give up
     u32 threads = 1;                  // that share the thread blocks of a call
     u64 team_bytes = 0;               // of its larger buffer, from which on they do
-    u64 cache_bytes = ~u64(0);        // of all ranks together: a call that touches more stores results past the caches
+    u64 cache_bytes = ~u64(0);        // of all ranks together: a call that touches more stores results non-temporally
     // Whether a byte is in no cache that is nearer than so many ticks: a call all of whose are does so too, where that
     // is worth it.
     bool (*is_far)(const char*, u64) = nullptr;
-    Reaching reaching = Reaching::kNever;
+    CmaUse cma_use = CmaUse::kNever;
     u64 first = 0;                 // the number of calls so far; tests begin near where it wraps
     void (*patient)() = nullptr;   // called when a thread has spun in vain, before it yields or sleeps
     Progressor progress{};         // see waiting.h
@@ -85,7 +85,7 @@ struct Settings {
 };
 
 // A plan, the buffers that it would run on, and how. Null for none: then the rest has no values.
-struct Candidate : Selection {
+struct Candidate : Shape {
     Plan* plan;
     char* input;
     char* output;

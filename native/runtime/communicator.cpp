@@ -25,7 +25,7 @@ u64 difference(u32 rank, const Units& units) {
 const char* result_of(const Call& call) { return call.output != nullptr ? call.output : call.input; }
 
 std::unique_ptr<Tuner> tuner_for(const Settings& settings) {
-    if (settings.reaching == Reaching::kWhereFaster) return std::make_unique<OnlineTuner>(settings.tunables);
+    if (settings.cma_use == CmaUse::kWhereFaster) return std::make_unique<OnlineTuner>(settings.tunables);
     return std::make_unique<StaticTuner>();
 }
 
@@ -69,26 +69,27 @@ struct Communicator::CallState {
     bool timed = false;  // by some rank
     Meanwhile meanwhile;
     Traffic sent{};  // eagerly
+    Path path = Path::kFifo;
     Variant variant = kBuffered;
 };
 
 // An execution of the chosen plan, and what its threads need to know.
 template <class Event> struct Communicator::Run {
     const CallState& state;
-    Execution<Cpu> execution;
-    std::optional<u64> reaches_since;  // private memory of others; none: it does not
+    Execution<Cpu, End> execution;
+    std::optional<u64> attached_since;  // buffers of others; none: there are none
     Event event;
     u32 threads = 1;
-    Past past = Past::kNothing;
+    Streams streams = Streams::kNone;
 };
 
 Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> lifelines, Settings settings)
     : memory_(memory),
       settings_(settings),
-      fifo_habits_{settings.tunables.fifo_sums_past_bytes, settings.tunables.fifo_copies_past_bytes,
-                   Manner(settings.tunables.fifo_by_lines)},
-      lent_habits_{settings.tunables.lent_sums_past_bytes, settings.tunables.lent_copies_past_bytes,
-                   Manner(settings.tunables.lent_by_lines)},
+      fifo_stores_{settings.tunables.fifo_sums_past_bytes, settings.tunables.fifo_copies_past_bytes,
+                   CopyMode(settings.tunables.fifo_by_lines)},
+      zero_copy_stores_{settings.tunables.lent_sums_past_bytes, settings.tunables.lent_copies_past_bytes,
+                        CopyMode(settings.tunables.lent_by_lines)},
       control_(rank, size, memory.control(), std::move(lifelines),
                {settings.patience, settings.timeout, settings.interrupted, settings.patient,
                 settings.tunables.visits_between_looks, settings.tunables.recheck_ticks, settings.progress,
@@ -97,7 +98,7 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
       tuned_(tuner_for(settings_), control_),
       eager_(control_),
       fifo_(memory),
-      zero_copy_(control_, memory, fifo_, settings.reaching, settings.threads),
+      zero_copy_(control_, memory, fifo_, settings.cma_use, settings.threads),
       outcomes_(settings.threads),
       moved_(settings.threads) {}
 
@@ -242,21 +243,21 @@ int Communicator::prepare(CallState& state, Candidate& candidate, bool may_be_ea
     Plan& plan = *candidate.plan;
     const u64 n = state.n, tile = &plan == &state.plan ? state.call.tile : 0;  // of no other that takes its place
     const u32 type = state.type;
-    candidate.kernel = plan.combines() ? kernels().reduce[type][state.call.op] : kernels().move;
+    candidate.kernel = plan.combines() ? kernels().types[type].reduce[state.call.op] : kernels().move;
     Plan::Latest& latest = plan.latest;
-    Selection& selection = candidate;
+    Shape& shape = candidate;
     if (latest.n == n && latest.type == type && latest.tile == tile && latest.may_be_eager == may_be_eager) {
-        selection = latest.selection;
+        shape = latest.shape;
         return 0;
     }
-    selection = select(plan.header(), n, type, tile, may_be_eager, settings_.tunables);
+    shape = settle(plan.header(), n, type, tile, may_be_eager, settings_.tunables);
     if (const int failed = fifo_.reserve(candidate)) return failed;
     if (const int failed = reserve_scratch(candidate)) return failed;
     latest.n = n;
     latest.tile = tile;
     latest.type = type;
     latest.may_be_eager = may_be_eager;
-    latest.selection = selection;
+    latest.shape = shape;
     return 0;
 }
 
@@ -287,7 +288,7 @@ void Communicator::offer(CallState& state) {
     if (state.advice.timed) state.meanwhile.clock = &control_.clock();
 }
 
-// What there is to look at. Nobody looks where no plan has a result that would be stored past the caches, nor at an
+// What there is to look at. Nobody looks where no plan has a result that would be stored non-temporally, nor at an
 // output that a look would give a page of zeroes, nor at a result that is in no cache only because it was stored so, if
 // there is nothing else: in a loop on one array, that would go on for ever. In private buffers it is mostly the kernel
 // that stores, through the caches: but for slots only a tuner wants to know, in calls that it `probes`.
@@ -301,13 +302,13 @@ void Communicator::plan_probe(CallState& state, bool is_private) const {
     if (call.input != nullptr) found.input = {call.input, bytes(kInput, h.input_blocks)};
     if (call.output != nullptr) found.output = {call.output, bytes(kOutput, h.output_blocks)};
     const bool alone = call.input == nullptr || call.output == nullptr;
-    if (call.fresh || (alone && result_of(call) == state.plan.latest.stored_past)) return;
+    if (call.fresh || (alone && result_of(call) == state.plan.latest.streamed)) return;
     if (state.advice.probes) found.is_far = settings_.is_far;
     for (u32 variant = 0; variant < kVariants; ++variant) {
         const Candidate& candidate = state.candidates[variant];
         if (candidate.plan == nullptr || candidate.eager() || (variant != kBuffered && is_private)) continue;
-        const Past past = habits(Variant(variant)).past(found.larger());
-        if (stores_any_past(candidate.plan->view(), past)) found.is_far = settings_.is_far;
+        const Streams streams = store_policy(Variant(variant)).streams(found.larger());
+        if (streams_any(candidate.plan->view(), streams)) found.is_far = settings_.is_far;
     }
 }
 
@@ -320,7 +321,7 @@ void Communicator::send_eagerly(CallState& state) {
     const auto shift = call.initial_bytes != 0 ? call.initial - call.initial_to : 0;
     char* const input = call.input ? call.input + shift : nullptr;
     char* const output = call.input ? call.output : call.output + shift;
-    Cpu cpu{candidate.kernel, control_.blocks(), rank(), false, Past::kNothing, habits(kBuffered).manner};
+    Cpu cpu{candidate.kernel, control_.blocks(), rank(), false, Streams::kNone, store_policy(kBuffered).mode};
     execution(state, candidate, input, output).send(cpu, plan.room(0, false));
     state.sent = cpu.moved;
     const u64 bytes = plan.header().eager * candidate.geometry.tile;
@@ -348,32 +349,35 @@ bool Communicator::learn_size(CallState& state) const {
     return known;
 }
 
-// The best that all ranks offer. Who offers its buffers has sent nothing: then a call that finds no other path that all
-// can take goes through the fifo.
+// Of what all ranks have said. A tiny call says nothing of buffers. One that was settled to be eager, of which a rank
+// has sent nothing, is settled again.
 Communicator::Shortage Communicator::select_path(CallState& state) {
     if (!state.size_known())
         if (const int failed = prepare_all(state)) return {"slots and scratch", failed};
-    if (state.tiny) return {};
-    state.timed = tuned_.agreed(state.plan.digest(), state.unit(), state.advice.timed);
-    u32 all = ~u32(0), any = 0;
-    for (u32 r = 0; r < size(); ++r) {
-        const u32 offered = control_.said(r).buffers.variants;
-        all &= offered;
-        any |= offered;
+    u32 all = state.tiny ? 0 : ~u32(0), any = 0;
+    if (!state.tiny) {
+        state.timed = tuned_.agreed(state.plan.digest(), state.unit(), state.advice.timed);
+        for (u32 r = 0; r < size(); ++r) {
+            const u32 offered = control_.said(r).buffers.variants;
+            all &= offered;
+            any |= offered;
+        }
     }
-    state.variant = preferred(all);
-    if (state.variant == kBuffered && any != 0 && state.buffered().eager())
+    const Selection selected = select(state.plan.header(), state.buffered(), all, any);
+    state.path = selected.path;
+    state.variant = selected.variant;
+    if (state.path == Path::kFifo && state.buffered().eager())
         if (const int failed = prepare(state, state.buffered(), false)) return {"slots and scratch", failed};
     return {};
 }
 
 Communicator::Shortage Communicator::open_path(CallState& state) {
     const Candidate& chosen = state.chosen();
-    if (state.variant != kBuffered) {
+    if (state.path == Path::kZeroCopy) {
         const int failed = zero_copy_.open(chosen);
         return failed ? Shortage{"the arrays of others", failed} : Shortage{};
     }
-    if (chosen.eager()) {
+    if (state.path != Path::kFifo) {
         if (!state.size_known()) eager_.open(*chosen.plan, chosen, control_.call());  // it had nothing to send
         add(0, state.sent);
     } else {
@@ -390,11 +394,11 @@ template <class Event> Outcome Communicator::execute(CallState& state, Event eve
                    zero_copy ? zero_copy_.cma().since(*chosen.plan) : std::nullopt, event};
     run.threads = wanted_threads(chosen);
     if (run.threads > 1) run.threads = team_.grow(run.threads);
-    const bool reaches = run.reaches_since.has_value();
-    run.past = past_of(state, reaches);
+    const bool attached = run.attached_since.has_value();
+    run.streams = streams_of(state, attached);
     Plan::Latest& latest = state.plan.latest;
     latest.result = result_of(state.call);
-    latest.stored_past = !reaches && stores_any_past(chosen.plan->view(), run.past) ? latest.result : nullptr;
+    latest.streamed = !attached && streams_any(chosen.plan->view(), run.streams) ? latest.result : nullptr;
     if constexpr (!std::is_null_pointer_v<Event>) {
         event->plan = chosen.plan->number();
         event->agreed = settings_.recorder->clock.ticks();
@@ -403,7 +407,7 @@ template <class Event> Outcome Communicator::execute(CallState& state, Event eve
         event->tiles = chosen.geometry.tiles;
         event->threads = run.threads;
         event->rounds = u32(chosen.rounds);
-        event->past = u32(run.past);
+        event->streams = u32(run.streams);
     }
     Outcome found = run.threads == 1 ? work(run, 0) : work_together(run);
     if (zero_copy && found.fault == Fault::kNone) return zero_copy_.finish(chosen, run.execution);
@@ -415,12 +419,12 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
     const Candidate& chosen = run.state.chosen();
     const u64 blocks = chosen.plan->header().blocks;
     const u32 begin = u32(blocks * thread / run.threads), end = u32(blocks * (thread + 1) / run.threads);
-    const Room room = chosen.plan->room(thread, run.reaches_since.has_value());
-    CmaCopies* const copies = run.reaches_since ? zero_copy_.cma().copies(thread) : nullptr;
-    u64 looked = run.reaches_since.value_or(0);
+    const Room room = chosen.plan->room(thread, run.attached_since.has_value());
+    CmaCopies* const copies = run.attached_since ? zero_copy_.cma().copies(thread) : nullptr;
+    u64 looked = run.attached_since.value_or(0);
     auto device = [&] {
-        const Manner manner = habits(run.state.variant).manner;
-        const Cpu cpu{chosen.kernel, control_.blocks(), rank(), run.threads > 1, run.past, manner, copies};
+        const CopyMode mode = store_policy(run.state.variant).mode;
+        const Cpu cpu{chosen.kernel, control_.blocks(), rank(), run.threads > 1, run.streams, mode, copies};
         if constexpr (std::is_null_pointer_v<Event>) return cpu;
         else return WatchedCpu(cpu, *settings_.recorder, thread, control_.call(), run.event->agreed);
     }();
@@ -461,7 +465,8 @@ template <class Event> Outcome Communicator::work_together(Run<Event>& run) {
     return std::move(*cause);
 }
 
-Execution<Cpu> Communicator::execution(CallState& state, const Candidate& candidate, char* input, char* output) const {
+Execution<Cpu, End> Communicator::execution(CallState& state, const Candidate& candidate, char* input,
+                                            char* output) const {
     const Units* const units = state.call.units;
     const auto bounds = [&](Place place) { return units ? units->bounds[place].data() : nullptr; };
     Plan& plan = *candidate.plan;
@@ -477,16 +482,16 @@ Execution<Cpu> Communicator::execution(CallState& state, const Candidate& candid
     set(kInput, input, geometry.unit, h.chunks, bounds(kInput));
     set(kOutput, output, geometry.unit, h.chunks, bounds(kOutput));
     set(kScratch, scratch_.get(), h.scratch * geometry.chunk, h.scratch, nullptr);
-    return Execution<Cpu>(plan.view(), geometry, state.buffers, zero_copy_.peers(), plan.cursors().data(),
-                          plan.ends().data(), candidate.rounds);
+    return Execution<Cpu, End>(plan.view(), geometry, state.buffers, zero_copy_.peers(), plan.cursors().data(),
+                               plan.ends().data(), candidate.rounds);
 }
 
-// Where a rank `reaches` private memory, it is mostly the kernel that stores, through the caches.
-Past Communicator::past_of(const CallState& state, bool reaches) const {
+// In buffers that are `attached` it is mostly the kernel that stores, through the caches.
+Streams Communicator::streams_of(const CallState& state, bool attached) const {
     const Candidate& chosen = state.chosen();
     const ResidencyProbe& probe = state.meanwhile.probe;
-    return stored_past(chosen.plan->view(), chosen, chosen.input, chosen.output, settings_.cache_bytes,
-                       probe.far && !reaches, probe.larger(), habits(state.variant));
+    return streams_for(chosen.plan->view(), chosen, chosen.input, chosen.output, settings_.cache_bytes,
+                       probe.far && !attached, probe.larger(), store_policy(state.variant));
 }
 
 void Communicator::finish(const Finish& left, Variant variant) const {

@@ -41,14 +41,14 @@ class Communicator {
     // How a plan would run by itself, the bytes that it would touch on all ranks, whether that is more than the caches
     // hold, so that it stores past them, and how many threads it would take.
     Candidate candidate(Plan& plan, u64 n, u32 type, u64 tile) const {
-        return {select(plan.header(), n, type, tile, true, settings_.tunables), &plan, nullptr, nullptr, nullptr};
+        return {settle(plan.header(), n, type, tile, true, settings_.tunables), &plan, nullptr, nullptr, nullptr};
     }
     u64 touched(const Candidate& candidate, bool input, bool output) const {
         return touched_bytes(candidate.plan->view(), candidate, input, output);
     }
     bool streams(const Candidate& candidate, bool input, bool output) const {
         const u64 caches = settings_.cache_bytes;
-        return stored_past(candidate.plan->view(), candidate, input, output, caches, false, 0, {}) != Past::kNothing;
+        return streams_for(candidate.plan->view(), candidate, input, output, caches, false, 0, {}) != Streams::kNone;
     }
     u32 wanted_threads(const Candidate& candidate) const {
         return threads_for(candidate.plan->header(), candidate.geometry, settings_.threads, settings_.team_bytes);
@@ -95,17 +95,19 @@ class Communicator {
     template <class Event> Outcome execute(CallState& state, Event event);
     template <class Event> Outcome work(Run<Event>& run, u32 thread);
     template <class Event> Outcome work_together(Run<Event>& run);
-    Execution<Cpu> execution(CallState& state, const Candidate& candidate, char* input, char* output) const;
-    Past past_of(const CallState& state, bool reaches) const;
+    Execution<Cpu, End> execution(CallState& state, const Candidate& candidate, char* input, char* output) const;
+    Streams streams_of(const CallState& state, bool attached) const;
     void finish(const Finish& left, Variant variant) const;
     Outcome refuse_for_memory(int error);
     Outcome give_up_for(const Shortage& shortage);
     void add(u32 thread, const Traffic& moved);
-    const Habits& habits(Variant variant) const { return variant == kBuffered ? fifo_habits_ : lent_habits_; }
+    const StorePolicy& store_policy(Variant variant) const {
+        return variant == kBuffered ? fifo_stores_ : zero_copy_stores_;
+    }
 
     Memory& memory_;
     const Settings settings_;
-    const Habits fifo_habits_, lent_habits_;
+    const StorePolicy fifo_stores_, zero_copy_stores_;
     ControlPlane control_;
     TunedCalls tuned_;
     EagerPath eager_;

@@ -5,9 +5,9 @@
 
 namespace hocket {
 
-void EagerPath::open(Plan& plan, const Selection& selection, u64 call) const {
-    const bool is_inline = path_of(kBuffered, plan.header(), selection) == Path::kInlineEager;
-    const u64 tile = selection.geometry.tile, bytes = plan.header().eager * tile;
+void EagerPath::open(Plan& plan, const Shape& shape, u64 call) const {
+    const bool is_inline = select(plan.header(), shape, 0, 0).path == Path::kInlineEager;
+    const u64 tile = shape.geometry.tile, bytes = plan.header().eager * tile;
     End* end = plan.ends().data();
     for (const ConnectionRecord& record : plan.connections()) {
         const u32 sender = record.sends ? control_.rank() : record.peer;
@@ -58,7 +58,7 @@ void ZeroCopyPath::describe(const Candidates& candidates, BufferDescription& fou
         const Candidate& candidate = candidates[variant];
         if (candidate.plan == nullptr) continue;
         if (is_private(candidate.input, candidate) || is_private(candidate.output, candidate)) {
-            if (reaching_ == Reaching::kNever || candidate.rounds != Rounds::kTwo) continue;
+            if (cma_use_ == CmaUse::kNever || candidate.rounds != Rounds::kTwo) continue;
             found.variants |= u32(1) << variant;
             found.is_private = true;
             found.input = reinterpret_cast<u64>(candidate.input);
@@ -93,11 +93,11 @@ int ZeroCopyPath::open(const Candidate& candidate) {
 
 // Finds the buffers of others that this rank reads or writes.
 int ZeroCopyPath::map_peers(const Plan& plan) {
-    if (peers_ == nullptr) peers_.reset(new Theirs[control_.size()]);
+    if (peers_ == nullptr) peers_.reset(new PeerBuffers[control_.size()]);
     for (const ConnectionRecord& record : plan.connections()) {
         if (record.storage == kSlots || lies_here(record)) continue;
         const BufferDescription& lies = control_.said(record.peer).buffers;
-        Theirs& theirs = peers_[record.peer];
+        PeerBuffers& theirs = peers_[record.peer];
         if (lies.is_private) {
             theirs = {{reinterpret_cast<char*>(lies.input), reinterpret_cast<char*>(lies.output)}, true};
             continue;
@@ -110,13 +110,13 @@ int ZeroCopyPath::map_peers(const Plan& plan) {
     return 0;
 }
 
-Outcome ZeroCopyPath::finish(const Candidate& candidate, Execution<Cpu>& running) {
+Outcome ZeroCopyPath::finish(const Candidate& candidate, Execution<Cpu, End>& running) {
     if (candidate.rounds == Rounds::kTwo) return await_partners(*candidate.plan, running);
     return HOCKET_RELAX_READERS ? Outcome{} : await_readers(running);
 }
 
 // Waits until nobody reads this rank's buffers any more.
-Outcome ZeroCopyPath::await_readers(Execution<Cpu>& running) {
+Outcome ZeroCopyPath::await_readers(Execution<Cpu, End>& running) {
     return control_.drive([&] { return running.reader() == nullptr ? Progress::kDone : Progress::kStalled; },
                           [&](const u32* peer, Outcome& outcome) {
                               if (peer != nullptr) return running.reads(*peer);
@@ -128,7 +128,7 @@ Outcome ZeroCopyPath::await_readers(Execution<Cpu>& running) {
 
 // Says that this rank has done its part of a call in two rounds, and waits until those have that use its buffers. What
 // it has read itself counts only if its owner had not failed: that rank may have gone on to use its memory.
-Outcome ZeroCopyPath::await_partners(const Plan& plan, const Execution<Cpu>& running) {
+Outcome ZeroCopyPath::await_partners(const Plan& plan, const Execution<Cpu, End>& running) {
     const std::span<const ConnectionRecord> records = plan.connections();
     const u32 connections = u32(records.size());
     control_.say_done();

@@ -19,10 +19,10 @@ class EagerPath {
     // Asks for the line that an inline message will be in, if the next call of the plan is like its latest: others have
     // it. Where the message will not, too much lies between, and they would get it again.
     void prefetch_line(const Plan& plan) const {
-        if (plan.latest.selection.tiny())
+        if (plan.latest.shape.tiny())
             __builtin_prefetch(&control_.blocks()[control_.rank()].headers[(control_.call() + 1) % 2], 1);
     }
-    void open(Plan& plan, const Selection& selection, u64 call) const;
+    void open(Plan& plan, const Shape& shape, u64 call) const;
     // Where so many bytes of a rank's messages lie in a call, if they are not inline.
     char* area(u32 rank, u64 call, u64 bytes) const {
         return eager_area(control_.blocks(), control_.size(), rank, call, bytes);
@@ -50,41 +50,41 @@ class FifoPath {
 // it has mapped, or in private memory, by cross-memory attach. Who has lent a buffer waits until nobody uses it.
 class ZeroCopyPath {
   public:
-    ZeroCopyPath(ControlPlane& control, Memory& memory, const FifoPath& fifo, Reaching reaching, u32 threads)
+    ZeroCopyPath(ControlPlane& control, Memory& memory, const FifoPath& fifo, CmaUse cma_use, u32 threads)
         : control_(control),
           memory_(memory),
           fifo_(fifo),
-          reaching_(reaching),
-          cma_(control, memory, reaching == Reaching::kNever ? 0 : threads) {}
+          cma_use_(cma_use),
+          cma_(control, memory, cma_use == CmaUse::kNever ? 0 : threads) {}
 
     CmaPeers& cma() { return cma_; }
     // By rank: the buffers of others that the latest call uses.
-    const Theirs* peers() const { return peers_.get(); }
+    const PeerBuffers* peers() const { return peers_.get(); }
 
     // What this rank tells others of its buffers: those of all candidates are the same.
     void describe(const Candidates& candidates, BufferDescription& found) const;
     // Returns 0, or an errno where the buffers of others cannot be mapped.
     int open(const Candidate& candidate);
     // Waits until the others are done with this rank's buffers.
-    Outcome finish(const Candidate& candidate, Execution<Cpu>& running);
+    Outcome finish(const Candidate& candidate, Execution<Cpu, End>& running);
     // How a call fails whose buffers others have been told of. After a fault that they may not know of, they may go on
     // with the call, and access what lies there.
     Outcome withdraw(Outcome outcome, const BufferDescription& told) const;
 
   private:
-    bool is_private(const char* at, const Selection& selection) const {
-        return at != nullptr && selection.geometry.unit != 0 && memory_.place(at) == kNowhere;
+    bool is_private(const char* at, const Shape& shape) const {
+        return at != nullptr && shape.geometry.unit != 0 && memory_.place(at) == kNowhere;
     }
     int map_peers(const Plan& plan);
-    Outcome await_readers(Execution<Cpu>& running);
-    Outcome await_partners(const Plan& plan, const Execution<Cpu>& running);
+    Outcome await_readers(Execution<Cpu, End>& running);
+    Outcome await_partners(const Plan& plan, const Execution<Cpu, End>& running);
 
     ControlPlane& control_;
     Memory& memory_;
     const FifoPath& fifo_;
-    const Reaching reaching_;
+    const CmaUse cma_use_;
     CmaPeers cma_;
-    std::unique_ptr<Theirs[]> peers_;
+    std::unique_ptr<PeerBuffers[]> peers_;
 };
 
 }  // namespace hocket

@@ -45,20 +45,20 @@ class Plan {
     std::span<End> ends() { return ends_; }
     std::span<Cursor> cursors() { return cursors_; }
     // For the kernel calls of one thread.
-    Room room(u32 thread, bool reaches) {
+    Room room(u32 thread, bool attached) {
         const u64 at = 2 * u64(view_.most_operands) * thread;
-        return {pointers_.data() + at, reaches ? owners_.data() + at : nullptr};
+        return {pointers_.data() + at, attached ? owners_.data() + at : nullptr};
     }
 
-    // What its latest call found out: what was selected, and for what; where the result lies; where it does, if it was
-    // stored past the caches; and buffers that others can reach.
+    // What its latest call found out: the shape that was settled, and for what; where the result lies; where it does,
+    // if it was stored non-temporally; and buffers that others can reach.
     struct Latest {
         u64 n = 0, tile = 0;
         u32 type = ~0u;
         bool may_be_eager = false;
-        Selection selection{};
+        Shape shape{};
         const char* result = nullptr;
-        const char* stored_past = nullptr;
+        const char* streamed = nullptr;
         std::span<const char> reachable[2];
     };
     Latest latest;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "device/clock.h"
-#include "device/cpu.h"
+#include "runtime/cpu.h"
 
 namespace hocket {
 
@@ -18,7 +18,7 @@ namespace hocket {
 struct CallEvent {
     u64 number = 0, plan = 0, begin = 0, agreed = 0, end = 0, unit = 0, tile = 0, tiles = 0;
     u32 threads = 0, fault = 0;
-    u32 rounds = 0, past = 0;  // a Rounds, a Past
+    u32 rounds = 0, streams = 0;  // a Rounds, a Streams
 };
 
 // A step on one tile. `bytes` is the length of its operands in this tile.
@@ -88,9 +88,9 @@ struct WatchedCpu : Cpu {
         now.bytes += bytes;
         Cpu::reduce(dsts, m, srcs, k, bytes, last);
     }
-    void reach(const Room& room, u32 sources, u32 used, u64 bytes) {
+    void reduce_attached(const Room& room, u32 sources, u32 used, u64 bytes) {
         now.bytes += bytes;
-        Cpu::reach(room, sources, used, bytes);
+        Cpu::reduce_attached(room, sources, used, bytes);
     }
     void stalls() { stalled = true; }
     void executed(u32 block, u32 step, u64 tile) {

@@ -1,56 +1,16 @@
-// Kernel calls on private memory of other ranks, which the operating system reads and writes for this one.
-//
-// One copy, where a message through slots takes two, and no line is stored to that another core has just read. It costs
-// a system call, and something for each page, and only moves: what is combined is copied to a cache first.
+// Copies from and to the memory of another process, by the kernel (process_vm_readv(2)).
 #pragma once
 
 #include <sys/types.h>
-#include <cerrno>
-#include <cstdlib>
-#include <memory>
 
-#include "core/interpreter.h"
-#include "device/kernels.h"
-#include "transport/memory.h"
+#include "core/plan.h"
 
 namespace hocket {
 
-constexpr u64 kCmaBlocks = 256 << 10;  // bytes for what is fetched to be combined
+constexpr u64 kCmaBlocks = 256 << 10;  // bytes for what is fetched to be combined (runtime/cma_copies.h)
 
-// Copies between this process's memory and another's. Returns 0 or an errno.
+// Return 0 or an errno.
 int pull_from(pid_t process, const char* theirs, char* mine, u64 bytes);
 int push_to(pid_t process, char* theirs, const char* mine, u64 bytes);
-
-class CmaCopies {
-  public:
-    explicit CmaCopies(Memory& memory)
-        : memory_(memory),
-          blocks_(static_cast<char*>(std::aligned_alloc(kPage, kCmaBlocks)), &std::free) {
-        if (blocks_ == nullptr) throw std::bad_alloc();
-    }
-
-    // As a kernel call on operands of `room`, of which the first are sources. What is to be combined is fetched to
-    // blocks that stay in a cache, block by block. Adds what is copied on the way to `moved` too. Does nothing after a
-    // failure.
-    void reduce(Kernel kernel, Manner manner, const Room& room, u32 sources, u32 used, u64 bytes, Traffic& moved);
-
-    // Fails, as that rank has ended.
-    void lose(u32 rank) {
-        error_ = ESRCH;
-        rank_ = rank;
-    }
-
-    // Why it failed, and with whose memory: an errno, 0 if it has not.
-    int error() const { return error_; }
-    u32 rank() const { return rank_; }
-
-  private:
-    void note(u32 rank, int error, u64 bytes, Traffic& moved);  // of a copy
-
-    Memory& memory_;
-    std::unique_ptr<char, decltype(&std::free)> blocks_;
-    int error_ = 0;
-    u32 rank_ = 0;
-};
 
 }  // namespace hocket

@@ -9,10 +9,10 @@
 // ends. The number of slots is a power of two, so that messages just before and after a counter wraps lie in different
 // slots.
 //
-// The device supplies, beside what the interpreter asks of it,
-//   Device::publish_filled / observe_filled   the sender's bytes in the slot  ->  the receiver's reads of them
-//   Device::publish_freed  / observe_freed    the receiver's reads of a slot  ->  the sender's next writes into it
-//   device.wake(peer)                         after a counter that `peer` may be waiting for has moved
+// A FifoDevice supplies, beside what the interpreter asks of a device,
+//   D::publish_filled / observe_filled   the sender's bytes in the slot  ->  the receiver's reads of them
+//   D::publish_freed  / observe_freed    the receiver's reads of a slot  ->  the sender's next writes into it
+//   device.wake(peer)                    after a counter that `peer` may be waiting for has moved
 // Each publish releases and each observe acquires; they are also the store and the load of the handshake of going to
 // sleep (see protocol/waiting.h), hence sequentially consistent on a CPU.
 #pragma once
@@ -20,6 +20,15 @@
 #include "core/port.h"
 
 namespace hocket {
+
+template <class D>
+concept FifoDevice = requires(D& device, u64* counter, const u64* read, u64 value, u32 peer) {
+    D::publish_filled(counter, value);
+    { D::observe_filled(read) } -> Is<u64>;
+    D::publish_freed(counter, value);
+    { D::observe_freed(read) } -> Is<u64>;
+    device.wake(peer);
+};
 
 // A line of a counter.
 struct Counter {
@@ -38,7 +47,7 @@ constexpr u64 kUnbounded = ~u64(0);
 
 // One rank's end of a connection during a call; of a multicast the sender has an end for each reader, one after the
 // other, of which the first one sends.
-template <class Device> struct Fifo {
+template <FifoDevice Device> struct Fifo {
     u64* filled;
     u64* freed;
     char* slots;  // of the first slot

@@ -1,5 +1,5 @@
-// What the ranks of a communicator share, as the runtime sees it: the control region, a window of slots for every
-// connection, arenas that all map, and copies from and to private memory.
+// Shared memory, of processes or, in tests, of threads: the control region, a window of slots for every connection,
+// arenas that all map, and copies from and to private memory. Not what other transports look like (core/port.h).
 #pragma once
 
 #include "protocol/header.h"

@@ -39,6 +39,10 @@ ISAS: tuple[str, ...]
 
 TYPES: tuple[str, ...]
 
+TYPE_BYTES: dict[str, int]
+
+ACCUMULATORS: dict[str, str]
+
 OPERATORS_OF: dict[str, tuple[str, ...]]
 
 OPERATORS: tuple[str, ...]
@@ -254,7 +258,8 @@ class Candidate:
     @property
     def slots(self) -> int: ...
     @property
-    def one_round(self) -> bool: ...
+    def one_round(self) -> bool:
+        """Whether it is eager, where no rank offers its arrays."""
 
 class Units:
     def __init__(self, input: Sequence[int], output: Sequence[int], digest: int | None, text: str) -> None:
@@ -332,7 +337,7 @@ class Member:
         """
 
     def streams(self, candidate: Candidate, input: bool, output: bool) -> bool:
-        """Whether it would store past the caches, as they do not hold these."""
+        """Whether it would store non-temporally, as they do not hold these."""
 
     def threads(self, candidate: Candidate) -> int: ...
     def barrier(self) -> Outcome | None: ...

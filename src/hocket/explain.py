@@ -61,7 +61,7 @@ class Explanation:
     the call; otherwise they go through ``slots`` of each connection. Where the arrays of all ranks are of
     ``comm.empty``, and as one of ``shared`` says, messages lie in them instead; where only those of some are, they
     take slots. Private arrays that are as one of ``reached`` says are read and written by the system for other ranks,
-    where that turns out to be faster than slots. ``past_caches``: results that nothing reads again do not go through
+    where that turns out to be faster than slots. ``non_temporal``: results that nothing reads again do not go through
     the caches, as ``touched``, the bytes that all ranks touch, exceeds the ``caches``; where it does not, a call may
     still find its arrays in no cache, and store so what pays then (docs/design/policy.md, "residency probe").
     ``loaded`` and ``stored``: by the instructions of all ranks.
@@ -91,7 +91,7 @@ class Explanation:
     oversubscribed: bool
     touched: int
     caches: int
-    past_caches: bool
+    non_temporal: bool
     loaded: int
     stored: int
     bandwidth: float
@@ -105,7 +105,7 @@ class Explanation:
             if self.one_round
             else f"through {counted(self.slots, 'slot')} a connection"
         )
-        past = "stored past them" if self.past_caches else "within them"
+        past = "stored past them" if self.non_temporal else "within them"
         lines = {
             "call": f"{{collective}} of {counted(self.bytes, 'byte')} on {counted(self.ranks, 'rank')}",
             "program": "{program}",
@@ -193,7 +193,7 @@ def explain(
         oversubscribed=endpoint.crowded,
         touched=outlook.touched,
         caches=endpoint.caches,
-        past_caches=outlook.streams,
+        non_temporal=outlook.streams,
         loaded=moved.loaded,
         stored=moved.stored,
         bandwidth=bandwidth,

@@ -236,10 +236,20 @@ class Machine(Generic[V]):
 Array = NDArray[np.generic]
 
 
+ACCUMULATORS = {
+    name: name
+    for name in (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float32", "float64", "complex64", "complex128"),
+    )
+} | {"float16": "float32", "bfloat16": "float32"}
+"""The types that are combined, and in which each is: native/device/kernels.h has the same. bfloat16 is of ml_dtypes."""
+
+
 def accumulator(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
-    """The type that values are combined in: float32 for floats of 16 bits (bfloat16 is that of ml_dtypes)."""
-    half = dtype == np.float16 or dtype.name == "bfloat16"
-    return np.dtype(np.float32) if half else dtype
+    """The type that values are combined in. Raises KeyError for one that is only moved."""
+    wide = ACCUMULATORS[dtype.name]
+    return dtype if wide == dtype.name else np.dtype(wide)
 
 
 def _product(a: Array, b: Array) -> Array:
@@ -279,6 +289,8 @@ def combine_arrays(op: str) -> Combine[Array]:
 
     def combine(*values: Array) -> Array:
         length = min(map(len, values))
+        if len(values) == 1:
+            return values[0]
         wide = accumulator(values[0].dtype)
         total = functools.reduce(operator, (value[:length].astype(wide, copy=False) for value in values))
         return total.astype(values[0].dtype, copy=False)

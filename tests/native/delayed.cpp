@@ -6,9 +6,9 @@
 
 #include "core/interpreter.h"
 #include "delayed_queue.h"
-#include "device/cpu.h"
 #include "plans.h"
 #include "runner.h"
+#include "runtime/cpu.h"
 
 namespace hocket::test {
 namespace {
@@ -54,14 +54,14 @@ class Rank {
         places_[kScratch] = {scratch_.data(), h.scratch * geometry_.chunk, h.scratch};
         execution_ = std::make_unique<Execution<Cpu, DelayedEnd>>(view_, geometry_, places_, nullptr, cursors_.data(),
                                                                   ends_.data());
-        kernel_ = view_.combines ? kernels().reduce[call.type][0] : kernels().move;
+        kernel_ = view_.combines ? kernels().types[call.type].reduce[0] : kernels().move;
         together_ = together;
     }
 
     u32 blocks() const { return view_.header->blocks; }
 
     Progress visit(u32 first, u32 end) {
-        Cpu cpu{kernel_, &nobody_, 0, together_, Past::kNothing, Manner::kBlocks};
+        Cpu cpu{kernel_, &nobody_, 0, together_, Streams::kNone, CopyMode::kBlocks};
         std::vector<char*> pointers(2 * view_.most_operands);
         return execution_->advance(cpu, {pointers.data(), nullptr}, first, end);
     }

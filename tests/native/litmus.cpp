@@ -112,9 +112,10 @@ LITMUS(litmus_semaphore) {
         };
         const Buffer buffers[3] = {buffer(input), buffer(output), buffer(scratch)};
         Cursor cursors[2];
-        Execution<Cpu> execution(view, geometry, buffers, nullptr, cursors, nullptr);
+        Execution<Cpu, End> execution(view, geometry, buffers, nullptr, cursors, nullptr);
         on_threads(2, [&](u32 block) {
-            Cpu cpu{kernels().reduce[type_named("int32")][0], &nobody, 0, true, Past::kNothing, Manner::kBlocks};
+            Cpu cpu{
+                kernels().types[type_named("int32")].reduce[0], &nobody, 0, true, Streams::kNone, CopyMode::kBlocks};
             char* pointers[2];
             while (execution.advance(cpu, {pointers, nullptr}, block, block + 1) != Progress::kDone) ::sched_yield();
         });

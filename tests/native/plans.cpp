@@ -39,8 +39,8 @@ TEST(semaphores_count_on) {
                                {reinterpret_cast<char*>(&data[1]), geometry.unit, 1},
                                {reinterpret_cast<char*>(&data[2]), geometry.unit, 1}};
     Cursor cursors[2];
-    Execution<Cpu> execution(view, geometry, buffers, nullptr, cursors, nullptr);
-    Cpu cpu{kernels().move, &nobody, 0, false, Past::kNothing, Manner::kBlocks};
+    Execution<Cpu, End> execution(view, geometry, buffers, nullptr, cursors, nullptr);
+    Cpu cpu{kernels().move, &nobody, 0, false, Streams::kNone, CopyMode::kBlocks};
     char* pointers[2];
     const u64 first = (u64(1) << 32) - 3;
     cursors[1].tile = cursors[1].finished = first;

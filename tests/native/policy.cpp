@@ -1,4 +1,4 @@
-// What a rank chooses: the way of a call, which stores go past the caches, which buffers it looks at.
+// What a rank chooses: the way of a call, which stores are non-temporal, which buffers it looks at.
 
 #include <algorithm>
 #include <atomic>
@@ -13,13 +13,13 @@ namespace {
 // In how many of `calls` calls the second way is asked for, if each takes `ticks(second, alike)`, after so many alike,
 // and the second way can be gone or not. What a call took is told in the next one, when it has been decided how that
 // goes.
-template <class Ticks> u32 seconds(Contest& contest, u32 calls, Ticks ticks, bool possible = true) {
+template <class Ticks> u32 seconds(OnlineTrial& trial, u32 calls, Ticks ticks, bool possible = true) {
     u32 found = 0, alike = 0;
     bool before = false;
     for (u32 call = 0; call < calls; ++call) {
-        const bool asked = contest.second(), second = asked && possible;
-        if (call > 0) contest.took(before, ticks(before, alike));
-        contest.next();
+        const bool asked = trial.second(), second = asked && possible;
+        if (call > 0) trial.took(before, ticks(before, alike));
+        trial.next();
         alike = call > 0 && second == before ? alike + 1 : 0;
         before = second;
         found += asked;
@@ -28,30 +28,30 @@ template <class Ticks> u32 seconds(Contest& contest, u32 calls, Ticks ticks, boo
 }
 
 // Takes the faster way nearly always, whichever that is, and finds out when it is so no more.
-TEST(contests) {
-    Contest contest(6);
+TEST(trials) {
+    OnlineTrial trial(6);
     for (const bool second_is_faster : {true, false, true}) {
         const auto ticks = [&](bool second, u32) { return second == second_is_faster ? 1000u : 1500u; };
-        seconds(contest, 3000, ticks);
-        const u32 found = seconds(contest, 3000, ticks);
+        seconds(trial, 3000, ticks);
+        const u32 found = seconds(trial, 3000, ticks);
         const u32 wrong = second_is_faster ? 3000 - found : found;
         CHECK(wrong > 20 && wrong < 90);  // two trials, or three, of a 64th of so many calls
     }
-    Contest hopeless(12);
+    OnlineTrial hopeless(12);
     const u32 tried = seconds(hopeless, 6000, [](bool second, u32) { return second ? 2000u : 1000u; });
     CHECK(tried > 20 && tried < 60);  // some ten trials
-    Contest slow(2, true);            // to become fast: a trial goes on as long as it does
+    OnlineTrial slow(2, true);        // to become fast: a trial goes on as long as it does
     const auto ticks = [](bool second, u32 alike) {
         return second ? 1700 - 50 * std::min(alike, 18u) : 1000 + 500 * (alike == 0);
     };
     seconds(slow, 100, ticks);
     CHECK(seconds(slow, 1000, ticks) > 900);
-    Contest vain(2, true);  // it becomes faster, but not fast enough
+    OnlineTrial vain(2, true);  // it becomes faster, but not fast enough
     CHECK(seconds(vain, 1000, [&](bool second, u32 alike) { return ticks(second, alike) + 300 * second; }) < 200);
     for (const bool fills : {false, true}) {
-        Contest never(2, fills);
+        OnlineTrial never(2, fills);
         CHECK(seconds(never, 2000, ticks, false) < 60);
-        Contest no_more(2, fills);
+        OnlineTrial no_more(2, fills);
         seconds(no_more, 1000, [](bool second, u32) { return second ? 2000u : 1000u; });
         CHECK(seconds(no_more, 2000, [](bool, u32) { return 1000u; }, false) < 60);
     }
@@ -61,14 +61,14 @@ std::atomic<u32> looked;
 
 // Ranks that find out by trying whether to reach each other's buffers all go one way, and both are gone, though what
 // they see of their caches differs. They look in few calls.
-TEST(contested) {
+TEST(online_trials) {
     constexpr u32 kRanks = 3, kCalls = 200, kElements = 600;
     World world(kRanks);
     std::vector<Variant> ways[kRanks];
     on_threads(kRanks, [&](u32 rank) {
         ThreadMemory memory(world, rank);
         Settings mine = settings(2);
-        mine.reaching = Reaching::kWhereFaster;
+        mine.cma_use = CmaUse::kWhereFaster;
         mine.is_far = [](const char*, u64) { return ++looked % 4 != 0; };
         Communicator communicator(rank, kRanks, memory, {}, mine);
         Plan slots(communicator, ring(rank, kRanks, 2, true), 1, "ring");
@@ -93,32 +93,32 @@ TEST(contested) {
 }
 
 u32 spied;
-Manner spied_manner;
-void spy(char* const*, u32, char* const*, u32, u64, u32 last, Manner manner) {
+CopyMode spied_mode;
+void spy(char* const*, u32, char* const*, u32, u64, u32 last, CopyMode mode) {
     spied = last;
-    spied_manner = manner;
+    spied_mode = mode;
 }
 
-// Which stores go past the caches, of those that may, and in which manner a kernel goes about them.
+// Which stores are non-temporal, of those that may, and in which mode a kernel goes about them.
 TEST(past_the_caches) {
     RankBlock nobody{};
-    for (const Manner manner : {Manner::kBlocks, Manner::kLines}) {
-        Cpu{spy, &nobody, 0, false, Past::kNothing, manner}.reduce(nullptr, 1, nullptr, 2, 64, 0);
-        CHECK(spied_manner == manner);
+    for (const CopyMode mode : {CopyMode::kBlocks, CopyMode::kLines}) {
+        Cpu{spy, &nobody, 0, false, Streams::kNone, mode}.reduce(nullptr, 1, nullptr, 2, 64, 0);
+        CHECK(spied_mode == mode);
     }
-    const auto asked = [&](Past past, u32 m, u32 k, u32 last) {
-        Cpu cpu{spy, &nobody, 0, false, past, Manner::kBlocks};
+    const auto asked = [&](Streams streams, u32 m, u32 k, u32 last) {
+        Cpu cpu{spy, &nobody, 0, false, streams, CopyMode::kBlocks};
         cpu.reduce(nullptr, m, nullptr, k, 64, last);
         return spied;
     };
     for (const u32 k : {1u, 2u}) {
-        CHECK(asked(Past::kNothing, 2, k, 3) == 0);
-        CHECK(asked(Past::kAll, 2, k, 1) == 1);
-        CHECK(asked(Past::kSums, 1, k, 1) == k - 1);
-        CHECK(asked(Past::kSums, 2, k, 3) == 3 * (k - 1));
-        CHECK(asked(Past::kSums, 2, k, 2) == 0);
+        CHECK(asked(Streams::kNone, 2, k, 3) == 0);
+        CHECK(asked(Streams::kAll, 2, k, 1) == 1);
+        CHECK(asked(Streams::kSums, 1, k, 1) == k - 1);
+        CHECK(asked(Streams::kSums, 2, k, 3) == 3 * (k - 1));
+        CHECK(asked(Streams::kSums, 2, k, 2) == 0);
     }
-    CHECK(asked(Past::kSums, 32, 2, ~0u) == ~0u);
+    CHECK(asked(Streams::kSums, 32, 2, ~0u) == ~0u);
 }
 
 std::vector<const char*> looked_at;
@@ -129,7 +129,7 @@ bool asked(const char* at, u64) {
 }
 
 // A rank looks at its own buffers only, at none that is short or fresh, nor at a result that the call before has stored
-// past the caches, if that is all there is, and at no more once one is near. What is far is stored past the caches.
+// past the caches, if that is all there is, and at no more once one is near. What is far is stored non-temporally.
 TEST(looks_at_buffers) {
     World world(1);
     ThreadMemory memory(world);
@@ -151,7 +151,7 @@ TEST(looks_at_buffers) {
     const auto reads_again = plan_of({{kInput, 0}}, 0), in_place = plan_of({{kInput, 0}, {kInput, 0}}, 1, kInput);
     constexpr u64 kLong = (256 << 10) / sizeof(float);
     std::vector<float> input(2 * kLong, 1), output(2 * kLong);
-    Past past = Past::kNothing;
+    Streams streams = Streams::kNone;
     const auto looks_into = [&](Plan& plan, u64 n, bool near, bool fresh, float* to) {
         looked_at.clear();
         near_from_now_on = near;
@@ -162,26 +162,26 @@ TEST(looks_at_buffers) {
         CHECK(communicator.run(plan, call).fault == Fault::kNone);
         for (const char* at : looked_at)
             CHECK((at >= x && at < x + n * sizeof(float)) || (out && at >= out && at < out + n * sizeof(float)));
-        past = Past(recorder.calls.events().back().past);
+        streams = Streams(recorder.calls.events().back().streams);
         return looked_at.size();
     };
     const auto looks = [&](Plan& plan, u64 n, bool near, bool fresh) {
         return looks_into(plan, n, near, fresh, output.data());
     };
-    CHECK(looks(*sums, kLong, false, false) == 4 && past == Past::kSums);
+    CHECK(looks(*sums, kLong, false, false) == 4 && streams == Streams::kSums);
     for (u64 i = 0; i < kLong; ++i) CHECK(output[i] == 2);
-    CHECK(looks(*sums, kLong, false, false) == 4 && past == Past::kSums);
-    CHECK(looks(*sums, kLong, true, false) == 1 && past == Past::kNothing);
+    CHECK(looks(*sums, kLong, false, false) == 4 && streams == Streams::kSums);
+    CHECK(looks(*sums, kLong, true, false) == 1 && streams == Streams::kNone);
     for (int round = 0; round < 2; ++round) {
-        CHECK(looks_into(*in_place, kLong, false, false, nullptr) == 2 && past == Past::kSums);
-        CHECK(looks_into(*in_place, kLong, false, false, nullptr) == 0 && past == Past::kNothing);
+        CHECK(looks_into(*in_place, kLong, false, false, nullptr) == 2 && streams == Streams::kSums);
+        CHECK(looks_into(*in_place, kLong, false, false, nullptr) == 0 && streams == Streams::kNone);
     }
-    CHECK(looks(*sums, kLong, false, true) == 0 && past == Past::kNothing);
-    CHECK(looks(*sums, kLong - 1, false, false) == 0 && past == Past::kNothing);
-    CHECK(looks(*sums, 0, false, false) == 0 && past == Past::kNothing);
-    CHECK(looks(*copies, 2 * kLong, false, false) == 4 && past == Past::kAll);
-    CHECK(looks(*copies, 2 * kLong - 1, false, false) == 0 && past == Past::kNothing);
-    CHECK(looks(*reads_again, 2 * kLong, false, false) == 0 && past == Past::kNothing);
+    CHECK(looks(*sums, kLong, false, true) == 0 && streams == Streams::kNone);
+    CHECK(looks(*sums, kLong - 1, false, false) == 0 && streams == Streams::kNone);
+    CHECK(looks(*sums, 0, false, false) == 0 && streams == Streams::kNone);
+    CHECK(looks(*copies, 2 * kLong, false, false) == 4 && streams == Streams::kAll);
+    CHECK(looks(*copies, 2 * kLong - 1, false, false) == 0 && streams == Streams::kNone);
+    CHECK(looks(*reads_again, 2 * kLong, false, false) == 0 && streams == Streams::kNone);
 }
 
 }  // namespace

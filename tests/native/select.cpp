@@ -21,13 +21,13 @@ PlanHeader header(u32 eager = 1) {
 
 constexpr u32 kByte = kTypes + 1;  // an opaque element of one byte
 
-Selection selected(const PlanHeader& plan, u64 bytes, bool may_be_eager = true, u64 tile = 0) {
-    return select(plan, bytes, kByte, tile, may_be_eager, Tunables{});
+Shape settled(const PlanHeader& plan, u64 bytes, bool may_be_eager = true, u64 tile = 0) {
+    return settle(plan, bytes, kByte, tile, may_be_eager, Tunables{});
 }
 
 TEST(paths_by_size) {
     const auto path = [](const PlanHeader& plan, u64 bytes, bool may_be_eager = true) {
-        return path_of(kBuffered, plan, selected(plan, bytes, may_be_eager));
+        return select(plan, settled(plan, bytes, may_be_eager), 0, 0).path;
     };
     CHECK(path(header(), kInlined) == Path::kInlineEager);
     CHECK(path(header(), kInlined + 1) == Path::kEager);
@@ -37,34 +37,45 @@ TEST(paths_by_size) {
     CHECK(path(header(2), kEager / 2) == Path::kEager && path(header(2), kEager / 2 + 64) == Path::kFifo);
     CHECK(path(header(0), 8) == Path::kFifo);  // the schedule takes more than one round
     CHECK(path(header(), 8, false) == Path::kFifo);
-    CHECK(selected(header(), kInlined).tiny() && selected(header(2), kInlined).tiny());
-    CHECK(!selected(header(), kInlined + 1).tiny() && !selected(header(), 8, false).tiny());
-    for (const Variant variant : kZeroCopy)
-        CHECK(path_of(variant, header(0), selected(header(0), 8)) == Path::kZeroCopy);
+    CHECK(settled(header(), kInlined).tiny() && settled(header(2), kInlined).tiny());
+    CHECK(!settled(header(), kInlined + 1).tiny() && !settled(header(), 8, false).tiny());
+}
+
+// What all offer is taken, whatever else some do. What only some offer is not, and then nothing was sent eagerly.
+TEST(paths_by_what_ranks_offer) {
+    for (const PlanHeader& plan : {header(0), header()}) {
+        const Shape shape = settled(plan, 8);
+        for (const Variant variant : kZeroCopy) {
+            const u32 only = u32(1) << variant;
+            const Selection taken = select(plan, shape, only, ~u32(0)), refused = select(plan, shape, 0, only);
+            CHECK(taken.path == Path::kZeroCopy && taken.variant == variant);
+            CHECK(refused.path == Path::kFifo && refused.variant == kBuffered);
+        }
+    }
 }
 
 TEST(rounds_by_plan) {
     PlanHeader plan = header(0);
-    CHECK(selected(plan, 8).rounds == Rounds::kMany);
+    CHECK(settled(plan, 8).rounds == Rounds::kMany);
     plan.two_rounds = 1;
-    CHECK(selected(plan, 8).rounds == Rounds::kTwo);
-    CHECK(selected(header(), 8).rounds == Rounds::kOne);
+    CHECK(settled(plan, 8).rounds == Rounds::kTwo);
+    CHECK(settled(header(), 8).rounds == Rounds::kOne);
 }
 
 // At least as many as the plan needs, a power of two, and more where they are short.
 TEST(slots_by_size) {
     const Tunables tuned;
     PlanHeader plan = header(0);
-    CHECK(selected(plan, 64).slots == tuned.most_slots);
-    CHECK(selected(plan, 64 << 20).slots == tuned.slots);
+    CHECK(settled(plan, 64).slots == tuned.most_slots);
+    CHECK(settled(plan, 64 << 20).slots == tuned.slots);
     plan.slots = u32(tuned.slots) + 1;
-    CHECK(selected(plan, 64 << 20).slots == 2 * tuned.slots);
+    CHECK(settled(plan, 64 << 20).slots == 2 * tuned.slots);
     for (u64 bytes = 1; bytes < 64 << 20; bytes = bytes * 3 + 1) {
-        const Selection found = selected(plan, bytes);
+        const Shape found = settled(plan, bytes);
         CHECK(std::has_single_bit(found.slots) && found.slots >= plan.slots && found.slots <= tuned.most_slots);
         CHECK(found.geometry.tile <= tuned.slot_bytes && found.geometry.tile * found.geometry.tiles >= bytes);
     }
-    CHECK(selected(plan, 1 << 20, true, 4096).geometry.tile == 4096);
+    CHECK(settled(plan, 1 << 20, true, 4096).geometry.tile == 4096);
 }
 
 TEST(preferences) {
@@ -79,7 +90,7 @@ TEST(preferences) {
 TEST(threads_by_size) {
     const PlanHeader plan = header();
     const auto threads = [&](u64 bytes, u32 most) {
-        return threads_for(plan, selected(plan, bytes).geometry, most, 4096);
+        return threads_for(plan, settled(plan, bytes).geometry, most, 4096);
     };
     CHECK(threads(4095, 8) == 1);
     CHECK(threads(4096, 8) == plan.blocks);
@@ -91,19 +102,19 @@ TEST(what_is_stored_past) {
     const PlanHeader plan = header(0);
     const PlanView view{&plan, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
                         0,     false,   false,   false,   true,    false};
-    const Habits habits{1000, 2000, Manner::kBlocks};
-    const Selection long_one = selected(plan, 1 << 20);
+    const StorePolicy store_policy{1000, 2000, CopyMode::kBlocks};
+    const Shape long_one = settled(plan, 1 << 20);
     CHECK(touched_bytes(view, long_one, true, false) == 2 << 20);
-    const auto past = [&](u64 caches, bool far, u64 bytes) {
-        return stored_past(view, long_one, true, false, caches, far, bytes, habits);
+    const auto streams = [&](u64 caches, bool far, u64 bytes) {
+        return streams_for(view, long_one, true, false, caches, far, bytes, store_policy);
     };
-    CHECK(past(2 << 20, false, 5000) == Past::kNothing);
-    CHECK(past((2 << 20) - 1, false, 5000) == Past::kAll);
-    CHECK(past(2 << 20, true, 999) == Past::kNothing);
-    CHECK(past(2 << 20, true, 1000) == Past::kSums);
-    CHECK(past(2 << 20, true, 2000) == Past::kAll);
-    CHECK(stored_past(view, selected(header(), 64), true, false, 0, true, 5000, habits) == Past::kNothing);
-    CHECK(stores_any_past(view, Past::kAll) && !stores_any_past(view, Past::kSums));
+    CHECK(streams(2 << 20, false, 5000) == Streams::kNone);
+    CHECK(streams((2 << 20) - 1, false, 5000) == Streams::kAll);
+    CHECK(streams(2 << 20, true, 999) == Streams::kNone);
+    CHECK(streams(2 << 20, true, 1000) == Streams::kSums);
+    CHECK(streams(2 << 20, true, 2000) == Streams::kAll);
+    CHECK(streams_for(view, settled(header(), 64), true, false, 0, true, 5000, store_policy) == Streams::kNone);
+    CHECK(streams_any(view, Streams::kAll) && !streams_any(view, Streams::kSums));
 }
 
 TEST(static_tuner) {

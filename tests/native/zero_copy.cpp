@@ -20,7 +20,7 @@ void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds, bool reached)
         mine.team_bytes = mine.cache_bytes = 0;
         Recorder recorder(threads, 128, 1 << 16);
         if (first == 0) mine.recorder = &recorder;
-        if (reached) mine.reaching = Reaching::kAlways;
+        if (reached) mine.cma_use = CmaUse::kAlways;
         Communicator communicator(rank, ranks, memory, {}, mine);
         Plan slots(communicator, ring(rank, ranks, 2, true), 1, "ring");
         Plan small(communicator, exchanged(rank, ranks), 6, "one round");

@@ -498,7 +498,7 @@ def test_arenas_grow() -> None:
 
 
 def past_the_caches(comm: Communicator) -> None:
-    """What is stored to others past the caches is there when they are told so."""
+    """What is stored to others non-temporally is there when they are told so."""
     x, out = comm.empty(300_007, np.int32), comm.empty(300_007, np.int32)
     for turn in range(20):
         x[:] = np.arange(len(x)) + turn * (comm.rank + 1)

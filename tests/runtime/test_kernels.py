@@ -7,12 +7,13 @@ import re
 import subprocess
 import sys
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hocket import Communicator, _native
+from hocket import Communicator, _native, semantics
 from hocket.semantics import average, combine_arrays
 from tests.runtime.cases import PAIRS, data, same
 
@@ -46,7 +47,7 @@ def test_kernels(dtype: str, op: str) -> None:
 
 @pytest.mark.parametrize(("dtype", "op"), [("float32", "sum"), ("float16", "max"), ("complex128", "prod")])
 def test_long_ones(dtype: str, op: str) -> None:
-    """In either manner, block by block or side by side: whatever begins where, whichever are stored past the caches."""
+    """In either manner, block by block or side by side: whatever begins where, whichever are stored non-temporally."""
     code = _native.TYPES.index(dtype), _native.OPERATORS.index(op)
     itemsize = np.dtype(dtype).itemsize
     lengths = (4000, 4 << 10, 12 << 10, 40_000)
@@ -186,6 +187,31 @@ def test_the_documented_table() -> None:
     rows = [re.split("  +", line.strip()) for line in table.splitlines()[:-1]]
     documented = {name: tuple(ops.split(", ")) for names, ops in rows for name in names.split(", ")}
     assert documented == _native.OPERATORS_OF
+
+
+def test_the_row_of_types_in_the_readme() -> None:
+    """Groups of types with their operators; "also": those of the group before, and more."""
+    row = re.search(r"\| combine \| (.*) \|\n", (Path(__file__).parents[2] / "README.md").read_text())
+    assert row is not None
+    documented: dict[str, tuple[str, ...]] = {}
+    operators: tuple[str, ...] = ()
+    for group in row[1].replace(" (ml_dtypes)", "").split("; "):
+        names, ops = group.split(": ")
+        more = tuple(ops.removeprefix("also ").split(", "))
+        operators = operators + more if ops.startswith("also ") else more
+        for name in names.split(", "):
+            if match := re.fullmatch(r"(\w+?)8 to \w+64", name):
+                documented |= {f"{match[1]}{bits}": operators for bits in (8, 16, 32, 64)}
+            else:
+                documented[name] = operators
+    assert documented == _native.OPERATORS_OF
+
+
+def test_the_reference_combines_the_same_types() -> None:
+    assert semantics.ACCUMULATORS == _native.ACCUMULATORS
+    assert set(semantics.ACCUMULATORS) == set(_native.TYPE_BYTES) == set(_native.TYPES)
+    with pytest.raises(KeyError):
+        combine_arrays("sum")(np.zeros(3, "S1"), np.zeros(3, "S1"))
 
 
 def test_choosing_an_instruction_set() -> None:

@@ -84,7 +84,7 @@ def every_collective(comm: Communicator) -> int:
     ],
 )
 def test_every_collective_in_every_form(ranks: int, threads: int, past: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``past``: what a rank stores itself goes past the caches, where it may."""
+    """``past``: what a rank stores itself it stores non-temporally, where it may."""
     if past:
         monkeypatch.setenv("HOCKET_CACHE_BYTES", "0")
     reached = hocket.spawn(every_collective, ranks, threads=threads)

@@ -19,6 +19,7 @@ from hocket.collectives import Collective
 from hocket.errors import counted
 from hocket.ir.geometry import bounds
 from hocket.ir.schedule import Schedule
+from hocket.runtime.operands import FOREIGN
 from hocket.semantics import OPERATORS, reference
 
 if TYPE_CHECKING:
@@ -36,15 +37,21 @@ _BLOCK = 1 << 18
 
 
 def dtype_named(name: str) -> np.dtype[np.generic]:
-    """The type of a name; NumPy does not know bfloat16."""
-    if name != "bfloat16":
+    """The type of a name."""
+    if name not in FOREIGN:
         return np.dtype(name)
     try:
         import ml_dtypes
     except ImportError:
-        raise UsageError("bfloat16 is the type of a package that is not here", "pip install ml_dtypes") from None
-    found: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
+        raise UsageError(f"{name} is the type of a package that is not here", "pip install ml_dtypes") from None
+    found: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, name))
     return found
+
+
+def _epsilon(dtype: np.dtype[np.generic]) -> float:
+    """How far the next greater value is from 1. NumPy's finfo does not know types of ml_dtypes."""
+    one = np.ones(1, f"f{dtype.itemsize // 2}" if dtype.kind == "c" else dtype)
+    return float((np.nextafter(one, one + one) - one)[0])
 
 
 def check_names(dtype: str, op: str) -> None:
@@ -285,7 +292,7 @@ def count_wrong(job: Job, rank: int, out: Array) -> int:
     if kind not in "biu" and job.schedule.collective.reduces() and job.op in ("sum", "prod", "avg"):
         # An average rounds once more than its sum, a product of complex numbers three times a part.
         steps = 4 * size if job.op == "prod" else size + 1
-        tolerance = steps * (2.0**-7 if job.dtype == "bfloat16" else float(np.finfo(job.dtype).eps))
+        tolerance = steps * _epsilon(job.type)
         least = steps * 1e-7 if job.op == "prod" and job.dtype == "float16" else 0.0  # products become subnormal
     divisor = size if job.op == "avg" else 1
     wrong = 0

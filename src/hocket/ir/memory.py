@@ -25,7 +25,7 @@ Clock = NDArray[np.int32]
 def last_stores(part: Rank) -> frozenset[tuple[int, int, int]]:
     """The local destinations in the rank's input and output that no other operand of the rank shares a chunk with.
 
-    As (thread block, step, destination). A store past the caches loses nothing there: what was read before is in a
+    As (thread block, step, destination). A store non-temporally loses nothing there: what was read before is in a
     cache, and so need not be fetched to be written; what is read after had better be.
     """
     touched: Counter[tuple[BufferName, int]] = Counter()

@@ -144,7 +144,7 @@ class _Offer:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """How a call would run. ``touched``: bytes on all ranks; ``streams``: it stores past the caches."""
+    """How a call would run. ``touched``: bytes on all ranks; ``streams``: it stores non-temporally."""
 
     candidate: _native.Candidate
     touched: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,13 +77,16 @@ class Operands:
     omitted: Omitted = Omitted.REFUSED
 
 
+FOREIGN = frozenset({"bfloat16"})
+"""The types that NumPy knows only with ml_dtypes: they are found by their names."""
+
+
 def _named(code: int, name: str) -> ElementType:
-    dtype = None if name == "bfloat16" else np.dtype(name)
-    return ElementType(name, code, 2 if dtype is None else dtype.itemsize, dtype)
+    dtype = None if name in FOREIGN else np.dtype(name)
+    return ElementType(name, code, _native.TYPE_BYTES[name], dtype)
 
 
 _NAMED = {name: _named(code, name) for code, name in enumerate(_native.TYPES)}
-# NumPy does not know bfloat16, that of ml_dtypes is found by its name.
 _TYPES = {kind.dtype: kind for kind in _NAMED.values() if kind.dtype is not None}
 NO_TYPE = _NAMED["bool"]
 """Of a call without buffers."""
@@ -94,8 +97,8 @@ def element_type(dtype: object) -> ElementType:
     if isinstance(dtype, np.dtype):
         found = _TYPES.get(dtype)
         return found if found is not None else _other_type("x", dtype)
-    if dtype == "bfloat16":  # NumPy knows it only with ml_dtypes
-        return ElementType("bfloat16", _native.TYPES.index("bfloat16"), 2, None)
+    if isinstance(dtype, str) and dtype in FOREIGN:
+        return _NAMED[dtype]
     try:
         known = np.dtype(dtype)  # type: ignore[call-overload]
     except TypeError as error:
@@ -107,8 +110,8 @@ def _other_type(name: str, dtype: np.dtype[np.generic]) -> ElementType:
     """One that is not in _TYPES. ``name``: of the array, for errors."""
     if dtype.hasobject:
         raise WrongType(f"{name} is of {dtype}: references mean nothing in another process", caller())
-    if dtype.name == "bfloat16" and dtype.isnative:
-        found = _TYPES[dtype] = ElementType("bfloat16", _native.TYPES.index("bfloat16"), 2, dtype)
+    if dtype.name in FOREIGN and dtype.isnative:
+        found = _TYPES[dtype] = replace(_NAMED[dtype.name], dtype=dtype)
         return found
     return ElementType(str(dtype), len(_native.TYPES) + dtype.itemsize, dtype.itemsize, dtype)
 

@@ -153,7 +153,7 @@ class Trace:
             largest = max(max(collective.input_blocks(r), collective.output_blocks(r)) for r in range(collective.size))
             name = f"{schedule.name} ({call.unit * largest} B)"
             about |= {"bytes": call.unit * largest, "tile_bytes": call.tile, "tiles": call.tiles}
-            about |= {"threads": call.threads, "waits": _WAITS[call.rounds], "past_caches": call.streams}
+            about |= {"threads": call.threads, "waits": _WAITS[call.rounds], "non_temporal": call.streams}
             about["in_place"] = schedule.in_place()
         if call.fault is not None:
             about["fault"] = call.fault.name

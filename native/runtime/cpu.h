@@ -1,8 +1,10 @@
-// The device of ranks on CPUs: which atomic operation each synchronisation of the interpreter and of fifos is.
+// The device of ranks on the CPUs of one machine, and their port: which atomic operation each synchronisation of the
+// interpreter and of fifos is.
 #pragma once
 
 #include "device/atomics.h"
-#include "transport/cma.h"
+#include "policy/select.h"
+#include "runtime/cma_copies.h"
 #include "transport/fifo.h"
 
 // A rank ends a call without waiting for those who read what it has lent.
@@ -12,47 +14,35 @@
 
 namespace hocket {
 
-// Which of the results that may be stored past the caches are: none; sums all of whose destinations may, since copies,
-// and what is stored block by block, have other means to store a line without fetching it (kernels.cpp); all.
-enum class Past : u32 { kNothing = 0, kSums = 1, kAll = 2 };
-
-// What is fast where messages lie in slots, or in arrays. `sums`, `copies`: from how many bytes of a rank's larger
-// buffer on it pays to store past the caches, where the buffers are in none. `manner`: of long calls of a kernel.
-struct Habits {
-    u64 sums, copies;
-    Manner manner;
-    Past past(u64 bytes) const { return bytes >= copies ? Past::kAll : bytes >= sums ? Past::kSums : Past::kNothing; }
-};
-
 struct Cpu {
     Kernel kernel;
     RankBlock* control;
     u32 rank;
     bool together;  // several threads drive the thread blocks of this rank
-    Past past;
-    Manner manner;
-    CmaCopies* copies = nullptr;  // in a call that reaches private memory of others
+    Streams streams;
+    CopyMode mode;
+    CmaCopies* copies = nullptr;  // in a call with attached buffers
     Traffic moved{};              // by the kernel calls so far
 
     void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last) {
         moved.loaded += k * bytes;
         moved.stored += m * bytes;
-        const bool allowed = past == Past::kAll || (past == Past::kSums && k > 1 && last == all_of(m));
-        kernel(dsts, m, srcs, k, bytes, allowed ? last : 0, manner);
+        const bool allowed = streams == Streams::kAll || (streams == Streams::kSums && k > 1 && last == all_of(m));
+        kernel(dsts, m, srcs, k, bytes, allowed ? last : 0, mode);
     }
 
-    void reach(const Room& room, u32 sources, u32 used, u64 bytes) {
-        copies->reduce(kernel, manner, room, sources, used, bytes, moved);
+    void reduce_attached(const Room& room, u32 sources, u32 used, u64 bytes) {
+        copies->reduce(kernel, mode, room, sources, used, bytes, moved);
     }
 
-    // Stores past the caches are not ordered by the releases below. What is stored so belongs to one step alone, no
+    // Non-temporal stores are not ordered by the releases below. What is stored so belongs to one step alone, no
     // step of any rank reads or writes it after. Where that is this rank's own memory, only the end of the call says
     // that it is there: each thread drains its own stores before it goes on to whatever lets another read them, the
     // mutex of its team or queue (team.cpp) or what the caller does next. Where it is memory of a peer, whose call may
     // end once it is told, the step drains them before it tells. Its own loads need no fence.
     void drain() const {
 #if defined(__SSE2__)
-        if (past != Past::kNothing) __builtin_ia32_sfence();
+        if (streams != Streams::kNone) __builtin_ia32_sfence();
 #endif
     }
 
@@ -93,6 +83,6 @@ struct Cpu {
 
 // Ranks that run on the CPUs of one machine share memory.
 using End = Fifo<Cpu>;
-template <Device D, Port<D> P = Fifo<D>> class Execution;
+static_assert(AttachingDevice<Cpu> && FifoDevice<Cpu> && Port<End, Cpu> && ZeroCopyPort<End> && EagerPort<End>);
 
 }  // namespace hocket
