@@ -3,7 +3,8 @@
 Two ranks call a collective by name on pairs of arrays that no cache holds, private ones and then shared ones, with
 HOCKET_TRACE. A row is a kind of step, told by where its operands lie: its share of the time from the beginning of calls
 to their end, the microseconds in a call of a rank, and how fast it loads and stores, as a multiple of what a core gets
-when both copy by non-temporal stores, in the same run. What is no step is entering the call and waiting for the other rank.
+when both copy by non-temporal stores, in the same run. What is no step is entering the call and waiting for the other
+rank.
 """
 
 from __future__ import annotations
