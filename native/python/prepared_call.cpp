@@ -272,29 +272,38 @@ Handle PreparedCall::launch(nb::handle self, const Argument& x, const Argument& 
     return Handle(std::move(flight));
 }
 
-BoundCall::BoundCall(PreparedCall& prepared, Argument x, Argument out)
+BoundCall::BoundCall(PreparedCall& prepared, const Argument& given_x, const Argument& given_out)
     : prepared_(prepared),
       held_(prepared.held_),
       call_(prepared.call_) {
     const PreparedCall::Operands& operands = prepared.operands_;
     const Binding& binding = prepared.binding_;
-    if (operands.out && out.object == Py_None && operands.omitted == Omitted::kX) out = x;
-    if (operands.out && out.object == Py_None) {
+    Argument made, fixed[2];
+    const Argument *x = &given_x, *out = &given_out;
+    if (operands.out && out->object == Py_None && operands.omitted == Omitted::kX) out = x;
+    if (operands.out && out->object == Py_None) {
         const Operand& like = *operands.out;
         auto* const type = reinterpret_cast<PyArray_Descr*>(nb::object(like.dtype).release().ptr());
         fresh_ =
             nb::steal(PyArray_NewFromDescr(&PyArray_Type, type, int(like.shape.size()),
                                            const_cast<Py_ssize_t*>(like.shape.data()), nullptr, nullptr, 0, nullptr));
         if (!fresh_) throw nb::python_error();
-        out = {fresh_.ptr(), static_cast<char*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(fresh_.ptr()))),
-               like.bytes, false};
+        made = {fresh_.ptr(), static_cast<char*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(fresh_.ptr()))),
+                like.bytes, false};
+        out = &made;
     }
-    result_ = binding.result == Source::kOut ? out.object : binding.result == Source::kX ? x.object : Py_None;
-    if (x.listed || out.listed) take_lists(x, out);
-    if (binding.input == Source::kScratch) scratch_ = std::make_unique_for_overwrite<char[]>(x.bytes);
-    char* const data[] = {nullptr, x.data, out.data, scratch_.get()};
+    result_ = binding.result == Source::kOut ? out->object : binding.result == Source::kX ? x->object : Py_None;
+    if (x->listed || out->listed) {
+        fixed[0] = *x;
+        fixed[1] = *out;
+        take_lists(fixed[0], fixed[1]);
+        x = &fixed[0];
+        out = &fixed[1];
+    }
+    if (binding.input == Source::kScratch) scratch_ = std::make_unique_for_overwrite<char[]>(x->bytes);
+    char* const data[] = {nullptr, x->data, out->data, scratch_.get()};
     const auto at = [&](Source source) { return data[u32(source)]; };
-    PyObject* const objects[] = {Py_None, x.object, out.object, Py_None};
+    PyObject* const objects[] = {Py_None, x->object, out->object, Py_None};
     call_.input = at(binding.input);
     call_.output = at(binding.output);
     call_.initial = at(binding.initial);
@@ -302,7 +311,7 @@ BoundCall::BoundCall(PreparedCall& prepared, Argument x, Argument out)
     call_.fresh = fresh_ && binding.output == Source::kOut;
     if (binding.taken) call_.finish.taken = at(binding.input) + *binding.taken;
     if (binding.taken || call_.finish.divide != nullptr) call_.finish.result = at(binding.result);
-    const bool shared = (!operands.x || x.shared) && (!operands.out || out.shared);
+    const bool shared = (!operands.x || x->shared) && (!operands.out || out->shared);
     const std::optional<Alternatives>& alternatives = shared ? prepared.shared_ : prepared.others_;
     if (!alternatives) return;
     std::copy_n(alternatives->plans, kVariants, offer_.plans);
@@ -355,7 +364,9 @@ void BoundCall::join(Argument& list, const std::vector<Argument>& parts, bool be
 Outcome BoundCall::run() {
     copy_in();
     if (call_.offer != nullptr) exposed_.emplace(offered_);
-    return ended(prepared_.member_->communicator->run(*prepared_.plan_, call_));
+    Outcome outcome = prepared_.member_->communicator->run(*prepared_.plan_, call_);
+    ended(outcome);
+    return outcome;
 }
 
 void BoundCall::copy_in() const {
@@ -368,14 +379,17 @@ bool BoundCall::post() {
     return prepared_.member_->communicator->post(*prepared_.plan_, call_);
 }
 
-Outcome BoundCall::complete() { return ended(prepared_.member_->communicator->complete()); }
+Outcome BoundCall::complete() {
+    Outcome outcome = prepared_.member_->communicator->complete();
+    ended(outcome);
+    return outcome;
+}
 
-Outcome BoundCall::ended(Outcome outcome) {
+void BoundCall::ended(const Outcome& outcome) {
     if (lists_ && outcome.fault == Fault::kNone)
         for (const Copy& copy : lists_->after) std::memcpy(copy.to, copy.from, copy.bytes);
     if (exposed_) exposed_->exposed = outcome.exposed;
     prepared_.variant_ = outcome.variant;
-    return outcome;
 }
 
 namespace {

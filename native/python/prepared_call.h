@@ -130,7 +130,7 @@ class PreparedCall {
 class BoundCall {
   public:
     // Throws nanobind::python_error and std::bad_alloc.
-    BoundCall(PreparedCall& prepared, Argument x, Argument out);
+    BoundCall(PreparedCall& prepared, const Argument& given_x, const Argument& given_out);
     BoundCall(const BoundCall&) = delete;
     BoundCall& operator=(const BoundCall&) = delete;
 
@@ -158,7 +158,7 @@ class BoundCall {
     void take_lists(Argument& x, Argument& out);
     void join(Argument& list, const std::vector<Argument>& parts, bool before);
     void copy_in() const;
-    Outcome ended(Outcome outcome);
+    void ended(const Outcome& outcome);
 
     PreparedCall& prepared_;
     const nanobind::object held_;
