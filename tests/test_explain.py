@@ -68,8 +68,8 @@ def test_a_call_does_what_was_said(
 
 
 def test_a_broadcast_has_short_tiles_where_no_rank_waits_for_a_core() -> None:
-    def tile(size: int, crowded: bool) -> int | None:
-        return choose(Call("broadcast", 2, size, crowded=crowded)).tile
+    def tile(size: int, oversubscribed: bool) -> int | None:
+        return choose(Call("broadcast", 2, size, oversubscribed=oversubscribed)).tile
 
     sizes = (256 << 10, (256 << 10) + 1, 16 << 20, (16 << 20) + 1)
     assert [tile(size, False) for size in sizes] == [None, 32 << 10, 32 << 10, None]
@@ -77,12 +77,12 @@ def test_a_broadcast_has_short_tiles_where_no_rank_waits_for_a_core() -> None:
 
 
 def test_a_reduce_has_short_tiles_on_two_ranks_with_a_core_each() -> None:
-    def tile(size: int, ranks: int = 2, crowded: bool = False) -> int | None:
-        return choose(Call("reduce", ranks, size, crowded=crowded)).tile
+    def tile(size: int, ranks: int = 2, oversubscribed: bool = False) -> int | None:
+        return choose(Call("reduce", ranks, size, oversubscribed=oversubscribed)).tile
 
     sizes = (16 << 10, (16 << 10) + 1, 128 << 10, (128 << 10) + 1, 512 << 10, (512 << 10) + 1)
     assert [tile(size) for size in sizes] == [None, 16 << 10, 16 << 10, 32 << 10, 32 << 10, None]
-    assert [tile(size, crowded=True) for size in sizes] == [tile(size, ranks=3) for size in sizes] == [None] * 6
+    assert [tile(size, oversubscribed=True) for size in sizes] == [tile(size, ranks=3) for size in sizes] == [None] * 6
 
 
 def slots_of(comm: Communicator) -> dict[int, tuple[int, int]]:
@@ -117,17 +117,17 @@ def broadcast_both(comm: Communicator) -> bool:
         x[:] = comm.rank
         comm.broadcast(x, root=1)
         assert (x == 1).all()
-    return comm._endpoint.crowded
+    return comm._endpoint.oversubscribed
 
 
 def test_a_tile_of_the_table_is_not_for_shared_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(trace.VARIABLE, str(tmp_path / "trace.json"))
-    crowded = hocket.spawn(broadcast_both, 2, threads=1)[0]
+    oversubscribed = hocket.spawn(broadcast_both, 2, threads=1)[0]
     events = json.loads((tmp_path / "trace.json").read_text())
     calls = [e["args"] for e in events if e.get("cat") == "call" and "args" in e and e["tid"] == 0]
     tiles = {about["call"]: about["tile_bytes"] for about in calls}
     through_slots, lent = (tiles[call] for call in sorted(tiles))
-    assert crowded is (through_slots != 32 << 10)
+    assert oversubscribed is (through_slots != 32 << 10)
     assert lent > 32 << 10
 
 
@@ -157,12 +157,12 @@ def test_more_ranks_than_cores_take_turns() -> None:
     """A rank that waits then has its core again only after the others: nothing near the time of a call on cores of
     their own."""
     cores = len(os.sched_getaffinity(0))
-    crowded, alone = hocket.spawn(small_call, cores + 1)[0], hocket.spawn(small_call, 1)[0]
-    assert crowded is not None
+    oversubscribed, alone = hocket.spawn(small_call, cores + 1)[0], hocket.spawn(small_call, 1)[0]
+    assert oversubscribed is not None
     assert alone is not None
-    assert crowded.oversubscribed
-    assert "cores      fewer than ranks: they take turns" in str(crowded)
-    assert crowded.predicted > 3e-6
+    assert oversubscribed.oversubscribed
+    assert "cores      fewer than ranks: they take turns" in str(oversubscribed)
+    assert oversubscribed.predicted > 3e-6
     assert not alone.oversubscribed
     assert "cores      at least one a rank" in str(alone)
 
@@ -240,7 +240,7 @@ def test_what_shared_arrays_would_take() -> None:
 
 def of_short_calls(comm: Communicator) -> dict[str, tuple[Explanation, list[Traffic]]]:
     """What this rank says of 12 KB, and what it moves in place and apart."""
-    comm._endpoint.crowded = False
+    comm._endpoint.oversubscribed = False
     found = {}
     for name in ("all_reduce", "all_gather"):
         out = comm.empty(3000, np.float32)
@@ -281,12 +281,28 @@ def test_what_private_arrays_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
     for reach in ("always", "never"):
         monkeypatch.setenv("HOCKET_REACH", reach)
         (said, first), (_, second) = hocket.spawn(in_private_arrays, 2)
-        for apart in [one for one in said.reached if not one.inplace]:
+        for apart in [one for one in said.attached if not one.inplace]:
             assert Traffic(apart.loaded, apart.stored) == first + second
-            assert f"private arrays, where it is faster: {said.reached[0]}" in str(said)
+            assert f"private arrays, where it is faster: {said.attached[0]}" in str(said)
         if reach == "never":
-            assert said.reached == ()
-            assert "where it is faster: none" in str(said)
+            assert said.attached == ()
+            assert "where it is faster: none: ranks may not copy" in str(said)
+
+
+def why_not_attached(comm: Communicator) -> list[str]:
+    return [comm.explain(name, size).why_not_attached for name in ("all_reduce", "all_gather") for size in (8, 1 << 20)]
+
+
+def test_why_private_arrays_take_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_REACH", "always")
+    sums, short = "sums on more than 2 ranks", "a rank sends less than "
+    with_cores = [*(2 * [sums]), short, ""]
+    (said, *_) = hocket.spawn(why_not_attached, 3)
+    oversubscribed = [*(2 * [sums]), *(2 * ["more ranks than cores"])]
+    cores = len(os.sched_getaffinity(0))
+    for found, wanted in zip(said, with_cores if cores >= 3 else oversubscribed, strict=True):
+        assert found.startswith(wanted)
+        assert bool(found) is bool(wanted)
 
 
 def test_on_the_command_line() -> None:
@@ -312,20 +328,20 @@ def test_on_the_command_line() -> None:
     ],
 )
 def test_arrays_are_lent_instead_of_one_round_from_a_size_on(name: str, ranks: int, least: int) -> None:
-    assert lends(Call(name, ranks, least), one_round=True, reached=False)
-    assert not lends(Call(name, ranks, least - 1), one_round=True, reached=False)
-    assert not lends(Call(name, ranks, least, crowded=True), one_round=True, reached=False)
+    assert lends(Call(name, ranks, least), one_round=True, attached=False)
+    assert not lends(Call(name, ranks, least - 1), one_round=True, attached=False)
+    assert not lends(Call(name, ranks, least, oversubscribed=True), one_round=True, attached=False)
 
 
 def test_arrays_are_lent_instead_of_slots() -> None:
     for name in NAMED:
-        for crowded in (False, True):
+        for oversubscribed in (False, True):
             prefix = name in ("scan", "exscan")  # which take slots always
-            assert lends(Call(name, 3, 1, crowded=crowded), one_round=False, reached=False) is not prefix
-        assert not lends(Call(name, 3, 1 << 30, uneven=True), one_round=False, reached=False)
-        assert not lends(Call(name, 3, None), one_round=False, reached=False)
-        assert not lends(Call(name, 1, 1 << 30), one_round=False, reached=False)
-    assert not lends(Call("gather", 2, 32 << 10), one_round=True, reached=False)
+            assert lends(Call(name, 3, 1, oversubscribed=oversubscribed), one_round=False, attached=False) is not prefix
+        assert not lends(Call(name, 3, 1 << 30, uneven=True), one_round=False, attached=False)
+        assert not lends(Call(name, 3, None), one_round=False, attached=False)
+        assert not lends(Call(name, 1, 1 << 30), one_round=False, attached=False)
+    assert not lends(Call("gather", 2, 32 << 10), one_round=True, attached=False)
 
 
 @pytest.mark.parametrize(
@@ -340,17 +356,19 @@ def test_arrays_are_lent_instead_of_slots() -> None:
 )
 def test_private_arrays_may_be_reached_from_a_size_on(name: str, ranks: int, least: int) -> None:
     for one_round in (True, False):
-        assert lends(Call(name, ranks, least), one_round, reached=True)
-        assert not lends(Call(name, ranks, least - 1), one_round, reached=True)
-        assert not lends(Call(name, ranks, least, crowded=True), one_round, reached=True)
+        assert lends(Call(name, ranks, least), one_round, attached=True)
+        assert not lends(Call(name, ranks, least - 1), one_round, attached=True)
+        assert not lends(Call(name, ranks, least, oversubscribed=True), one_round, attached=True)
 
 
 def test_where_ranks_share_cores_only_an_exchange_may_reach_private_arrays() -> None:
     for ranks, one_round in itertools.product((2, 8), (True, False)):
         least = -(-(64 << 10) * ranks // (ranks - 1))
         for name in NAMED:
-            assert lends(Call(name, ranks, least, crowded=True), one_round, reached=True) is (name == "all_to_all")
-        assert not lends(Call("all_to_all", ranks, least - ranks, crowded=True), one_round, reached=True)
+            assert lends(Call(name, ranks, least, oversubscribed=True), one_round, attached=True) is (
+                name == "all_to_all"
+            )
+        assert not lends(Call("all_to_all", ranks, least - ranks, oversubscribed=True), one_round, attached=True)
 
 
 def test_short_blocks_and_sums_are_fetched() -> None:
@@ -358,15 +376,15 @@ def test_short_blocks_and_sums_are_fetched() -> None:
         False: {"all_gather": 64 << 10, "all_reduce": 16 << 10},
         True: {"all_gather": 256 << 10, "all_reduce": 64 << 10, "reduce": 96 << 10},
     }
-    for name, inplace, ranks, reached in itertools.product(NAMED, (True, False), (2, 3), (True, False)):
-        least = below[reached].get(name, 1)
-        can = name in below[reached] and ranks == 2 and not (name == "all_reduce" and inplace)
-        assert fetches(Call(name, ranks, least - 1), inplace, reached) is can
-        assert not fetches(Call(name, ranks, least), inplace, reached)
-        assert not fetches(Call(name, ranks, None), inplace, reached)
+    for name, inplace, ranks, attached in itertools.product(NAMED, (True, False), (2, 3), (True, False)):
+        least = below[attached].get(name, 1)
+        can = name in below[attached] and ranks == 2 and not (name == "all_reduce" and inplace)
+        assert fetches(Call(name, ranks, least - 1), inplace, attached) is can
+        assert not fetches(Call(name, ranks, least), inplace, attached)
+        assert not fetches(Call(name, ranks, None), inplace, attached)
 
 
 def test_the_order_of_a_sum_does_not_depend_on_what_is_faster() -> None:
     for name in NAMED:
         sums = name in ("all_reduce", "reduce", "reduce_scatter", "scan", "exscan")
-        assert lends(Call(name, 3, 1 << 20), one_round=False, reached=True) is not sums
+        assert lends(Call(name, 3, 1 << 20), one_round=False, attached=True) is not sums

@@ -99,7 +99,7 @@ void bind_constants(nb::module_& m) {
     m.attr("STAMP") = kStamp;
     m.attr("WITNESS") = reinterpret_cast<u64>(&witness);
     m.def(
-        "reaches",
+        "can_attach",
         [](pid_t process, u64 place) {
             u64 found = 0;
             char *const theirs = reinterpret_cast<char*>(place), *const mine = reinterpret_cast<char*>(&found);
@@ -150,7 +150,7 @@ void bind_outcome(nb::module_& m) {
         .def_ro("rank", &Outcome::rank)
         .def_prop_ro(
             "variant", [](const Outcome& outcome) { return u32(outcome.variant); },
-            "How the call went: 0 through slots, else 1 + that of LENT.")
+            "How the call went: 0 through slots, else 1 + that of VARIANTS.")
         .def_prop_ro("text", [](const Outcome& outcome) { return from_utf8(outcome.text); })
         .def_ro("waited", &Outcome::waited)
         .def_prop_ro(
@@ -362,7 +362,7 @@ void bind_member(nb::module_& m) {
         .def(nb::init<u32, u32, int, std::vector<int>, std::vector<int>, Arena&, std::vector<pid_t>, bool, u32, u32,
                       double, u32, u64, u64, bool, Recorder*, const std::map<std::string, u64>&>(),
              "rank"_a, "size"_a, "descriptor"_a, "lifelines"_a, "arenas"_a, "arena"_a, "processes"_a,
-             "always_reaches"_a, "spins"_a, "yields"_a, "timeout"_a, "threads"_a = 1, "team_bytes"_a = 0,
+             "always_attaches"_a, "spins"_a, "yields"_a, "timeout"_a, "threads"_a = 1, "team_bytes"_a = 0,
              "cache_bytes"_a = Settings{}.cache_bytes, "looks"_a = false, "recorder"_a.none() = nb::none(),
              "tunables"_a = std::map<std::string, u64>(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 17>())
         .def(

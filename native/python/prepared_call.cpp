@@ -482,7 +482,7 @@ void bind_parts(nb::module_& module) {
             "plans"_a, "input"_a, "output"_a,
             nb::sig("def __init__(self, plans: collections.abc.Sequence[Plan | None], input: Source, output: Source)"
                     " -> None"),
-            "The plans of LENT in hocket/runtime/execution.py, and the buffers that they work on.");
+            "The plans of VARIANTS in hocket/runtime/execution.py, and the buffers that they work on.");
 }
 
 }  // namespace
@@ -506,7 +506,7 @@ void bind_prepared_call(nb::module_& module) {
         .def("release", &PreparedCall::release, "Let go of the communicator, once it has ended.")
         .def_prop_ro(
             "variant", [](const PreparedCall& call) { return u32(call.variant()); },
-            "How the latest execution that has ended went: 0 through slots, else 1 + that of LENT.");
+            "How the latest execution that has ended went: 0 through slots, else 1 + that of VARIANTS.");
 }
 
 }  // namespace hocket

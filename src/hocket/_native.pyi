@@ -19,7 +19,7 @@ STAMP: int = 1073737728
 
 WITNESS: int
 
-def reaches(process: int, witness: int) -> bool:
+def can_attach(process: int, witness: int) -> bool:
     """
     Whether this process may read what another has at its WITNESS, and store it there again.
     """
@@ -128,7 +128,7 @@ class Outcome:
     def rank(self) -> int: ...
     @property
     def variant(self) -> int:
-        """How the call went: 0 through slots, else 1 + that of LENT."""
+        """How the call went: 0 through slots, else 1 + that of VARIANTS."""
 
     @property
     def text(self) -> str: ...
@@ -314,7 +314,7 @@ class Member:
         arenas: Sequence[int],
         arena: Arena,
         processes: Sequence[int],
-        always_reaches: bool,
+        always_attaches: bool,
         spins: int,
         yields: int,
         timeout: float,
@@ -444,7 +444,7 @@ class Binding:
 class Alternatives:
     def __init__(self, plans: Sequence[Plan | None], input: Source, output: Source) -> None:
         """
-        The plans of LENT in hocket/runtime/execution.py, and the buffers that they work on.
+        The plans of VARIANTS in hocket/runtime/execution.py, and the buffers that they work on.
         """
 
 class PreparedCall:
@@ -475,7 +475,7 @@ class PreparedCall:
     @property
     def variant(self) -> int:
         """
-        How the latest execution that has ended went: 0 through slots, else 1 + that of LENT.
+        How the latest execution that has ended went: 0 through slots, else 1 + that of VARIANTS.
         """
 
 class CallCache:

@@ -37,14 +37,14 @@ from hocket.program import Contract
 from hocket.runtime import arena, launch
 from hocket.runtime.bootstrap import MOST_RANKS, meet
 from hocket.runtime.counts import Counts
-from hocket.runtime.execution import LENT, NO_ALTERNATIVES, Alternatives, Endpoint, Key, Lent, brief
+from hocket.runtime.execution import NO_ALTERNATIVES, VARIANTS, Alternatives, Endpoint, Key, Variant, brief
 from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.execution import PreparedCall as PreparedCall
 from hocket.runtime.execution import wait_any as wait_any
 from hocket.runtime.operands import Buffer as Buffer
 from hocket.runtime.operands import Omitted, Operand, Operands, element_type, name_of, operands_of
 from hocket.runtime.stores import Store
-from hocket.tuning import NAMED, Call, Choice, can_lend, choose, fetches, lending_program, lends
+from hocket.tuning import NAMED, Call, Choice, choose, declined, fetches, has_zero_copy, lends, zero_copy_program
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Result = TypeVar("Result")
@@ -836,12 +836,12 @@ class Communicator:
         eager = endpoint.is_eager(loaded, bound)
 
         def alternatives(shared: bool) -> Alternatives:
-            barred = not shared and (not endpoint.reaches or wanted.op in _ORDERED)
+            barred = not shared and (not endpoint.attaches or wanted.op in _ORDERED)
             if shared not in kinds or bound.n is None or barred:
                 return NO_ALTERNATIVES
             return [
-                self._lent_default(call, choice, find, eager, lent, not shared) if lent.suits(bound) else None
-                for lent in LENT
+                self._zero_copy(call, choice, find, eager, variant, not shared) if variant.suits(bound) else None
+                for variant in VARIANTS
             ]
 
         shared, others = alternatives(True), alternatives(False)
@@ -862,8 +862,8 @@ class Communicator:
             raise WrongType(f"reproducible must be the name of a contract, not {name_of(reproducible)}", caller())
         endpoint = self._endpoint
         at = operator.index(root)
-        threads, sockets, crowded = endpoint.threads, endpoint.sockets, endpoint.crowded
-        return Call(name, self.size, size, at, reproducible, threads, sockets, crowded, uneven, endpoint.tuned)
+        threads, sockets, oversubscribed = endpoint.threads, endpoint.sockets, endpoint.oversubscribed
+        return Call(name, self.size, size, at, reproducible, threads, sockets, oversubscribed, uneven, endpoint.tuned)
 
     def _default(self, choice: Choice, find: Find[Found], uneven: bool = False) -> Found:
         """The program of a choice; with ``uneven``, one that can run with counts."""
@@ -876,22 +876,24 @@ class Communicator:
 
         return find((*choice.key, uneven), compiled)
 
-    def _lent_default(
-        self, call: Call, choice: Choice, find: Find[Found], one_round: bool, lent: Lent, reached: bool
+    def _zero_copy(
+        self, call: Call, choice: Choice, find: Find[Found], one_round: bool, variant: Variant, attached: bool
     ) -> Found | None:
         """What replaces a default program where ranks can access each other's arrays."""
-        if not lends(call, one_round, reached) or fetches(call, lent.inplace, reached) is not lent.fetches:
+        if not lends(call, one_round, attached) or fetches(call, variant.inplace, attached) is not variant.fetches:
             return None
         name, root, reproducible = choice.line.collective, choice.root, choice.reproducible
-        if not can_lend(name, reproducible, inplace=lent.inplace):
+        if not has_zero_copy(name, reproducible, inplace=variant.inplace):
             return None
 
         def compiled() -> Schedule:
-            program = lending_program(name, self.size, root, reproducible, inplace=lent.inplace, fetching=lent.fetches)
+            program = zero_copy_program(
+                name, self.size, root, reproducible, inplace=variant.inplace, fetching=variant.fetches
+            )
             assert program is not None
             return program.compile(instances=choice.instances, reproducible=reproducible, storage="peer")
 
-        return find((name, root, reproducible, choice.instances, lent), compiled)
+        return find((name, root, reproducible, choice.instances, variant), compiled)
 
     def _schedule(self, key: Key, compiled: Callable[[], Schedule]) -> Schedule:
         """A program, compiled here."""
@@ -916,15 +918,16 @@ class Communicator:
         call = self._described(name, nbytes, root, reproducible)
         choice = choose(call)
         schedule = self._default(choice, self._schedule)
-        lending = partial(self._lent_default, call, choice, self._schedule)
-        return explain(self._endpoint, choice, schedule, lending, nbytes)
+        lending = partial(self._zero_copy, call, choice, self._schedule)
+        why_not = declined(call, one_round=False, attached=True)
+        return explain(self._endpoint, choice, schedule, lending, why_not, nbytes)
 
     @overload
     def empty(self, shape: int | Sequence[int], dtype: type[Scalar] | np.dtype[Scalar]) -> NDArray[Scalar]: ...
     @overload
     def empty(self, shape: int | Sequence[int], dtype: str | type = ...) -> NDArray[np.generic]: ...
     def empty(self, shape: int | Sequence[int], dtype: object = np.float64) -> NDArray[np.generic]:
-        """A new array, not initialised, in memory that the other ranks can reach; C-contiguous, aligned to pages.
+        """A new array, not initialised, in memory that the other ranks can map; C-contiguous, aligned to pages.
 
         Where the arrays of a collective are such, or views on such, on every rank, and are in place on every rank or
         apart on every rank, messages are read and written in them and copied nowhere in between. Only this rank

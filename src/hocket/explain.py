@@ -14,7 +14,7 @@ import numpy as np
 from hocket.errors import counted
 from hocket.ir.schedule import Schedule
 from hocket.ir.traffic import Path, Traffic, traffic
-from hocket.runtime.execution import LENT, Endpoint, Lent
+from hocket.runtime.execution import VARIANTS, Endpoint, Variant
 from hocket.runtime.plan import pace
 from hocket.tuning import Choice
 from hocket.verify.events import Events
@@ -60,7 +60,7 @@ class Explanation:
     on the longest chain of steps. A chunk moves in ``tiles`` tiles. ``one_round``: messages travel with the header of
     the call; otherwise they go through ``slots`` of each connection. Where the arrays of all ranks are of
     ``comm.empty``, and as one of ``shared`` says, messages lie in them instead; where only those of some are, they
-    take slots. Private arrays that are as one of ``reached`` says are read and written by the system for other ranks,
+    take slots. Private arrays that are as one of ``attached`` says are read and written by the system for other ranks
     where that turns out to be faster than slots. ``non_temporal``: results that nothing reads again do not go through
     the caches, as ``touched``, the bytes that all ranks touch, exceeds the ``caches``; where it does not, a call may
     still find its arrays in no cache, and store so what pays then (docs/design/policy.md, "residency probe").
@@ -79,7 +79,8 @@ class Explanation:
     program: str
     why: str
     shared: tuple[Shared, ...]
-    reached: tuple[Shared, ...]
+    attached: tuple[Shared, ...]
+    why_not_attached: str
     thread_blocks: int
     steps: int
     rounds: int
@@ -106,6 +107,7 @@ class Explanation:
             else f"through {counted(self.slots, 'slot')} a connection"
         )
         past = "stored past them" if self.non_temporal else "within them"
+        attached = "; ".join(map(str, self.attached)) or f"none: {self.why_not_attached}"
         lines = {
             "call": f"{{collective}} of {counted(self.bytes, 'byte')} on {counted(self.ranks, 'rank')}",
             "program": "{program}",
@@ -117,7 +119,7 @@ class Explanation:
             "tiles": "{tiles} of {tile} bytes for each chunk",
             "messages": how,
             "shared": f"with arrays of comm.empty: {'; '.join(map(str, self.shared)) or 'the same'}",
-            "reached": f"private arrays, where it is faster: {'; '.join(map(str, self.reached)) or 'none'}",
+            "attached": f"private arrays, where it is faster: {attached}",
             "threads": "{threads} a rank",
             "cores": (
                 "fewer than ranks: they take turns, and one that waits yields its core at once, and soon sleeps"
@@ -135,12 +137,13 @@ def explain(
     endpoint: Endpoint,
     choice: Choice,
     schedule: Schedule,
-    lending: Callable[[bool, Lent, bool], Schedule | None],
+    lending: Callable[[bool, Variant, bool], Schedule | None],
+    declined: str | None,
     size: int,
 ) -> Explanation:
     """Explain a call on a larger buffer of ``size`` bytes. The schedule is what the choice compiles to.
 
-    ``lending`` gives the schedules for messages that lie in arrays.
+    ``lending`` gives the schedules for messages that lie in arrays; ``declined``: why not in private ones, if not.
     """
     collective = schedule.collective
     ranks = collective.size
@@ -156,7 +159,7 @@ def explain(
 
     def there(path: Path) -> tuple[Shared, ...]:
         found = []
-        for way in LENT:
+        for way in VARIANTS:
             lent = lending(settled.one_round, way, path == "cma")
             if lent is not None:
                 sums = sum(traffic(lent, n, _ITEM, path=path, apart=not way.inplace), Traffic())
@@ -172,7 +175,7 @@ def explain(
     rounds = _rounds(schedule)
     data = (work * share / outlook.threads + late) * chunk / bandwidth
     constant = _CALL if settled.one_round else _CALL + rounds * _ROUND + steps * settled.tiles * _STEP
-    if endpoint.crowded:
+    if endpoint.oversubscribed:
         constant += share * _TURN * (1 if settled.one_round else 1 + rounds)  # all enter, then each round
     return Explanation(
         collective=choice.line.collective,
@@ -181,7 +184,8 @@ def explain(
         program=schedule.name,
         why=choice.why,
         shared=there("mapped"),
-        reached=there("cma") if endpoint.reaches else (),
+        attached=there("cma") if endpoint.attaches else (),
+        why_not_attached=declined or ("" if endpoint.attaches else "ranks may not copy from each other's memory"),
         thread_blocks=max(len(rank.thread_blocks) for rank in schedule.ranks),
         steps=sum(1 for _ in schedule.steps()),
         rounds=rounds,
@@ -190,7 +194,7 @@ def explain(
         slots=settled.slots,
         one_round=settled.one_round,
         threads=outlook.threads,
-        oversubscribed=endpoint.crowded,
+        oversubscribed=endpoint.oversubscribed,
         touched=outlook.touched,
         caches=endpoint.caches,
         non_temporal=outlook.streams,

@@ -1,8 +1,9 @@
 """Which program a collective that is called by name runs: a table.
 
-Small buffers take a program that sends all there is to send at once: up to 16 KB a rank, such a call costs one look at
-what the others have said (docs/design/paths.md, eager). It pays with traffic: every buffer goes to every rank that
-needs it. So small is what does not make the busiest rank send or receive more than a limit.
+Small buffers take a one-shot program, which sends all there is to send at once. It pays with traffic: every buffer goes
+to every rank that needs it. So small is what does not make the busiest rank send or receive more than a limit. Not all
+of that is eager: up to 16 KB that a rank sends, a one-shot program costs one look at what the others have said
+(docs/design/paths.md), beyond that its messages go through the fifo.
 
 Others take a program that moves least (docs/traffic.md) in the fewest steps, which two-shot and direct ones do. They
 have a connection for every two ranks, so from 17 ranks on the rings are taken, which need less memory for slots; a root
@@ -34,8 +35,8 @@ class Call:
     """All that a choice depends on, the same on every rank.
 
     ``size``: bytes of the larger buffer of a rank with most; None if not every rank knows it. ``threads`` of each rank;
-    ``sockets`` that the ranks fill, one after the other. ``crowded``: there are more ranks than cores. ``uneven``: with
-    counts. ``tuned``: the numbers to go by.
+    ``sockets`` that the ranks fill, one after the other. ``oversubscribed``: there are more ranks than cores.
+    ``uneven``: with counts. ``tuned``: the numbers to go by.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Call:
     reproducible: Contract | None = None
     threads: int = 1
     sockets: int = 1
-    crowded: bool = False
+    oversubscribed: bool = False
     uneven: bool = False
     tuned: Tunables = _DEFAULTS
 
@@ -74,16 +75,16 @@ def _up_to(call: Call, most: int) -> bool:
     return call.busiest is not None and call.busiest <= most and not call.spread
 
 
-def _uncrowded(call: Call, more: int, most: int) -> bool:
+def _core_each(call: Call, more: int, most: int) -> bool:
     """Ranks with a core each, and a size in a range."""
-    return not call.crowded and call.size is not None and more < call.size <= most
+    return not call.oversubscribed and call.size is not None and more < call.size <= most
 
 
-_SMALL = When(
+_ONE_SHOT = When(
     "small: the busiest rank sends and receives at most {small_bytes}",
     lambda call: _up_to(call, call.tuned.small_bytes),
 )
-_SMALL_AT_ROOT = When(
+_ONE_SHOT_AT_ROOT = When(
     "small: the root receives at most {small_at_root_bytes}, on one thread from {team_bytes} on",
     lambda call: _up_to(call, call.tuned.small_at_root_bytes),
 )
@@ -97,17 +98,17 @@ _ACROSS_SIZES = When('reproducible="across-sizes", at any size', lambda call: ca
 _STREAM = When(
     "more than {stream_above_bytes}, at most {stream_most_bytes}, on ranks with a core each: short tiles keep slots in"
     " a core's cache",
-    lambda call: _uncrowded(call, call.tuned.stream_above_bytes, call.tuned.stream_most_bytes),
+    lambda call: _core_each(call, call.tuned.stream_above_bytes, call.tuned.stream_most_bytes),
 )
 _EARLY_SHORT = When(
     "more than {early_above_bytes}, at most {early_short_bytes}, on 2 ranks with a core each: with short tiles the root"
     " begins early",
-    lambda call: call.ranks == 2 and _uncrowded(call, call.tuned.early_above_bytes, call.tuned.early_short_bytes),
+    lambda call: call.ranks == 2 and _core_each(call, call.tuned.early_above_bytes, call.tuned.early_short_bytes),
 )
 _EARLY = When(
     "more than {early_short_bytes}, at most {early_most_bytes}, on 2 ranks with a core each: with short tiles the root"
     " begins early",
-    lambda call: call.ranks == 2 and _uncrowded(call, call.tuned.early_short_bytes, call.tuned.early_most_bytes),
+    lambda call: call.ranks == 2 and _core_each(call, call.tuned.early_short_bytes, call.tuned.early_most_bytes),
 )
 _RANK_ORDER = When('reproducible="rank-order", at any size', lambda call: call.reproducible == "rank-order")
 
@@ -134,14 +135,14 @@ def _flat_reduce(ranks: int, root: int, _: int) -> Program:
 TABLE = (
     Line("all_reduce", _ACROSS_SIZES, lambda p, *_: recursive_halving.all_reduce(p)),
     Line("all_reduce", _RANK_ORDER, lambda p, *_: all_pairs.one_shot_all_reduce(p)),
-    Line("all_reduce", _SMALL, lambda p, *_: all_pairs.one_shot_all_reduce(p)),
+    Line("all_reduce", _ONE_SHOT, lambda p, *_: all_pairs.one_shot_all_reduce(p)),
     Line("all_reduce", _BY_SOCKET, lambda p, _, sockets: movement_avoiding.all_reduce(p, sockets)),
     Line("all_reduce", _FEW, lambda p, *_: all_pairs.all_reduce(p)),
     Line("all_reduce", _LARGE, lambda p, *_: ring.all_reduce(p)),
-    Line("all_gather", _SMALL, lambda p, *_: direct.all_gather(p)),
+    Line("all_gather", _ONE_SHOT, lambda p, *_: direct.all_gather(p)),
     Line("all_gather", _FEW, lambda p, *_: direct.all_gather(p)),
     Line("all_gather", _LARGE, lambda p, *_: ring.all_gather(p)),
-    Line("reduce_scatter", _SMALL, lambda p, *_: direct.reduce_scatter(p)),
+    Line("reduce_scatter", _ONE_SHOT, lambda p, *_: direct.reduce_scatter(p)),
     Line("reduce_scatter", _BY_SOCKET, lambda p, _, sockets: movement_avoiding.reduce_scatter(p, sockets)),
     Line("reduce_scatter", _FEW, lambda p, *_: direct.reduce_scatter(p)),
     Line("reduce_scatter", _LARGE, lambda p, *_: ring.reduce_scatter(p)),
@@ -150,14 +151,14 @@ TABLE = (
     Line("broadcast", _ANY, _flat_broadcast),
     Line("reduce", _EARLY_SHORT, _flat_reduce, tile=lambda tuned: tuned.early_short_tile_bytes),
     Line("reduce", _EARLY, _flat_reduce, tile=lambda tuned: tuned.early_tile_bytes),
-    Line("reduce", _SMALL_AT_ROOT, _flat_reduce),
+    Line("reduce", _ONE_SHOT_AT_ROOT, _flat_reduce),
     Line("reduce", _BY_SOCKET, lambda p, root, sockets: movement_avoiding.reduce(p, sockets, root)),
     Line("reduce", _LARGE, lambda p, root, _: chain.reduce(p, root)),
     Line("gather", _ANY, lambda p, root, _: direct.gather(p, root)),
     Line("scatter", _ANY, lambda p, root, _: direct.scatter(p, root)),
-    Line("scan", _SMALL, lambda p, *_: scan.one_shot_scan(p)),
+    Line("scan", _ONE_SHOT, lambda p, *_: scan.one_shot_scan(p)),
     Line("scan", _LARGE, lambda p, *_: scan.scan(p)),
-    Line("exscan", _SMALL, lambda p, *_: scan.one_shot_exscan(p)),
+    Line("exscan", _ONE_SHOT, lambda p, *_: scan.one_shot_exscan(p)),
     Line("exscan", _LARGE, lambda p, *_: scan.exscan(p)),
 )
 """The first line of a collective whose condition holds counts."""
@@ -217,7 +218,7 @@ def choose(call: Call) -> Choice:
     return Choice(line, call.root, call.reproducible, call.sockets, call.threads if call.spread else 1, call.tuned)
 
 
-_LENDING: dict[str, Callable[[int, int, bool], Program]] = {
+_ZERO_COPY: dict[str, Callable[[int, int, bool], Program]] = {
     "all_reduce": lambda p, _, inplace: direct.all_reduce(p, inplace=inplace),
     "all_gather": lambda p, _, inplace: direct.all_gather(p, inplace=inplace),
     "reduce_scatter": lambda p, _, inplace: direct.reduce_scatter(p, inplace=inplace),
@@ -231,7 +232,7 @@ _LENDING: dict[str, Callable[[int, int, bool], Program]] = {
 here: it takes slots."""
 
 
-_FETCHING: dict[str, Callable[[int, int, bool], Program]] = _LENDING | {
+_FETCHING: dict[str, Callable[[int, int, bool], Program]] = _ZERO_COPY | {
     "all_reduce": lambda p, _, inplace: all_pairs.one_shot_all_reduce(p, inplace=inplace),
     "all_gather": lambda p, _, inplace: direct.all_gather(p, inplace=inplace, pulled=True),
     "reduce": lambda p, root, inplace: direct.reduce(p, root, inplace=inplace, whole=True),
@@ -239,13 +240,13 @@ _FETCHING: dict[str, Callable[[int, int, bool], Program]] = _LENDING | {
 """The same, but every rank fetches all that it wants, and makes the whole of a sum: nobody then stores to what lies in
 a cache of another rank."""
 
-_LENT_IN_ONE_ROUND = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"})
+_ZERO_COPY_IN_ONE_ROUND = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"})
 """Collectives that lend shared arrays, if they are not short, also where they would take one round."""
 
 
-def _fetched_below(tuned: Tunables, name: str, reached: bool) -> int:
+def _fetched_below(tuned: Tunables, name: str, attached: bool) -> int:
     """Bytes below which ranks fetch."""
-    if reached:  # each access is a call of the system: whoever fetches makes one, not three
+    if attached:  # each access is a call of the system: whoever fetches makes one, not three
         below = {
             "all_reduce": tuned.cma_fetch_all_reduce_bytes,
             "all_gather": tuned.cma_fetch_all_gather_bytes,
@@ -256,45 +257,55 @@ def _fetched_below(tuned: Tunables, name: str, reached: bool) -> int:
     return below.get(name, 0)
 
 
-def can_lend(name: str, reproducible: Contract | None = None, *, inplace: bool) -> bool:
+def has_zero_copy(name: str, reproducible: Contract | None = None, *, inplace: bool) -> bool:
     """Whether there is a program for arrays that all ranks can access."""
-    return name in _LENDING and reproducible != "across-sizes" and not (name == "all_to_all" and inplace)
+    return name in _ZERO_COPY and reproducible != "across-sizes" and not (name == "all_to_all" and inplace)
 
 
-def lends(call: Call, one_round: bool, reached: bool) -> bool:
-    """Whether a call takes a lending program where it can.
+def lends(call: Call, one_round: bool, attached: bool) -> bool:
+    """Whether a rank offers a zero-copy program in a call, where its arrays can be accessed by others.
 
-    ``one_round``: it would else take one round. That is faster for short messages, and where ranks share cores: they
-    wait for each other once, not twice. ``reached``: arrays are private, so that every access is a call of the system.
+    ``one_round``: the call would else take one round. That is faster for short messages, and where ranks share cores:
+    they wait for each other once, not twice. ``attached``: arrays are private, so others access them by cross-memory
+    attach, each time a call of the system.
     """
-    if call.size is None or call.ranks == 1 or call.uneven or call.name not in _LENDING:
-        return False
-    if not one_round and not reached:
-        return True
+    return declined(call, one_round, attached) is None
+
+
+def declined(call: Call, one_round: bool, attached: bool) -> str | None:
+    """Why a rank does not; None: it does. See ``lends``."""
+    if call.size is None or call.ranks == 1 or call.uneven or call.name not in _ZERO_COPY:
+        return "it has no program for arrays in place of slots"
+    if attached and call.reproducible == "across-sizes":
+        return "sums that do not depend on the size"
+    if not one_round and not attached:
+        return None
     sent = call.size
     if call.name in _BLOCKWISE:
         block = -(-call.size // call.ranks)
-        gathered = call.name == "all_gather" and not reached  # the same block to all: in one round it is stored once
+        gathered = call.name == "all_gather" and not attached  # the same block to all: in one round it is stored once
         sent = block if gathered else sent - block
-    if reached and call.ranks > 2 and call.name in _COMBINING:
-        return False  # which way a call goes must not change in which order it adds up
+    if attached and call.ranks > 2 and call.name in _COMBINING:
+        return "sums on more than 2 ranks: the path must not change their order"
     tuned = call.tuned
-    if call.crowded:
-        return reached and call.name == "all_to_all" and sent >= tuned.cma_crowded_bytes
-    if reached:
-        return sent >= tuned.cma_bytes
-    return call.name in _LENT_IN_ONE_ROUND and sent >= tuned.lent_bytes
+    if call.oversubscribed:
+        takes = attached and call.name == "all_to_all" and sent >= tuned.cma_crowded_bytes
+        return None if takes else "more ranks than cores"
+    least = tuned.cma_bytes if attached else tuned.lent_bytes
+    if not attached and call.name not in _ZERO_COPY_IN_ONE_ROUND:
+        return "it takes one round"
+    return None if sent >= least else f"a rank sends less than {show_size(least)}"
 
 
-def fetches(call: Call, inplace: bool, reached: bool) -> bool:
+def fetches(call: Call, inplace: bool, attached: bool) -> bool:
     """Whether, where ranks can access each other's arrays, every rank fetches all that it wants.
 
-    ``reached``: see ``lends``. On more than two ranks that moves much more. A sum in place would be stored over what
+    ``attached``: see ``lends``. On more than two ranks that moves much more. A sum in place would be stored over what
     the other rank still reads.
     """
     if call.ranks > 2 or (call.name == "all_reduce" and inplace):
         return False
-    return call.size is not None and call.size < _fetched_below(call.tuned, call.name, reached)
+    return call.size is not None and call.size < _fetched_below(call.tuned, call.name, attached)
 
 
 def is_small(name: str, ranks: int, size: int) -> bool:
@@ -319,7 +330,7 @@ def default_program(
     return choose(Call(name, ranks, 0 if small else None, root, reproducible, sockets=sockets)).program(ranks)
 
 
-def lending_program(
+def zero_copy_program(
     name: str,
     ranks: int,
     root: int = 0,
@@ -332,6 +343,6 @@ def lending_program(
 
     An AllReduce adds up in the order of ranks. ``fetching``: see ``fetches``.
     """
-    if not can_lend(name, reproducible, inplace=inplace):
+    if not has_zero_copy(name, reproducible, inplace=inplace):
         return None
-    return (_FETCHING if fetching else _LENDING)[name](ranks, root, inplace)
+    return (_FETCHING if fetching else _ZERO_COPY)[name](ranks, root, inplace)

@@ -8,8 +8,8 @@ namespace hocket::test {
 namespace {
 
 // Buffers lie in the arenas of all ranks, in place, apart, or the one here and the other there; or of some only. Else
-// messages take slots, or one round where they are small and nobody lends. `reached`: they lie in no arena.
-void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds, bool reached) {
+// messages take slots, or one round where they are small and nobody lends. `attached`: they lie in no arena.
+void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds, bool attached) {
     constexpr u64 kMost = World::kLent / 16;  // elements
     World world(ranks, first);
     on_threads(ranks, [&](u32 rank) {
@@ -20,14 +20,14 @@ void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds, bool reached)
         mine.team_bytes = mine.cache_bytes = 0;
         Recorder recorder(threads, 128, 1 << 16);
         if (first == 0) mine.recorder = &recorder;
-        if (reached) mine.cma_use = CmaUse::kAlways;
+        if (attached) mine.cma_use = CmaUse::kAlways;
         Communicator communicator(rank, ranks, memory, {}, mine);
         Plan slots(communicator, ring(rank, ranks, 2, true), 1, "ring");
         Plan small(communicator, exchanged(rank, ranks), 6, "one round");
         Plan inplace(communicator, direct(rank, ranks, true, two_rounds), 2, "in place");
         Plan apart(communicator, direct(rank, ranks, false, two_rounds), 3, "apart");
         std::vector<int> elsewhere(2 * kMost);
-        int* const input = reached ? elsewhere.data() : reinterpret_cast<int*>(world.arena(rank));
+        int* const input = attached ? elsewhere.data() : reinterpret_cast<int*>(world.arena(rank));
         int* const output = input + kMost;
         for (int round = 0; round < 120; ++round) {
             const bool exchanges = round % 4 > 1;
@@ -70,8 +70,8 @@ TEST(lent) {
     for (u32 ranks = 2; ranks <= 4; ++ranks)
         for (const u64 first : {u64(0), (u64(1) << 32) - 50, ~u64(0) - 50})
             for (const u32 threads : {1u, 2u})
-                for (const auto& [two_rounds, reached] : {std::pair(false, false), {true, false}, {true, true}})
-                    lent_sums(ranks, first, threads, two_rounds, reached);
+                for (const auto& [two_rounds, attached] : {std::pair(false, false), {true, false}, {true, true}})
+                    lent_sums(ranks, first, threads, two_rounds, attached);
 }
 
 }  // namespace

@@ -37,10 +37,10 @@ from hocket.errors import (
 )
 from hocket.ir.messages import two_rounds
 from hocket.runtime import arena, segments
-from hocket.runtime.execution import LENT, Endpoint, Lent, LoadedPlan, PreparedCall
+from hocket.runtime.execution import VARIANTS, Endpoint, LoadedPlan, PreparedCall, Variant
 from hocket.runtime.operands import operands_of
 from hocket.runtime.plan import lower
-from hocket.tuning import NAMED, choose, fetches, lending_program, lends
+from hocket.tuning import NAMED, choose, fetches, lends, zero_copy_program
 from tests.property.programs import random_case
 from tests.runtime.cases import PAIRS, Run, check, data
 from tests.runtime.test_call_cache import slow_path
@@ -215,7 +215,7 @@ def test_there_is_no_memory_for_an_arena(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @contextmanager
 def ways() -> Iterator[list[int]]:
-    """At the end, the ways of calls that did not go through slots: 1 + that of LENT."""
+    """At the end, the ways of calls that did not go through slots: 1 + that of VARIANTS."""
     found: list[int] = []
     with prepared_calls() as made:
         yield found
@@ -303,13 +303,13 @@ def every_collective(comm: Communicator, sizes: list[int], file: bool) -> None:
             described = comm._described(name, 4 * n * blocks, root, None)
             default = comm._default(choose(described), comm._schedule)
             alone_in_one = comm._endpoint.outlook(default, n).candidate.one_round
-            large = lends(described, alone_in_one, reached=False)
+            large = lends(described, alone_in_one, attached=False)
             inplace = not (forms == "a" or (alone and forms[root % len(forms)] == "a"))
             some = forms == "ia" and not alone and p > 1
             if not large or some or (name == "all_to_all" and inplace):
                 here = 0
             else:
-                here = 1 + LENT.index(Lent(inplace, fetches(described, inplace, reached=False)))
+                here = 1 + VARIANTS.index(Variant(inplace, fetches(described, inplace, attached=False)))
             assert set(found) == ({here} if here else set()), (name, n, forms, found)
         for forms in ("i", "a"):
             with ways() as found:
@@ -352,7 +352,7 @@ def schedules(comm: Communicator, count: int, threads: int) -> None:
         for inplace, fetching, n in itertools.product((True, False), (True, False), (0, 5, 1501, 40_009)):
             if fetching and name not in ("all_gather", "reduce"):
                 continue  # the AllReduce is above
-            program = lending_program(name, p, p // 2, inplace=inplace, fetching=fetching)
+            program = zero_copy_program(name, p, p // 2, inplace=inplace, fetching=fetching)
             if program is not None:
                 runs.append(Run(program.compile(storage="peer", instances=threads), n, "uint16", form="lent"))
     missing = Counter({False: count, True: -(-count // 4)})  # by whether it takes two rounds, as one of ten does

@@ -19,7 +19,7 @@ from hocket.ir.schedule import Narrowing, Rank, Receive, Schedule, Send, Step, T
 from hocket.ir.text import parse_schedule
 from hocket.runtime import arena, segments
 from hocket.runtime.plan import lower, pace
-from hocket.tuning import NAMED, default_program, lending_program
+from hocket.tuning import NAMED, default_program, zero_copy_program
 
 SIZES = st.integers(0, 3000)
 ITEMSIZES = st.sampled_from((4, 8))
@@ -234,7 +234,7 @@ def test_two_rounds() -> None:
         for ranks, instances, inplace, fetching in itertools.product((2, 3, 8), (1, 2), (True, False), (True, False)):
             if fetching and (instances > 1 or (inplace and name == "all_reduce")):
                 continue  # what is fetched is short, and no sum in place
-            program = lending_program(name, ranks, ranks - instances, inplace=inplace, fetching=fetching)
+            program = zero_copy_program(name, ranks, ranks - instances, inplace=inplace, fetching=fetching)
             if program is not None:
                 schedule = program.compile(storage="peer", instances=instances)
                 assert {tables(schedule, rank)["header"][0]["two_rounds"] for rank in range(ranks)} == {1}, name

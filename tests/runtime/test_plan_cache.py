@@ -22,7 +22,7 @@ from hocket.errors import PeerFailed, RankFailed
 from hocket.runtime import plan_cache, segments
 from hocket.runtime.plan import Plan, lower, lower_all
 from hocket.runtime.plan_cache import PlanCache
-from hocket.tuning import NAMED, TABLE, default_program, lending_program
+from hocket.tuning import NAMED, TABLE, default_program, zero_copy_program
 
 # ---------------------------------------------------------------------------------------------------------------
 # In a job
@@ -72,7 +72,7 @@ def test_a_program_is_compiled_once_for_all_ranks_of_a_communicator() -> None:
     ranks = 8
     compiled = Counter(name for found in hocket.spawn(first_calls, ranks) for name in found)
     called = {default_program("all_reduce", ranks, small=small).name for small in (True, False)}
-    lent = lending_program("all_reduce", ranks, inplace=True)
+    lent = zero_copy_program("all_reduce", ranks, inplace=True)
     assert lent is not None
     called |= {lent.name, default_program("all_gather", ranks).name}
     broadcast = default_program("broadcast", ranks).name
@@ -289,7 +289,7 @@ def test_another_thread_does_not_wait() -> None:
 
 PROGRAMS = [
     *(default_program(name, 3, 1, small=small) for name in NAMED for small in (True, False)),
-    *filter(None, (lending_program(name, 3, 1, inplace=inplace) for name in NAMED for inplace in (True, False))),
+    *filter(None, (zero_copy_program(name, 3, 1, inplace=inplace) for name in NAMED for inplace in (True, False))),
 ]
 
 

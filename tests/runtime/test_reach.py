@@ -28,8 +28,8 @@ import hocket
 from hocket import Communicator, _native
 from hocket.errors import BootstrapFailed, CallTimeout, InvalidArgument, PeerFailed, PeerRefused, RankFailed
 from hocket.ir.traffic import Traffic, traffic
-from hocket.runtime.bootstrap import _reached
-from hocket.tuning import NAMED, Call, fetches, lending_program
+from hocket.runtime.bootstrap import _attachable
+from hocket.tuning import NAMED, Call, fetches, zero_copy_program
 from tests import limits
 from tests.runtime.cases import PAIRS, data
 from tests.runtime.test_arena import call, prepared_calls, private, ways
@@ -46,7 +46,7 @@ def may_reach() -> bool:
     if child == 0:
         signal.pause()
     try:
-        return _native.reaches(child, _native.WITNESS)
+        return _native.can_attach(child, _native.WITNESS)
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -64,16 +64,16 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def every_collective(comm: Communicator) -> int:
-    """In place, apart, or both, in private arrays, and in some that are lent: how many were reached."""
-    comm._endpoint.crowded = False
-    reached = 0
+    """In place, apart, or both, in private arrays, and in some that are lent: how many were attached."""
+    comm._endpoint.oversubscribed = False
+    attached = 0
     for name, n, forms in itertools.product(NAMED, (5, LARGE + 7), ("i", "a", "ia")):
         for allocate in ([private], [comm.empty, private]):
             with ways() as found:
                 call(comm, name, n, n % comm.size, forms, allocate)  # type: ignore[arg-type]
             assert n > 5 or not any(found)
-            reached += any(found)
-    return reached
+            attached += any(found)
+    return attached
 
 
 @pytest.mark.parametrize(
@@ -87,14 +87,14 @@ def test_every_collective_in_every_form(ranks: int, threads: int, past: bool, mo
     """``past``: what a rank stores itself it stores non-temporally, where it may."""
     if past:
         monkeypatch.setenv("HOCKET_CACHE_BYTES", "0")
-    reached = hocket.spawn(every_collective, ranks, threads=threads)
-    assert len(set(reached)) == 1
-    assert min(reached) >= (30 if ranks == 2 else 15), reached
+    attached = hocket.spawn(every_collective, ranks, threads=threads)
+    assert len(set(attached)) == 1
+    assert min(attached) >= (30 if ranks == 2 else 15), attached
 
 
-def crowded(comm: Communicator) -> dict[str, bool]:
+def oversubscribed(comm: Communicator) -> dict[str, bool]:
     """By collective, whether ranks that share cores reach."""
-    comm._endpoint.crowded = True
+    comm._endpoint.oversubscribed = True
     found = {}
     for name in NAMED:
         with ways() as seen:
@@ -104,13 +104,13 @@ def crowded(comm: Communicator) -> dict[str, bool]:
 
 
 def test_ranks_that_share_cores_reach_in_an_exchange_only() -> None:
-    for found in hocket.spawn(crowded, 2):
+    for found in hocket.spawn(oversubscribed, 2):
         assert found == {name: name == "all_to_all" for name in NAMED}
 
 
 def counted(comm: Communicator, n: int) -> dict[tuple[str, bool], Traffic]:
     """What calls move with n elements a unit."""
-    comm._endpoint.crowded = False
+    comm._endpoint.oversubscribed = False
     found = {}
     for name, inplace in itertools.product(NAMED, (True, False)):
         if (comm.size > 2 and name in ("all_reduce", "reduce", "reduce_scatter")) or (name == "all_to_all" and inplace):
@@ -139,8 +139,8 @@ def test_traffic_is_what_the_schedule_says(ranks: int, n: int) -> None:
         assert len(found) >= 9
         for (name, inplace), moved in found.items():
             size = 4 * n * (ranks if name == "all_gather" else 1)
-            fetching = fetches(Call(name, ranks, size), inplace, reached=True)
-            program = lending_program(name, ranks, inplace=inplace, fetching=fetching)
+            fetching = fetches(Call(name, ranks, size), inplace, attached=True)
+            program = zero_copy_program(name, ranks, inplace=inplace, fetching=fetching)
             assert program is not None
             said = traffic(program.compile(storage="peer"), n, 4, path="cma", apart=not inplace)
             assert moved == said[rank], (name, inplace, rank)
@@ -191,7 +191,7 @@ def test_bits_do_not_depend_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def where_reached(comm: Communicator) -> bool:
-    assert comm.split(0)._endpoint.reaches == comm._endpoint.reaches  # type: ignore[union-attr]
+    assert comm.split(0)._endpoint.attaches == comm._endpoint.attaches  # type: ignore[union-attr]
     with ways() as found:
         call(comm, "all_reduce", LARGE, 0, "a", [private])
     return bool(found)
@@ -209,7 +209,7 @@ def of_rank_1(comm: Communicator, given: str) -> tuple[bool, bool]:
     with hocket.init() as other:
         with ways() as found:
             call(other, "all_reduce", LARGE, 0, "a", [private])
-        return other._endpoint.reaches, bool(found)
+        return other._endpoint.attaches, bool(found)
 
 
 def test_all_ranks_or_none() -> None:
@@ -224,10 +224,10 @@ def test_another_process_is_not_reached() -> None:
     lifeline, other = socket.socketpair()
     with lifeline, other:
         descriptors = [lifeline.fileno()] * 2
-        assert _reached(0, descriptors, [_native.WITNESS] * 2) == [os.getpid()] * 2
-        assert _reached(0, descriptors, [_native.WITNESS, _native.WITNESS + 8]) == []
-        assert _reached(0, descriptors, [_native.WITNESS, 8]) == []
-    assert not _native.reaches(1 << 22, _native.WITNESS)
+        assert _attachable(0, descriptors, [_native.WITNESS] * 2) == [os.getpid()] * 2
+        assert _attachable(0, descriptors, [_native.WITNESS, _native.WITNESS + 8]) == []
+        assert _attachable(0, descriptors, [_native.WITNESS, 8]) == []
+    assert not _native.can_attach(1 << 22, _native.WITNESS)
 
 
 SYSTEM_CALLS = {"x86_64": (310, 311), "aarch64": (270, 271)}  # process_vm_readv, process_vm_writev
@@ -269,7 +269,7 @@ def sandboxed(comm: Communicator) -> list[bool]:
     if comm.rank == 1:
         sandbox(SYSTEM_CALLS[os.uname().machine][1])
     with hocket.init() as other:
-        found.append(other._endpoint.reaches)
+        found.append(other._endpoint.attaches)
         add(other, LARGE)
     add(comm, LARGE + 1)
     return found

@@ -19,7 +19,7 @@ from hocket.algorithms import ring
 from hocket.errors import InvalidArgument, Location, PeerFailed
 from hocket.ir.schedule import Schedule, Step
 from hocket.runtime import trace
-from hocket.tuning import default_program, lending_program
+from hocket.tuning import default_program, zero_copy_program
 
 Event = dict[str, Any]
 
@@ -161,7 +161,7 @@ def test_messages_in_the_arrays(file: Path) -> None:
     """Ranks that wait for each other before and after alone wait for no message: there are no arrows."""
     hocket.spawn(lent, 3, threads=1)
     events = read(file)
-    program = lending_program("all_reduce", 3, inplace=True)
+    program = zero_copy_program("all_reduce", 3, inplace=True)
     assert program is not None
     for call in (1, 2, 3):  # the last of them are remembered
         assert_whole(events, call, program.compile(storage="peer"))

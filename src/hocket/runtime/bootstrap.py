@@ -32,7 +32,7 @@ from hocket import _native
 from hocket.errors import BootstrapFailed, CallTimeout, HocketError, PeerFailed
 from hocket.runtime import arena, caches, segments, stores, trace
 from hocket.runtime.launchers import RANK, SIZE, TOKEN, Place, place
-from hocket.runtime.sockets import filled
+from hocket.runtime.packages import filled
 from hocket.runtime.tuned import difference, tuned
 from hocket.tunables import VARIABLE
 
@@ -240,7 +240,7 @@ def _host(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Mee
             cores, sockets = _cores(set().union(*host.cores)) // here.size, filled(host.cores)
             token = secrets.token_hex(16)
             host.hand_out(created, cores, sockets, token)
-            processes = _reached(here.rank, host.lifelines, host.witnesses)
+            processes = _attachable(here.rank, host.lifelines, host.witnesses)
             wishes = [_wish(here, processes), *host.await_answers()]
             agreed = max(wishes) if all(wishes) else _NEVER
             host.dismiss(_Reach(agreed))
@@ -461,7 +461,7 @@ def _join(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Mee
             for descriptor in received[here.size : -1]:
                 segments.check_arena(descriptor)
             segments.check(received[-1], here.token)
-            processes = _reached(here.rank, received[: here.size], common.witnesses)
+            processes = _attachable(here.rank, received[: here.size], common.witnesses)
             with suppress(ConnectionError):
                 _send(host, _Reach(_wish(here, processes)), [], deadline)
             agreed = hear(_Reach).reach
@@ -483,13 +483,13 @@ def _join(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Mee
     return met.reaching(processes, agreed)
 
 
-def _reached(rank: int, lifelines: Sequence[int], witnesses: Sequence[int]) -> list[int]:
+def _attachable(rank: int, lifelines: Sequence[int], witnesses: Sequence[int]) -> list[int]:
     """The processes of all ranks, if this one may read and write the memory of all others; none else."""
     if len(lifelines) > tuned().policy.cma_ranks:
         return []
     processes = [_maker(lifeline) for lifeline in lifelines]
     others = (r for r in range(len(lifelines)) if r != rank)
-    return processes if all(_native.reaches(processes[r], witnesses[r]) for r in others) else []
+    return processes if all(_native.can_attach(processes[r], witnesses[r]) for r in others) else []
 
 
 def _wish(here: Place, processes: Sequence[int]) -> _Wish:

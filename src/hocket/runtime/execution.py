@@ -88,7 +88,7 @@ class LoadedPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
+class Variant:
     """How ranks access each other's arrays: these are in place; every rank ``fetches`` all that it wants."""
 
     inplace: bool
@@ -101,13 +101,13 @@ class Lent:
         return alone or (operands.between is not None) is self.inplace
 
 
-LENT = Lent(True, False), Lent(False, False), Lent(True, True), Lent(False, True)
+VARIANTS = Variant(True, False), Variant(False, False), Variant(True, True), Variant(False, True)
 """The zero-copy variants of native/protocol/header.h."""
 
 Alternatives = Sequence[LoadedPlan | None]
-"""What a call can run instead where ranks can access each other's arrays: a program, or none, for each of LENT."""
+"""What a call can run instead where ranks can access each other's arrays: a program, or none, for each of VARIANTS."""
 
-NO_ALTERNATIVES: Alternatives = (None,) * len(LENT)
+NO_ALTERNATIVES: Alternatives = (None,) * len(VARIANTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class _Offer:
     @staticmethod
     def of(given: Alternatives, bound: Bound) -> _Offer:
         """Those that work on the memory of x and out alone, and all on the same buffers."""
-        chosen: list[LoadedPlan | None] = [None] * len(LENT)
+        chosen: list[LoadedPlan | None] = [None] * len(VARIANTS)
         buffers: tuple[Source, Source] | None = None
         for way, other in enumerate(given):
             if other is None:
@@ -129,7 +129,7 @@ class _Offer:
             if not instead.copies and buffers in (None, (instead.input, instead.output)):
                 chosen[way], buffers = other, (instead.input, instead.output)
         if buffers is None:
-            return _Offer(None, (None,) * len(LENT))
+            return _Offer(None, (None,) * len(VARIANTS))
         plans = [None if other is None else other.plan for other in chosen]
         return _Offer(
             _native.Alternatives(plans, *buffers), tuple(None if other is None else other.lowered for other in chosen)
@@ -338,16 +338,16 @@ class Endpoint:
         """
         self.rank = meeting.rank
         self.size = meeting.size
-        self.crowded = meeting.cores == 0
+        self.oversubscribed = meeting.cores == 0
         numbers = tuned()
         policy = self.tuned = numbers.policy
         spins, yields = policy.spins, policy.yields
-        if self.crowded:
+        if self.oversubscribed:
             spins, yields = policy.crowded_spins, policy.crowded_yields
         self.threads = threads or max(1, meeting.cores)
         self.caches = caches.capacity(meeting.size)
         self.sockets = meeting.sockets
-        self.reaches = bool(meeting.processes)
+        self.attaches = bool(meeting.processes)
         self._trace = trace.start(meeting.rank, meeting.size, meeting.memory, self.threads)
         try:
             self._member: _native.Member | None = _native.Member(
@@ -772,7 +772,7 @@ class Endpoint:
         self._raise(self._alone().decline(reason))
 
     def _raise(self, outcome: Outcome, plans: Sequence[Plan | None] = (None,)) -> NoReturn:
-        """``plans``: by the way that a call goes, through slots or as LENT says."""
+        """``plans``: by the way that a call goes, through slots or as VARIANTS says."""
         plan = plans[outcome.variant] if outcome.stall is not None else None
         step: StepName | None = None
         peer: int | None = None

@@ -9,7 +9,7 @@ import pytest
 
 import hocket
 from hocket import Communicator
-from hocket.runtime.sockets import filled
+from hocket.runtime.packages import filled
 from hocket.tuning import default_program
 
 
