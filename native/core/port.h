@@ -9,9 +9,26 @@
 //   end.data()           the place                      end.data()           the message
 //   end.commit(device)   it is filled: send it          end.release(device)  it has been read: its place is free
 //
-// None of them waits. The receiver reads what lay in the place at commit, and until it releases the message nobody
-// stores to it. `device` is that of the execution (interpreter.h): a transport in shared memory wakes the peer
-// through it.
+// `device` is that of the execution (interpreter.h): a transport in shared memory wakes the peer through it.
+//
+// A port promises:
+// - None of these waits, and none fails. A transport that loses its peer has `try_...` say no, and the control plane
+//   finds out why.
+// - The receiver reads what lay in the place at commit, and until it releases the message nobody stores to it.
+// - An end has at least `slots` places (plan.h), each of width * tile bytes: the proof that nothing deadlocks needs
+//   them. A message is always the whole place. What a step does not fill means nothing; one that a step does not fill
+//   at all counts as any other.
+// - What was committed or released gets across without another visit: after its last step nobody visits an end again.
+//   A transport that must be driven will need a ProgressPort, whose `progress` is called while a rank waits, and until
+//   it is idle before a call ends. There is none yet: it comes with the first port that needs it.
+//
+// A port may rely on:
+// - `commit` follows a `try_acquire` that said yes, and `release` such a `try_receive`. `data` is called only between
+//   the two, and is valid from one to the other.
+// - One thread at a time uses an end. Several threads at once use ends of several connections to one peer.
+// - All ranks have done all steps of a call before any commits in the next one. So all messages have been received and
+//   released by then, and counts of them, which may outlive the call, are equal at both ends.
+// - The ends of a rank are an array in the order of its plan. In a multicast, the ends of further readers follow.
 #pragma once
 
 #include "core/plan.h"
