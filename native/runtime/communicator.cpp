@@ -284,7 +284,7 @@ void Communicator::offer(CallState& state) {
     state.told.tuned = state.advice.timed;
     state.told.timing = tuned_.timing();
     if (state.size_known()) plan_probe(state, is_private);
-    state.meanwhile.lent = state.told.variants != 0;
+    state.meanwhile.offered = state.told.variants != 0;
     if (state.advice.timed) state.meanwhile.clock = &control_.clock();
 }
 

@@ -12,7 +12,7 @@ namespace hocket {
 struct Meanwhile {
     const Tunables& tuned;
     ResidencyProbe probe{};
-    bool lent = false;  // others may store to the output
+    bool offered = false;  // others may store to the output
     std::span<const char> next_message{};
     const char* comes = nullptr;
     const Clock* clock = nullptr;  // tells when it began to wait, where that counts
@@ -22,7 +22,7 @@ struct Meanwhile {
         if (clock != nullptr) begun = clock->ticks();
         probe.look(tuned);
         const std::span<const char> output = probe.output;
-        const u64 wanted = lent || probe.far ? 0 : std::min<u64>(output.size(), tuned.waiting_prefetch_bytes);
+        const u64 wanted = offered || probe.far ? 0 : std::min<u64>(output.size(), tuned.waiting_prefetch_bytes);
         for (u64 at = 0; at < wanted; at += kCacheLine) __builtin_prefetch(&output[at], 1);
         for (u64 at = 0; at < next_message.size(); at += kCacheLine) __builtin_prefetch(&next_message[at], 1);
     }
