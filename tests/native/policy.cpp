@@ -100,7 +100,7 @@ void spy(char* const*, u32, char* const*, u32, u64, u32 last, CopyMode mode) {
 }
 
 // Which stores are non-temporal, of those that may, and in which mode a kernel goes about them.
-TEST(past_the_caches) {
+TEST(non_temporal_stores) {
     RankBlock nobody{};
     for (const CopyMode mode : {CopyMode::kBlocks, CopyMode::kLines}) {
         Cpu{spy, &nobody, 0, false, Streams::kNone, mode}.reduce(nullptr, 1, nullptr, 2, 64, 0);
