@@ -129,7 +129,7 @@ bool asked(const char* at, u64) {
 }
 
 // A rank looks at its own buffers only, at none that is short or fresh, nor at a result that the call before has stored
-// past the caches, if that is all there is, and at no more once one is near. What is far is stored non-temporally.
+// non-temporally, if that is all there is, and at no more once one is near. What is far is stored non-temporally.
 TEST(looks_at_buffers) {
     World world(1);
     ThreadMemory memory(world);
