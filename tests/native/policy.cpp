@@ -100,7 +100,7 @@ void spy(char* const*, u32, char* const*, u32, u64, u32 last, CopyMode mode) {
 }
 
 // Which stores are non-temporal, of those that may, and in which mode a kernel goes about them.
-TEST(past_the_caches) {
+TEST(non_temporal_stores) {
     RankBlock nobody{};
     for (const CopyMode mode : {CopyMode::kBlocks, CopyMode::kLines}) {
         Cpu{spy, &nobody, 0, false, Streams::kNone, mode}.reduce(nullptr, 1, nullptr, 2, 64, 0);
@@ -129,7 +129,7 @@ bool asked(const char* at, u64) {
 }
 
 // A rank looks at its own buffers only, at none that is short or fresh, nor at a result that the call before has stored
-// past the caches, if that is all there is, and at no more once one is near. What is far is stored non-temporally.
+// non-temporally, if that is all there is, and at no more once one is near. What is far is stored non-temporally.
 TEST(looks_at_buffers) {
     World world(1);
     ThreadMemory memory(world);

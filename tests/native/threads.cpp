@@ -8,7 +8,7 @@ namespace hocket::test {
 namespace {
 
 // Two threads share the thread blocks of each rank: rings on channels of their own, and blocks that copy their results
-// once they are there, past the caches. `patience` is little, so that threads fall asleep on slots and on semaphores.
+// once they are there, non-temporally. `patience` is little, so that threads fall asleep on slots and on semaphores.
 TEST(teams) {
     constexpr u32 kRanks = 2, kRings = 3;
     for (const u32 threads : {1u, 2u, 3u}) {

@@ -497,7 +497,7 @@ def test_arenas_grow() -> None:
     hocket.spawn(growing, 3)
 
 
-def past_the_caches(comm: Communicator) -> None:
+def non_temporal_stores(comm: Communicator) -> None:
     """What is stored to others non-temporally is there when they are told so."""
     x, out = comm.empty(300_007, np.int32), comm.empty(300_007, np.int32)
     for turn in range(20):
@@ -508,9 +508,9 @@ def past_the_caches(comm: Communicator) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_stores_past_the_caches(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_non_temporal_stores(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOCKET_CACHE_BYTES", "0")
-    hocket.spawn(past_the_caches, 2, threads=threads)
+    hocket.spawn(non_temporal_stores, 2, threads=threads)
 
 
 def gives_huge_pages(count: int) -> bool:

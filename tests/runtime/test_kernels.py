@@ -85,7 +85,7 @@ def test_copies(isa: str) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "op"), PAIRS)
-def test_stores_past_the_caches(dtype: str, op: str) -> None:
+def test_non_temporal_stores(dtype: str, op: str) -> None:
     """The same bits and nothing else, wherever destinations begin, and whichever of them are stored so."""
     code = _native.TYPES.index(dtype), _native.OPERATORS.index(op)
     itemsize, guard = np.dtype(dtype).itemsize, 128

@@ -22,7 +22,7 @@ def test_a_sample(ranks: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(n, marks=pytest.mark.campaign) for n in (2, 3)])
-def test_a_sample_past_the_caches(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_with_non_temporal_stores(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOCKET_CACHE_BYTES", "0")
     columns, lines = run(ranks, list(sample(ranks)))
     assert not lines

@@ -48,7 +48,7 @@ def test_the_family(threads: int) -> None:
     assert hocket.spawn(family, 3, threads=threads) == [threads - 1] * 3
 
 
-def test_the_family_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_family_with_non_temporal_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOCKET_CACHE_BYTES", "0")
     assert hocket.spawn(family, 3, threads=2) == [1] * 3
 
