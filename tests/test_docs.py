@@ -55,7 +55,7 @@ def test_a_shown_output_stands_for_what_it_says() -> None:
 
 @pytest.mark.parametrize(
     "document",
-    [path if path.parent == ROOT else pytest.param(path, marks=pytest.mark.campaign) for path in DOCUMENTS],
+    [pytest.param(path, marks=pytest.mark.campaign) for path in DOCUMENTS],
     ids=lambda path: path.relative_to(ROOT).as_posix(),
 )
 def test_document(document: Path, tmp_path: Path) -> None:

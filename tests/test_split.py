@@ -28,6 +28,7 @@ def groups(comm: Communicator) -> tuple[int, int, int] | None:
         return part.rank, part.size, total
 
 
+@pytest.mark.campaign
 def test_who_is_where() -> None:
     assert hocket.spawn(groups, 6) == [(0, 3, 6), (1, 2, 4), (1, 3, 6), (0, 2, 4), (2, 3, 6), None]
 

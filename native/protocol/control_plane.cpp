@@ -70,7 +70,7 @@ void ControlPlane::post(const Statement& mine) {
         written_[call % 2] = mine.author;
     }
     if (mine.buffers != nullptr) line.buffers = *mine.buffers;
-    publish_header(&line.call, call);  // pairs with observe_header in `enter`, on every other rank
+    publish_header(&line.call, call);  // pairs with observe_header, on every other rank
     for (u32 r = 0; r < size_; ++r)
         if (r != rank_) ring(blocks_[r].bell);
 }

@@ -57,10 +57,13 @@ std::optional<Outcome> told(Outcome outcome) {
     return outcome;
 }
 
-void Flight::post() { member().posted = this; }
+void Flight::make_way(Member& member) {
+    sweep();
+    if (member.posted != nullptr) member.posted->shared_from_this()->complete(0);
+}
 
 void Flight::queue() {
-    sweep();
+    make_way(member());
     if (Flight* const before = member().posted) before->hand_over();  // calls have one order
     ++member().flights;
     submit();
@@ -85,9 +88,11 @@ void Flight::submit() {
         }
         landing->ended.notify_all();
     };
+    all_queued().push_back(shared_from_this());
     try {
         used.queue->submit(job_);
     } catch (const std::system_error& error) {
+        all_queued().pop_back();
         --used.flights;
         outcome_ = {Fault::kDead, 0, "had no thread"};
         ended_ = true;
@@ -95,7 +100,6 @@ void Flight::submit() {
         owner_.attr("_no_thread")(std::strerror(error.code().value()));
         throw std::runtime_error("the lack of a thread did not raise");
     }
-    all_queued().push_back(shared_from_this());
 }
 
 // Completes a posted call once all ranks have entered it: then nothing is left to wait for. Looks so many times.
@@ -119,12 +123,12 @@ bool Flight::complete(u32 spins) {
 
 bool Flight::done() {
     if (!member_) return true;
-    if (member().queue == nullptr) outcome_ = {Fault::kDead, 0, "is another process"};
-    else if (posted()) {
-        if (complete(0)) return true;
-        hand_over();  // whose thread also notices what goes wrong
-        return false;
-    } else if (!ended_) return false;
+    if (!ended_ && member().queue == nullptr) {
+        outcome_ = {Fault::kDead, 0, "is another process"};
+        ended_ = true;
+    }
+    if (posted() && !complete(0)) abandon();  // the queue's thread also notices what goes wrong
+    if (!ended_) return false;
     release();
     return true;
 }
@@ -180,7 +184,7 @@ void Flight::sweep() {
     for (const std::shared_ptr<Flight>& flight : ended) flight->done();
 }
 
-u64 Flight::wait_any(const std::vector<Flight*>& flights) {
+u64 Flight::wait_any(const std::vector<std::shared_ptr<Flight>>& flights) {
     u64 found = 0;
     const auto over = [&] {
         for (found = 0; found < flights.size(); ++found)
@@ -213,8 +217,11 @@ void bind_flight(nb::module_& module) {
     module.def(
         "wait_any",
         [](const std::vector<Handle*>& handles) {
-            std::vector<Flight*> flights;
-            for (const Handle* handle : handles) flights.push_back(handle->flight.get());
+            std::vector<std::shared_ptr<Flight>> flights;
+            for (const Handle* handle : handles) {
+                if (handle == nullptr) throw nb::type_error("a handle is None");
+                flights.push_back(handle->flight);
+            }
             return Flight::wait_any(flights);
         },
         "handles"_a, nb::sig("def wait_any(handles: Sequence[Handle[Result]]) -> int"));

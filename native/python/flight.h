@@ -16,8 +16,9 @@ namespace hocket {
 std::optional<Outcome> told(Outcome outcome);
 
 // A call that is made in the background, and what it uses until it has ended. It is posted, or a job in the member's
-// queue. Of a posted call the others have all that they need of this rank, so it waits for nobody, until somebody asks
-// for its result or the next call comes. At most one of a member is. All methods are called with the GIL.
+// queue. Of a posted call, whose messages fit the header, the others have all that they need of this rank, so it can
+// rest until somebody asks for its result or the next call comes. A member has one posted call at most. All methods are
+// called with the GIL.
 class Flight : public std::enable_shared_from_this<Flight> {
   public:
     // Makes the call, or completes one that is posted. Uses nothing of Python, and is destroyed with the GIL.
@@ -32,8 +33,8 @@ class Flight : public std::enable_shared_from_this<Flight> {
     Flight(const Flight&) = delete;
     Flight& operator=(const Flight&) = delete;
 
-    // It has been posted, and is counted among the member's flights.
-    void post();
+    // `begin` posts it; false where it could not.
+    template <class Begin> bool post(Begin begin);
     // Gives it to the member's queue. Throws nanobind::python_error where there is no thread for it.
     void queue();
 
@@ -43,10 +44,12 @@ class Flight : public std::enable_shared_from_this<Flight> {
     // Nobody holds it any more: it goes on.
     void abandon();
 
+    // Makes way for the next call of a member: completes a posted one if all ranks have entered it.
+    static void make_way(Member& member);
     // Waits for all of a member.
     static void land(Member& member);
     // Waits until one of several has ended: the first such.
-    static u64 wait_any(const std::vector<Flight*>& flights);
+    static u64 wait_any(const std::vector<std::shared_ptr<Flight>>& flights);
     // Forgets those that have ended.
     static void sweep();
 
@@ -66,6 +69,15 @@ class Flight : public std::enable_shared_from_this<Flight> {
     std::atomic<bool> ended_{false};
     Outcome outcome_;
 };
+
+template <class Begin> bool Flight::post(Begin begin) {
+    Member& used = member();
+    const std::unique_lock<Busy> lock(used.busy, std::try_to_lock);
+    if (!lock.owns_lock() || used.flights != 0 || !begin()) return false;
+    ++used.flights;  // before another thread may enter a call
+    used.posted = this;
+    return true;
+}
 
 // What Python holds of it.
 struct Handle {

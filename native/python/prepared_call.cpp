@@ -140,8 +140,8 @@ bool PreparedCall::fits(const Operand& expected, PyObject* given, bool checked, 
             return u64(PyArray_NDIM(array)) == expected.shape.size() &&
                    std::equal(expected.shape.begin(), expected.shape.end(), PyArray_DIMS(array));
         };
-        if (!checked && (reinterpret_cast<PyObject*>(PyArray_DESCR(array)) != expected.dtype.ptr() ||
-                         !PyArray_CHKFLAGS(array, flags) || !same_shape()))
+        if (!PyArray_CHKFLAGS(array, flags)) return false;
+        if (!checked && (reinterpret_cast<PyObject*>(PyArray_DESCR(array)) != expected.dtype.ptr() || !same_shape()))
             return false;
     } else if (PyList_Check(given) || PyTuple_Check(given)) {
         std::vector<Argument> parts;
@@ -254,21 +254,14 @@ Handle PreparedCall::start(nb::handle self, nb::handle x, nb::handle out) {
 }
 
 Handle PreparedCall::launch(nb::handle self, const Argument& x, const Argument& out) {
+    Flight::make_way(*member_);
+    if (!held_) self.attr("_take_turn")();  // raises
     std::shared_ptr<BoundCall> bound;
     prepare(self, true, [&] { bound = std::make_shared<BoundCall>(*this, x, out); });
-    bool posted = false;
-    if (bound->brief()) {
-        const std::unique_lock<Busy> lock(member_->busy, std::try_to_lock);
-        posted = lock.owns_lock() && member_->flights == 0 && bound->post();
-        if (posted) ++member_->flights;  // before another thread may enter a call
-    }
-    auto body = [bound, posted, x = nb::borrow(x.object), out = nb::borrow(out.object)](Communicator&) {
-        return posted ? bound->complete() : bound->run();
-    };
-    const nb::handle result = bound->result();
-    if (!posted) return queued(bound->member(), nb::borrow(self), std::move(body), nb::borrow(result));
-    auto flight = std::make_shared<Flight>(bound->member(), nb::borrow(self), nb::borrow(result), std::move(body));
-    flight->post();
+    auto flight = std::make_shared<Flight>(
+        bound->member(), nb::borrow(self), nb::borrow(bound->result()),
+        [bound, x = nb::borrow(x.object), out = nb::borrow(out.object)](Communicator&) { return bound->go_on(); });
+    if (!bound->brief() || !flight->post([&] { return bound->post(); })) flight->queue();
     return Handle(std::move(flight));
 }
 
@@ -376,10 +369,12 @@ void BoundCall::copy_in() const {
 
 bool BoundCall::post() {
     copy_in();
-    return prepared_.member_->communicator->post(*prepared_.plan_, call_);
+    posted_ = prepared_.member_->communicator->post(*prepared_.plan_, call_);
+    return posted_;
 }
 
-Outcome BoundCall::complete() {
+Outcome BoundCall::go_on() {
+    if (!posted_) return run();
     Outcome outcome = prepared_.member_->communicator->complete();
     ended(outcome);
     return outcome;

@@ -135,9 +135,9 @@ class BoundCall {
     BoundCall& operator=(const BoundCall&) = delete;
 
     Outcome run();
-    // See Communicator.
+    // Communicator::post, and what is left to do after it: all, if it returned false.
     bool post();
-    Outcome complete();
+    Outcome go_on();
     // Whether it is so short that giving the GIL away would take as long.
     bool brief() const { return prepared_.brief_; }
     nanobind::handle result() const { return result_; }
@@ -167,6 +167,7 @@ class BoundCall {
     std::unique_ptr<char[]> scratch_;
     Call call_;
     Offer offer_;
+    bool posted_ = false;
     std::array<PyObject*, 2> offered_{};
     std::optional<Exposed> exposed_;
     PyObject* result_;

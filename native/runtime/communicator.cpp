@@ -181,9 +181,8 @@ bool Communicator::post(Plan& plan, const Call& call) {
     if (settings_.recorder != nullptr || control_.dead()) return false;
     auto state = std::make_unique<CallState>(plan, call, settings_.tunables);
     state_terms(*state);
-    if (!state->size_known() || prepare_all(*state) != 0) return false;
+    if (!state->size_known() || prepare_all(*state) != 0 || !state->tiny) return false;
     offer(*state);
-    if (!state->buffered().eager() || state->told.variants != 0) return false;
     send_eagerly(*state);
     if (control_.dead()) return false;
     control_.post(state->statement());

@@ -30,8 +30,9 @@ class Communicator {
     ~Communicator();
 
     Outcome run(Plan& plan, const Call& call);
-    // The same in two parts, of which the first waits for nobody: false, with nothing done, for a call that is not
-    // eager. The second does not wait either once all ranks have entered. Between them there is no other call.
+    // The same in two parts, of which the first waits for nobody: false, with nothing said, where messages do not fit
+    // the header, as other ranks may then offer their buffers. The second does not wait once all ranks have entered.
+    // Between them there is no other call.
     bool post(Plan& plan, const Call& call);
     Outcome complete();
     Outcome barrier();

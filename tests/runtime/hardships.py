@@ -91,7 +91,7 @@ def live_stopped(stop: Stop, rank: int) -> None:
         halt()
     with hocket.init(timeout=stop.timeout or 1800.0) as comm:
         schedule = ring.all_reduce(stop.ranks).compile()
-        for call in range(2 * stop.calls):
+        for call in range(2 * stop.calls + 1):  # at least one after that in which a rank is stopped
             if victim and call == stop.calls and stop.phase == "idle":
                 halt()
             later = threading.Thread(target=halt, args=(stop.delay,))

@@ -103,7 +103,8 @@ class Member:
         self.small += [self.comm.barrier, step(self.comm, "all_reduce", 2, "int64", 0, in_background=True)]
         name = (ROOTLESS + ROOTED)[number % len(ROOTLESS + ROOTED)]
         self.large = step(self.comm, name, LARGE, "float64", root, in_background=False)
-        for warm in (*self.small, self.large):
+        queued = step(self.comm, "all_reduce", LARGE, "float64", 0, in_background=True)  # starts the thread
+        for warm in (*self.small, self.large, queued):
             warm()
         # A schedule that nobody keeps.
         x = np.full(5, self.comm.rank)

@@ -68,6 +68,7 @@ def first_calls(comm: Communicator) -> list[str]:
     return found
 
 
+@pytest.mark.campaign
 def test_a_program_is_compiled_once_for_all_ranks_of_a_communicator() -> None:
     ranks = 8
     compiled = Counter(name for found in hocket.spawn(first_calls, ranks) for name in found)

@@ -669,13 +669,13 @@ class Endpoint:
         if self._member is None:
             return
         self._member.land()  # the end of the communicator ends them
+        self._ended = why
         self._member = None
+        if self._cache is not None:
+            self._cache.clear()
         for found in list(self._calls.values()):
             if (call := found()) is not None:
                 call.release()
-        if self._cache is not None:
-            self._cache.clear()
-        self._ended = why
         self._loaded.clear()
         self._programs.clear()
         if self._trace is not None:
