@@ -254,8 +254,8 @@ Handle PreparedCall::start(nb::handle self, nb::handle x, nb::handle out) {
 }
 
 Handle PreparedCall::launch(nb::handle self, const Argument& x, const Argument& out) {
-    Flight::make_way(*member_);
-    if (!held_) self.attr("_take_turn")();  // raises
+    if (const nb::object held = held_) Flight::make_way(*member_);  // may run Python, which may close the communicator
+    if (!held_) self.attr("_take_turn")();                          // raises
     std::shared_ptr<BoundCall> bound;
     prepare(self, true, [&] { bound = std::make_shared<BoundCall>(*this, x, out); });
     auto flight = std::make_shared<Flight>(

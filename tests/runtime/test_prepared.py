@@ -8,7 +8,7 @@ import resource
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,14 +65,21 @@ def expected(name: str, xs: list[NDArray[np.float32]], r: int, root: int) -> Arr
     return results[name]()
 
 
+def cases(
+    comm: Communicator,
+) -> Iterator[tuple[str, int, list[NDArray[np.float32]], NDArray[np.float32] | None, dict[str, Any]]]:
+    """Every collective on blocks of n numbers: the inputs of all ranks, what this rank gets, and options."""
+    for number, (name, n) in enumerate((name, n) for name in NAMED for n in (3, 6000)):
+        root = number % comm.size
+        xs = inputs(name, comm.size, n)
+        options: dict[str, Any] = {"root": root} if name in ("broadcast", "reduce", "gather", "scatter") else {}
+        yield name, n, xs, expected(name, xs, comm.rank, root), options
+
+
 def every_collective(comm: Communicator) -> None:
     """On arrays and addresses, private and shared, with and without ``out``, now and in the background."""
-    p, r = comm.size, comm.rank
-    for number, (name, n) in enumerate((name, n) for name in NAMED for n in (3, 6000)):
-        root = number % p
-        xs = inputs(name, p, n)
-        result = expected(name, xs, r, root)
-        options: dict[str, Any] = {"root": root} if name in ("broadcast", "reduce", "gather", "scatter") else {}
+    r = comm.rank
+    for name, n, xs, result, options in cases(comm):
         call = comm.prepare(name, xs[r].shape, np.float32, **options)
         assert isinstance(call, PreparedCall)
         for allocate in (np.empty, comm.empty):
@@ -103,11 +110,7 @@ def test_every_collective(ranks: int) -> None:
 
 def in_place(comm: Communicator) -> None:
     p, r = comm.size, comm.rank
-    for number, (name, n) in enumerate((name, n) for name in NAMED for n in (3, 6000)):
-        root = number % p
-        xs = inputs(name, p, n)
-        result = expected(name, xs, r, root)
-        options: dict[str, Any] = {"root": root} if name in ("broadcast", "reduce", "gather", "scatter") else {}
+    for name, n, xs, result, options in cases(comm):
         call = comm.prepare(name, xs[r].shape, "float32", in_place=True, **options)
         for allocate in (np.empty, comm.empty):
             whole = allocate(max(len(xs[r]), 0 if result is None else len(result)), np.float32)
@@ -144,12 +147,8 @@ def parts(whole: Array, n: int, allocate: Callable[..., Any], gap: int) -> list[
 
 def lists(comm: Communicator) -> None:
     """What a call cuts or joins, as a list with a part of each rank: apart, and all but apart, in memory."""
-    p, r = comm.size, comm.rank
-    for number, (name, n) in enumerate((name, n) for name in NAMED for n in (3, 6000)):
-        root = number % p
-        xs = inputs(name, p, n)
-        result = expected(name, xs, r, root)
-        options: dict[str, Any] = {"root": root} if name in ("broadcast", "reduce", "gather", "scatter") else {}
+    r = comm.rank
+    for name, n, xs, result, options in cases(comm):
         call = comm.prepare(name, xs[r].shape, np.float32, **options)
         for allocate, gap in ((np.empty, 0), (np.empty, 1), (comm.empty, 0), (comm.empty, 1)):
             x = parts(xs[r], n, allocate, gap)
