@@ -52,33 +52,11 @@ class Heuristic:
 
 
 HEURISTICS = {
-    "online choice of path (else fifo)": Heuristic(reach="never", least=32 << 10, residencies=("private",)),
-    "online choice of path (else cross-memory attach)": Heuristic(
+    "fifo for private arrays (else cross-memory attach)": Heuristic(
         reach="always", least=32 << 10, residencies=("private",)
     ),
-    "residency probe": Heuristic({"near_ticks": NEVER}, least=64 << 10),
-    "non-temporal stores, fifo": Heuristic(
-        {"fifo_sums_past_bytes": NEVER, "fifo_copies_past_bytes": NEVER}, least=64 << 10, residencies=("private",)
-    ),
-    "non-temporal stores, zero-copy": Heuristic(
-        {"lent_sums_past_bytes": NEVER, "lent_copies_past_bytes": NEVER}, least=64 << 10, residencies=("shared",)
-    ),
-    "stores line by line, fifo": Heuristic({"fifo_by_lines": "0"}, least=64 << 10, residencies=("private",)),
-    "prefetch of the output while waiting": Heuristic({"waiting_prefetch_bytes": "0"}),
-    "prefetch of the next message's place": Heuristic({"sending_prefetch_bytes": "0"}, most=16 << 10),
-    "prefetch of the first lines by the reader": Heuristic({"reader_prefetch_bytes": "0"}, most=512),
-    "prefetch of arguments": Heuristic({"argument_prefetch_bytes": "0", "argument_begin_bytes": "0"}),
-    "more slots where they are short": Heuristic(
-        {"most_slots": "4"}, least=16 << 10, most=4 << 20, residencies=("private",)
-    ),
+    "residency probe": Heuristic({"far_past_bytes": NEVER}, least=256 << 10),
     "slots bounded for each rank": Heuristic({"rank_slots_bytes": NEVER}, least=1 << 20, residencies=("private",)),
-    "short tiles of a Broadcast": Heuristic(
-        {"stream_above_bytes": NEVER},
-        least=512 << 10,
-        most=16 << 20,
-        collectives=("broadcast",),
-        residencies=("private",),
-    ),
     "short tiles of a Reduce": Heuristic(
         {"early_above_bytes": NEVER}, least=32 << 10, most=512 << 10, collectives=("reduce",), residencies=("private",)
     ),
@@ -88,20 +66,6 @@ HEURISTICS = {
     "eager below a size in shared arrays": Heuristic({"lent_bytes": "0"}, most=4 << 10, residencies=("shared",)),
     "zero-copy from a size on where eager fits": Heuristic(
         {"lent_bytes": NEVER}, least=4 << 10, most=16 << 10, residencies=("shared",)
-    ),
-    "reading all that is wanted, shared": Heuristic(
-        {"fetch_all_reduce_bytes": "0", "fetch_all_gather_bytes": "0"},
-        least=4 << 10,
-        most=64 << 10,
-        collectives=("all_reduce", "all_gather"),
-        residencies=("shared",),
-    ),
-    "reading all that is wanted, private": Heuristic(
-        {"cma_fetch_all_reduce_bytes": "0", "cma_fetch_all_gather_bytes": "0", "cma_fetch_reduce_bytes": "0"},
-        least=32 << 10,
-        most=256 << 10,
-        collectives=("all_reduce", "all_gather", "reduce"),
-        residencies=("private",),
     ),
     "spinning before yielding": Heuristic({"spins": "0", "crowded_spins": "0"}),
 }
@@ -242,7 +206,7 @@ def main() -> None:
     parser.add_argument("--collective", choices=COLLECTIVES, nargs="+", default=list(COLLECTIVES))
     parser.add_argument("--sizes", type=int, nargs="+", default=[8 << 2 * i for i in range(11)], metavar="BYTES")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--warmup", type=int, default=60, help="calls before: the online choice takes some fifty")
+    parser.add_argument("--warmup", type=int, default=20, help="calls before")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
     machine = describe()

@@ -1,11 +1,9 @@
 """Slots or the kernel's copies, on ordinary arrays: ``python benchmarks/reaching.py [--collective C] [--ranks P]``.
 
-Calls on one pair of arrays again and again, which nobody changes in between, by jobs of three kinds in turns: with
-HOCKET_REACH=never; with nothing, where ranks find out what is faster; and with HOCKET_REACH=always. A call takes as
-long as its slowest rank. A row has the median over the jobs of the median time with slots, and what the other two take
-of it, with the range over the jobs, which is the noise. ``--warmup`` calls are not counted: finding out takes some
-fifty. Where a call takes slots anyhow (hocket/tuning.py: lends), as all but AllToAll do where ranks share cores, all
-three are the same.
+Calls on one pair of arrays again and again, which nobody changes in between, by jobs of two kinds in turns: with
+HOCKET_REACH=never, and with HOCKET_REACH=always. A call takes as long as its slowest rank. A row has the median over
+the jobs of the median time with slots, and what the other takes of it, with the range over the jobs, which is the
+noise. Where a call takes slots anyhow (hocket/tuning.py: lends), both are the same.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ import hocket
 from hocket import Communicator
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
-REACH = {"slots": "never", "found out": "", "always": "always"}
+REACH = {"slots": "never", "attach": "always"}
 
 
 def times(comm: Communicator, name: str, sizes: list[int], warmup: int, calls: int) -> list[NDArray[np.float64]]:
@@ -69,14 +67,12 @@ def main() -> None:
             os.environ["HOCKET_REACH"] = value
             ranks = hocket.spawn(times, given.ranks, (given.collective, sizes, given.warmup, given.calls), threads=1)
             medians[kind].append([float(np.median(np.max(calls, axis=0))) for calls in zip(*ranks, strict=True)])
-    print(f"{given.collective} on {given.ranks} ranks\n{'bytes':>12}{'slots, us':>12}{'found out':>24}{'always':>24}")
+    print(f"{given.collective} on {given.ranks} ranks\n{'bytes':>12}{'slots, us':>12}{'attach':>24}")
     for at, size in enumerate(sizes):
         slots = [job[at] for job in medians["slots"]]
-        cells = f"{size:12}{statistics.median(slots) * 1e6:12.1f}"
-        for kind in ("found out", "always"):
-            parts = sorted(job[at] / other for job, other in zip(medians[kind], slots, strict=True))
-            cells += f"{f'{statistics.median(parts):.2f} [{parts[0]:.2f}, {parts[-1]:.2f}]':>24}"
-        print(cells)
+        parts = sorted(job[at] / other for job, other in zip(medians["attach"], slots, strict=True))
+        attach = f"{statistics.median(parts):.2f} [{parts[0]:.2f}, {parts[-1]:.2f}]"
+        print(f"{size:12}{statistics.median(slots) * 1e6:12.1f}{attach:>24}")
     if given.json is not None:
         given.json.write_text(json.dumps({"machine": machine, "sizes": sizes, "seconds": medians}, indent=2) + "\n")
 

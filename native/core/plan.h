@@ -107,12 +107,10 @@ struct PlanView {
     const WaitRecord* waits;
     const ConnectionRecord* connections;
     const MulticastRecord* multicasts;
-    u32 most_operands;  // of one step
-    bool combines;      // some step has more than one source
-    bool lends;         // some message lies in a buffer
-    bool receives;      // some message comes to this rank
-    bool has_last;      // some destination is in a step's `last`
-    bool has_last_sum;  // all destinations of some step that has more than one source are
+    u32 most_operands = 0;  // of one step
+    bool combines = false;  // some step has more than one source
+    bool lends = false;     // some message lies in a buffer
+    bool has_last = false;  // some destination is in a step's `last`
 };
 
 // The set of all destinations of a step, of which such a set has 32 at most.
@@ -148,19 +146,12 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
             reinterpret_cast<const OperandRecord*>(words + operands),
             reinterpret_cast<const WaitRecord*>(words + waits),
             reinterpret_cast<const ConnectionRecord*>(words + connections),
-            reinterpret_cast<const MulticastRecord*>(words + multicasts),
-            0,
-            false,
-            false,
-            false,
-            false,
-            false};
+            reinterpret_cast<const MulticastRecord*>(words + multicasts)};
     for (u32 c = 0; c < h.connections; ++c) {
         const ConnectionRecord& record = view.connections[c];
         if (record.peer >= h.ranks || record.peer == h.rank || record.sends > 1 || record.width > h.widest ||
             record.storage > kPushed)
             return "a connection makes no sense";
-        if (record.sends == 0) view.receives = true;
         if (record.storage != kSlots) {
             if (record.width != 0 || record.multicast != 0 || h.eager != 0) return "a message has two places";
             view.lends = true;
@@ -216,7 +207,6 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
                 return "an operand is outside its buffer";
         }
         if (step.last != 0 && view.operands[step.first_operand].place != kHere) view.has_last = true;
-        if (step.sources > 1 && step.last == all_of(step.destinations)) view.has_last_sum = true;
         if (h.eager != 0 && !local) return "in one round, a step only forwards";
         for (u32 w = 0; w < step.waits; ++w) {
             const WaitRecord& wait = view.waits[step.first_wait + w];

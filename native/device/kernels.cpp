@@ -6,7 +6,6 @@
 // element's result never depends on its neighbours, nothing is contracted (CMakeLists.txt), and conversions round to
 // nearest even and keep subnormals. Only which NaN comes of two is up to the processor.
 #include "device/kernels.h"
-#include "device/prefetch.h"
 
 #ifdef __SSE2__
 #include <immintrin.h>
@@ -47,7 +46,7 @@ template <class V> V load(const char* from) {
 
 template <class V> void store(char* to, V v) { __builtin_memcpy(to, &v, sizeof v); }
 
-// Streams the caches, to an address that is a multiple of the size. An ordinary store where there is no such
+// Stores non-temporally, to an address that is a multiple of the size. An ordinary store where there is no such
 // instruction.
 template <class V> void stream(char* to, V v) {
 #if defined(__AVX512F__)
@@ -221,27 +220,6 @@ template <class Type> struct Rest {
     void last(char* to, Value v) const { write(to, v); }
 };
 
-// The first lines of all, at once.
-template <class Distance> struct First {
-    static constexpr u64 kToRead = 0;
-    static constexpr int kCaches = Distance::kCaches;
-};
-
-// Ask for the line so long after byte `at` of `bytes`, or for the last one.
-u64 limited(u64 at, u64 bytes) { return at < bytes ? at : bytes - 1; }
-template <class Distance> void ask_to_read(Distance, const char* from, u64 at, u64 bytes) {
-    __builtin_prefetch(from + limited(at + Distance::kToRead, bytes), 0, Distance::kCaches);
-}
-template <class Distance> void ask_to_store(Distance, char* to, u64 at, u64 bytes) {
-    __builtin_prefetch(to + limited(at + Distance::kToStore, bytes), 1);
-}
-
-// `ask(at, First)` for the lines before those that a sweep of `bytes` bytes asks for.
-template <class Distance, class Ask> void ask_for_first(u64 bytes, Ask ask) {
-    if (bytes <= kUnasked) return;
-    for (u64 at = 0; at < bytes && at < Distance::kToRead; at += kCacheLine) ask(at, First<Distance>{});
-}
-
 // `step(at, span)` for bytes [at, end), fewer than two lines. Out of line: small programs are worth more here.
 template <class Type, class Step> [[gnu::noinline]] void sweep_rest(u64 at, u64 end, Step step) {
     for (u64 length; at != end; at += length) {
@@ -250,32 +228,25 @@ template <class Type, class Step> [[gnu::noinline]] void sweep_rest(u64 at, u64 
     }
 }
 
-// `step(at, span)` for bytes [at, end), a register's worth at a time, and `ask(at, Distance{})` before each line.
-template <template <class> class Span, class Type, class Distance, class Step, class Ask>
-void sweep_from(u64 at, u64 end, Step step, Ask ask) {
+// `step(at, span)` for bytes [at, end), a register's worth at a time.
+template <template <class> class Span, class Type, class Step> void sweep_from(u64 at, u64 end, Step step) {
     static_assert(kCacheLine % Type::kBytes == 0);
-    while (at + kCacheLine <= end) {
-        ask(at, Distance{});
+    while (at + kCacheLine <= end)
         for (const u64 next = at + kCacheLine; at != next; at += Type::kBytes) step(at, Span<Type>{});
-    }
     for (; at + Type::kBytes <= end; at += Type::kBytes) step(at, Span<Type>{});
     if (at != end) sweep_rest<Type>(at, end, step);
 }
 
 // The same for all bytes.
-template <class Type, class Distance = Near, class Step, class Ask> void sweep(u64 bytes, Step step, Ask ask) {
-    sweep_from<Whole, Type, Distance>(0, bytes, step, ask);
-}
+template <class Type, class Step> void sweep(u64 bytes, Step step) { sweep_from<Whole, Type>(0, bytes, step); }
 
 // The same; after the first bytes, `to + at` is where a line begins or some registers further.
-template <class Type, class Step, class Ask> void sweep_lines(const char* to, u64 bytes, Step step, Ask ask) {
+template <class Type, class Step> void sweep_lines(const char* to, u64 bytes, Step step) {
     const u64 before = -reinterpret_cast<u64>(to) % kCacheLine;
     const u64 at = before < bytes ? before : bytes;
     if (at != 0) sweep_rest<Type>(0, at, step);
-    sweep_from<Aligned, Type, Far>(at, bytes, step, ask);
+    sweep_from<Aligned, Type>(at, bytes, step);
 }
-
-constexpr auto kNothing = [](u64, auto) {};
 
 // How to store to several destinations: side by side, or one after the other by blocks. `last`: those that are stored
 // non-temporally.
@@ -284,11 +255,11 @@ struct Stores {
     bool by_blocks;
 };
 
-// What is not short, side by side only to two that are both non-temporal, or, by lines, one of which is. Two
-// streams of other stores take several times as long while lines are slow to come from the cache of another core; and
-// memcpy has means to store whole lines without reading them. Non-temporal ones side by side lie as far from
-// the beginning of a line as the first, a whole number of items of `item` bytes.
-Stores stores_to(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item, CopyMode mode) {
+// What is not short, side by side only to two that are both non-temporal. Two streams of other stores take several
+// times as long while lines are slow to come from the cache of another core; and memcpy has means to store whole lines
+// without reading them. Non-temporal ones side by side lie as far from the beginning of a line as the first, a whole
+// number of items of `item` bytes.
+Stores stores_to(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item) {
     last &= all_of(m);
     u32 alike = last;
     if (last != 0) {
@@ -297,56 +268,43 @@ Stores stores_to(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item, CopyMo
         for (u32 i = 0; i < m && i < 32; ++i)
             if ((reinterpret_cast<u64>(dsts[i]) - first) % kCacheLine != 0) alike &= ~(1u << i);
     }
-    const bool beside = m == 2 && (alike == all_of(m) || (mode == CopyMode::kLines && alike == last && last != 0));
-    if (m > 1 && bytes > kShortCopy && !beside) return {last, true};
+    if (m > 1 && bytes > kBesideBytes && !(m == 2 && alike == all_of(m))) return {last, true};
     return {alike, false};
 }
 
-// Stores `value(at, span)` to several destinations, one after the other, a block at a time. `ask` asks for what the
-// value is made of, that of the next block while this one goes to memory for the first time.
-template <class Type, class Value, class Ask>
-void spread_blocks(char* const* dsts, u32 m, u64 bytes, u32 last, Value value, Ask ask) {
+// Stores `value(at, span)` to several destinations, one after the other, a block at a time.
+template <class Type, class Value> void spread_blocks(char* const* dsts, u32 m, u64 bytes, u32 last, Value value) {
     alignas(kCacheLine) char block[kCopyBlock];
     for (u64 begin = 0, length; begin < bytes; begin += length) {
         length = bytes - begin < kCopyBlock ? bytes - begin : kCopyBlock;
-        sweep<Type>(
-            length, [=, &block](u64 at, auto span) { span.write(block + at, value(begin + at, span)); },
-            [=](u64 at, auto distance) { ask(begin + at, distance); });
+        sweep<Type>(length, [=, &block](u64 at, auto span) { span.write(block + at, value(begin + at, span)); });
         for (u32 d = 0; d < m; ++d) {
             char* to = dsts[d] + begin;
             const auto step = [=, &block](u64 at, auto span) { span.last(to + at, span.read(block + at)); };
-            const auto ask_next = [=](u64 at, auto distance) { ask(begin + length + at, distance); };
             if (d >= 32 || (last >> d & 1) == 0) __builtin_memcpy(to, block, length);
-            else if ((last & ((1u << d) - 1)) == 0) sweep_lines<Plain<u8>>(to, length, step, ask_next);
-            else sweep_lines<Plain<u8>>(to, length, step, kNothing);
+            else sweep_lines<Plain<u8>>(to, length, step);
         }
     }
 }
 
 // Stores `value(at, span)` to the destinations.
-template <class Type, class Value, class Ask>
-void spread(char* const* dsts, u32 m, u64 bytes, Stores how, Value value, Ask ask) {
+template <class Type, class Value> void spread(char* const* dsts, u32 m, u64 bytes, Stores how, Value value) {
     const u32 last = how.last;
-    if (last == 0) ask_for_first<Near>(bytes, ask);
-    else ask_for_first<Far>(bytes, ask);
-    if (how.by_blocks) return spread_blocks<Type>(dsts, m, bytes, last, value, ask);
+    if (how.by_blocks) return spread_blocks<Type>(dsts, m, bytes, last, value);
     const auto step = [=](u64 at, auto span) {
         const auto found = value(at, span);
         for (u32 d = 0; d < m; ++d)
             if (d < 32 && last >> d & 1) span.last(dsts[d] + at, found);
             else span.write(dsts[d] + at, found);
     };
-    if (last == 0) sweep<Type>(bytes, step, ask);
-    else sweep_lines<Type>(dsts[__builtin_ctz(last)], bytes, step, ask);
+    if (last == 0) sweep<Type>(bytes, step);
+    else sweep_lines<Type>(dsts[__builtin_ctz(last)], bytes, step);
 }
 
 // The same for up to two destinations, where there is no loop in the loop.
-template <class Type, class Value, class Ask>
-void spread_fast(char* const* dsts, u32 m, u64 bytes, Stores how, Value value, Ask ask) {
+template <class Type, class Value> void spread_fast(char* const* dsts, u32 m, u64 bytes, Stores how, Value value) {
     const u32 last = how.last;
-    if (how.by_blocks || m > 2) return spread<Type>(dsts, m, bytes, how, value, ask);
-    if (last == 0) ask_for_first<Near>(bytes, ask);
-    else ask_for_first<Far>(bytes, ask);
+    if (how.by_blocks || m > 2) return spread<Type>(dsts, m, bytes, how, value);
     char *one = dsts[last >> 1], *other = dsts[m - 1 - (last >> 1)];  // the one that is last, if any is
     const auto step = [=](u64 at, auto span) { span.last(one + at, value(at, span)); };
     const auto both = [=](u64 at, auto span) {
@@ -359,67 +317,37 @@ void spread_fast(char* const* dsts, u32 m, u64 bytes, Stores how, Value value, A
         span.last(one + at, found);
         span.last(other + at, found);
     };
-    if (last == 3) return sweep_lines<Type>(one, bytes, both_last, ask);
-    const auto ask_other = [=](u64 at, auto distance) {  // not for lines that may be non-temporal
-        ask(at, distance);
-        ask_to_store(distance, other, at, bytes);
-    };
-    if (last == 0) return m == 1 ? sweep<Type>(bytes, step, ask_other) : sweep<Type>(bytes, both, ask_other);
-    m == 1 ? sweep_lines<Type>(one, bytes, step, ask) : sweep_lines<Type>(one, bytes, both, ask_other);
+    if (last == 3) return sweep_lines<Type>(one, bytes, both_last);
+    if (last == 0) return m == 1 ? sweep<Type>(bytes, step) : sweep<Type>(bytes, both);
+    m == 1 ? sweep_lines<Type>(one, bytes, step) : sweep_lines<Type>(one, bytes, both);
 }
 
-// Line by line, and each is asked for: another core may have had it.
-template <class Distance> void copy(char* to, const char* from, u64 bytes) {
-    for (u64 at = 0; at < bytes && at < Distance::kToStore; at += kCacheLine) __builtin_prefetch(to + at, 1);
-    ask_for_first<Distance>(bytes, [=](u64 at, auto distance) { ask_to_read(distance, from, at, bytes); });
-    sweep<Plain<u8>, Distance>(
-        bytes, [=](u64 at, auto span) { span.write(to + at, span.read(from + at)); },
-        [=](u64 at, auto distance) {
-            ask_to_read(distance, from, at, bytes);
-            ask_to_store(distance, to, at, bytes);
-        });
-}
-
-void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, u32 last, CopyMode mode) {
+void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, u32 last) {
     char *from = srcs[0], *to = dsts[0];
-    const Stores how = stores_to(dsts, m, bytes, last, 1, mode);
+    const Stores how = stores_to(dsts, m, bytes, last, 1);
     if (how.last != 0 || m > 1)
-        return spread_fast<Plain<u8>>(
-            dsts, m, bytes, how, [=](u64 at, auto span) { return span.read(from + at); },
-            [=](u64 at, auto distance) { ask_to_read(distance, from, at, bytes); });
-    if (to == from) return;
-    if (bytes <= kUnasked) __builtin_memcpy(to, from, bytes);
-    else if (bytes <= kShortCopy) copy<Near>(to, from, bytes);
-    else if (mode == CopyMode::kLines) copy<Far>(to, from, bytes);
-    else __builtin_memcpy(to, from, bytes);
+        return spread_fast<Plain<u8>>(dsts, m, bytes, how, [=](u64 at, auto span) { return span.read(from + at); });
+    if (to != from) __builtin_memcpy(to, from, bytes);
 }
 
-template <class Type, class Op>
-void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last, CopyMode mode) {
-    if (k == 1) return move(dsts, m, srcs, k, bytes, last, mode);
-    const Stores how = stores_to(dsts, m, bytes, last, kItem<Type, Op>, mode);
+template <class Type, class Op> void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last) {
+    if (k == 1) return move(dsts, m, srcs, k, bytes, last);
+    const Stores how = stores_to(dsts, m, bytes, last, kItem<Type, Op>);
     if (k == 2) {  // nearly always
         char *a = srcs[0], *b = srcs[1];
-        return spread_fast<Type>(
-            dsts, m, bytes, how, [=](u64 at, auto span) { return combine<Op>(span.read(a + at), span.read(b + at)); },
-            [=](u64 at, auto distance) {
-                ask_to_read(distance, a, at, bytes);
-                ask_to_read(distance, b, at, bytes);
-            });
+        return spread_fast<Type>(dsts, m, bytes, how,
+                                 [=](u64 at, auto span) { return combine<Op>(span.read(a + at), span.read(b + at)); });
     }
-    const auto value = [=](u64 at, auto span) {
+    spread<Type>(dsts, m, bytes, how, [=](u64 at, auto span) {
         auto found = span.read(srcs[0] + at);
         for (u32 s = 1; s < k; ++s) found = combine<Op>(found, span.read(srcs[s] + at));
         return found;
-    };
-    spread<Type>(dsts, m, bytes, how, value, [=](u64 at, auto distance) {
-        for (u32 s = 0; s < k; ++s) ask_to_read(distance, srcs[s], at, bytes);
     });
 }
 
 template <class Type> void divide(char* data, u64 bytes, u32 p) {
     const typename Type::Element divisor(p);
-    sweep<Type>(bytes, [=](u64 at, auto span) { span.write(data + at, span.read(data + at) / divisor); }, kNothing);
+    sweep<Type>(bytes, [=](u64 at, auto span) { span.write(data + at, span.read(data + at) / divisor); });
 }
 
 // What kernels.h names for each type: the size of an element, to be compared with what it says, and the kernels.

@@ -50,17 +50,15 @@ constexpr const char* kOperatorNames[kOperators] = {"sum", "prod", "min", "max",
 // 0, 1, 2 ... bytes.
 constexpr u64 type_bytes(u32 type) { return type < kTypes ? kTypeBytes[type] : type - kTypes; }
 
-// How long calls store; which is faster depends on the processor, and on whether another core has just had the lines.
-// By blocks: copies as memcpy does, several destinations one after the other. By lines, each asked for some time
-// before: copies, and, side by side, two destinations of which one is non-temporal.
-enum class CopyMode : u32 { kBlocks, kLines };
+constexpr u64 kCopyBlock = 12 << 10;   // stays in the first-level cache, and is long enough for memcpy's best way
+constexpr u64 kBesideBytes = 4 << 10;  // up to here several destinations are stored to side by side
 
 // Combines `k` sources element by element, in their order, and stores the result to `m` destinations. A destination may
 // be the very place of a source; otherwise they do not overlap. The meaning is that of hocket/semantics.py.
 //
 // `last`: a set of destinations, bit d for the d-th, that are stored non-temporally as far as their alignment allows.
 // These stores are ordered with nothing until the thread has drained them (runtime/cpu.h). The bits are the same.
-using Kernel = void (*)(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last, CopyMode mode);
+using Kernel = void (*)(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last);
 
 // Divides `bytes` of elements by `p`.
 using Divide = void (*)(char* data, u64 bytes, u32 p);

@@ -30,9 +30,6 @@ Shape settle(const PlanHeader& plan, u64 n, u32 type, u64 tile, bool may_be_eage
     found.rounds = one ? Rounds::kOne : plan.two_rounds != 0 ? Rounds::kTwo : Rounds::kMany;
     if (one) return found;
     geometry = cut(n, item, plan.chunks, widest, most_of_slot(plan, slots, tuned), tile, plan.work, plan.depth);
-    const u64 used = plan.fan * geometry.chunk / geometry.tiles, taken = plan.fan * geometry.tile;  // in the mean
-    const u64 least = tuned.short_slots_bytes;
-    while (slots < tuned.most_slots && slots * used < least && slots * taken < 2 * least) slots *= 2;
     return found;
 }
 

@@ -29,12 +29,9 @@ struct Shape {
 // How a plan runs on n elements a unit; `tile` 0: chosen from the size. It is eager only if that `may_be_eager`.
 Shape settle(const PlanHeader& plan, u64 n, u32 type, u64 tile, bool may_be_eager, const Tunables& tuned);
 
-// From best to worst: in place before apart, and what moves least before what has every rank fetch all that it wants.
-constexpr Variant kPreference[] = {kInPlace, kApart, kFetchedInPlace, kFetchedApart};
-
 // The best of a set of variants, a bit for each; kBuffered if it is empty.
 constexpr Variant preferred(u32 variants) {
-    for (const Variant variant : kPreference)
+    for (const Variant variant : kZeroCopy)
         if (variants & u32(1) << variant) return variant;
     return kBuffered;
 }
@@ -60,32 +57,12 @@ u64 touched_bytes(const PlanView& plan, const Shape& shape, bool input, bool out
 // How many of `most` threads share the thread blocks of a call: one, unless its larger buffer has `team_bytes`.
 u32 threads_for(const PlanHeader& plan, const Geometry& geometry, u32 most, u64 team_bytes);
 
-// Which of the results that may be stored non-temporally are: none; sums all of whose destinations may, since copies,
-// and what is stored block by block, have other means to store a line without fetching it (kernels.cpp); all.
-enum class Streams : u32 { kNone = 0, kSums = 1, kAll = 2 };
-
-// What is fast where messages lie in slots, or in arrays. `sums`, `copies`: from how many bytes of a rank's larger
-// buffer on it pays to store non-temporally, where the buffers are in none. `mode`: of long calls of a kernel.
-struct StorePolicy {
-    u64 sums, copies;
-    CopyMode mode;
-    Streams streams(u64 bytes) const {
-        return bytes >= copies ? Streams::kAll : bytes >= sums ? Streams::kSums : Streams::kNone;
-    }
-};
-
-// Which results are stored non-temporally: all that may be, where a call touches more bytes than the caches hold; or
-// what pays on this processor, where the buffers, of which the larger has `bytes`, are `far`: in no cache near.
-inline Streams streams_for(const PlanView& plan, const Shape& shape, bool input, bool output, u64 cache_bytes, bool far,
-                           u64 bytes, const StorePolicy& store_policy) {
-    if (shape.eager()) return Streams::kNone;
-    if (touched_bytes(plan, shape, input, output) > cache_bytes) return Streams::kAll;
-    return far ? store_policy.streams(bytes) : Streams::kNone;
-}
-
-// Whether a plan stores anything non-temporally where it may.
-inline bool streams_any(const PlanView& plan, Streams streams) {
-    return (streams == Streams::kAll && plan.has_last) || (streams == Streams::kSums && plan.has_last_sum);
+// Whether results that may be are stored non-temporally: where a call touches more bytes than the caches hold, or where
+// its buffers, of which the larger has `bytes`, are `far`, in no cache near, and that pays on this processor.
+inline bool streams_for(const PlanView& plan, const Shape& shape, bool input, bool output, u64 cache_bytes, bool far,
+                        u64 bytes, const Tunables& tuned) {
+    if (shape.eager()) return false;
+    return touched_bytes(plan, shape, input, output) > cache_bytes || (far && bytes >= tuned.far_past_bytes);
 }
 
 }  // namespace hocket

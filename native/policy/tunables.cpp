@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "core/interpreter.h"
-#include "device/prefetch.h"
+#include "device/kernels.h"
 #include "protocol/waiting.h"
 #include "transport/arena.h"
 #include "transport/cma.h"

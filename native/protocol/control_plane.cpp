@@ -42,18 +42,15 @@ ControlPlane::ControlPlane(u32 rank, u32 size, RankBlock* blocks, std::vector<in
 }
 
 Outcome ControlPlane::barrier() {
-    NothingElse nothing;
-    return enter({{}, "barrier", kBarrier}, nothing);
+    return enter({{}, "barrier", kBarrier}, [] {});
 }
 
 Outcome ControlPlane::exchange(const std::string& word) {
-    NothingElse nothing;
-    return enter({{.digest = kExchange}, word, kNobody}, nothing);
+    return enter({{.digest = kExchange}, word, kNobody}, [] {});
 }
 
 Outcome ControlPlane::refuse(const std::string& why, CallFlag how) {
-    NothingElse nothing;
-    return enter({{.flags = how}, why, kNobody}, nothing);
+    return enter({{.flags = how}, why, kNobody}, [] {});
 }
 
 // What the line holds already is not stored again: the other ranks may have it in their caches.

@@ -38,12 +38,6 @@ struct Statement {
     double timeout = 0;
 };
 
-// What a rank does while others enter a call: once when it has said that it enters, and again and again until all have.
-struct NothingElse {
-    void entered() {}
-    void waits() {}
-};
-
 class ControlPlane {
   public:
     static constexpr u64 kNobody = 0, kBarrier = 1, kFirstPlan = 2;  // authors of texts; others have no number
@@ -63,15 +57,16 @@ class ControlPlane {
     u64 new_author() { return authors_++; }
 
     // Says what this rank calls and waits until all have said it. Nobody stores to an output or a peer before.
-    template <class Meanwhile> Outcome enter(const Statement& mine, Meanwhile& meanwhile) {
+    // `meanwhile()` is called in between, while others are on their way.
+    template <class Meanwhile> Outcome enter(const Statement& mine, Meanwhile meanwhile) {
         if (dead()) return is_dead();
         post(mine);
-        meanwhile.entered();
-        return await_all(meanwhile);
+        meanwhile();
+        return await_all();
     }
     // The two parts of it, and whether the second would not wait.
     void post(const Statement& mine);
-    template <class Meanwhile> Outcome await_all(Meanwhile& meanwhile);
+    Outcome await_all();
     bool all_entered() const {
         u32 r = 0;
         while (r < size_ && observe_header(&said(r).call) == call_) ++r;  // pairs with publish_header in `post`
@@ -146,13 +141,12 @@ class ControlPlane {
 // of call c (below) and finished call c. The latter also means that all connections are empty when a call begins to use
 // them, whatever layout of slots the call before had. What a rank sends eagerly is stored before, for the same reason,
 // but not by a rank that is dead: it may never have seen the lines of call c + 1.
-template <class Meanwhile> Outcome ControlPlane::await_all(Meanwhile& meanwhile) {
+inline Outcome ControlPlane::await_all() {
     const u64 call = call_;
     u32 next = 0;
     Outcome entered = drive(
         [&] {
             const u32 before = next;
-            meanwhile.waits();
             // Pairs with publish_header in `post`.
             while (next < size_ && observe_header(&blocks_[next].headers[call % 2].call) == call) ++next;
             return next == size_ ? Progress::kDone : next != before ? Progress::kMoved : Progress::kStalled;

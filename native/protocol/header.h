@@ -4,9 +4,6 @@
 // eager areas.
 #pragma once
 
-#include <algorithm>
-#include <bit>
-
 #include "core/plan.h"
 #include "protocol/waiting.h"
 
@@ -34,32 +31,17 @@ struct Terms {
 };
 
 // The programs that a call can run: one through buffers of the library, eager or fifo, and zero-copy ones, for arrays
-// that all ranks can access. Those are in place on every rank or apart, and ranks may fetch all that they want.
-enum Variant : u32 {
-    kBuffered = 0,
-    kInPlace = 1,
-    kApart = 2,
-    kFetchedInPlace = 3,
-    kFetchedApart = 4,
-    kVariants = 5,
-};
-constexpr Variant kZeroCopy[] = {kInPlace, kApart, kFetchedInPlace, kFetchedApart};
+// that all ranks can access, which are in place on every rank or apart.
+enum Variant : u32 { kBuffered = 0, kInPlace = 1, kApart = 2, kVariants = 3 };
+constexpr Variant kZeroCopy[] = {kInPlace, kApart};  // the better one first
 
-// What a call took a rank, in sixteenths of ticks: until it had said that it enters, and from when all had, 0 if it did
-// not measure. `far`: its buffers were in no cache near, or those of all were when they looked last, if it did not.
-struct CallTiming {
-    u32 before, after : 31, far : 1;
-};
-
-// A rank's buffers, for others to access in this call; and what its latest call took in which any rank was `tuned`.
+// A rank's buffers, for others to access in this call.
 struct BufferDescription {
     u32 variants;       // a bit for each Variant that these buffers are for
     bool is_private;    // they are addresses in the rank's process, not places in its arena
-    bool tuned;         // the rank lets a tuner choose
     u64 input, output;  // kNowhere for none
     u64 end;            // nothing lies beyond it in the arena
     u64 since;          // when it said so, in ticks, where they are private
-    CallTiming timing;
 };
 static_assert(sizeof(BufferDescription) <= kInlined);
 
@@ -103,18 +85,11 @@ struct RankBlock {
 };
 
 // Behind the blocks of all ranks lies what each sends in a call in one round: stored before its header, for good. It
-// has several areas and takes them in turns, as a line that others have just read is slow to store to: so many that
-// those of all ranks take at most half a megabyte, but two at least. Few bytes take two: they wait for few lines, which
-// by the third area are no longer close to the sender. Either number is even: so a call never takes the area of the one
-// before, which others may still read (control_plane.h: `enter`), also where short messages and long ones alternate.
-constexpr u64 kEagerAreasBytes = 512 << 10, kLeastEagerAreas = 2, kMostEagerAreas = 16, kFewBytes = 4 << 10;
-constexpr u64 eager_areas(u32 ranks) {
-    return std::clamp(std::bit_floor(kEagerAreasBytes / kEager / ranks), kLeastEagerAreas, kMostEagerAreas);
-}
-constexpr u64 control_bytes(u32 ranks) { return ranks * (sizeof(RankBlock) + eager_areas(ranks) * kEager); }
-inline char* eager_area(RankBlock* control, u32 ranks, u32 rank, u64 call, u64 bytes) {
-    const u64 areas = eager_areas(ranks), used = bytes <= kFewBytes ? kLeastEagerAreas : areas;
-    return reinterpret_cast<char*>(control + ranks) + (rank * areas + call % used) * kEager;
+// has two areas, as there are two headers: others may still read that of the call before (control_plane.h:
+// `await_all`).
+constexpr u64 control_bytes(u32 ranks) { return ranks * (sizeof(RankBlock) + 2 * kEager); }
+inline char* eager_area(RankBlock* control, u32 ranks, u32 rank, u64 call) {
+    return reinterpret_cast<char*>(control + ranks) + (2 * rank + call % 2) * kEager;
 }
 
 }  // namespace hocket

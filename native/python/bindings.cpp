@@ -194,7 +194,7 @@ void bind_events(nb::module_& m) {
         .def_ro("tiles", &CallEvent::tiles)
         .def_ro("threads", &CallEvent::threads)
         .def_ro("rounds", &CallEvent::rounds)
-        .def_prop_ro("streams", [](const CallEvent& event) { return Streams(event.streams) != Streams::kNone; })
+        .def_ro("streams", &CallEvent::streams)
         .def_prop_ro("fault", [](const CallEvent& event) -> std::optional<Fault> {
             if (Fault(event.fault) == Fault::kNone) return std::nullopt;
             return Fault(event.fault);
@@ -359,12 +359,12 @@ void bind_life(nb::class_<Member>& member) {
 void bind_member(nb::module_& m) {
     nb::class_<Member> member(m, "Member");
     member
-        .def(nb::init<u32, u32, int, std::vector<int>, std::vector<int>, Arena&, std::vector<pid_t>, bool, u32, u32,
-                      double, u32, u64, u64, bool, Recorder*, const std::map<std::string, u64>&>(),
-             "rank"_a, "size"_a, "descriptor"_a, "lifelines"_a, "arenas"_a, "arena"_a, "processes"_a,
-             "always_attaches"_a, "spins"_a, "yields"_a, "timeout"_a, "threads"_a = 1, "team_bytes"_a = 0,
-             "cache_bytes"_a = Settings{}.cache_bytes, "looks"_a = false, "recorder"_a.none() = nb::none(),
-             "tunables"_a = std::map<std::string, u64>(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 17>())
+        .def(nb::init<u32, u32, int, std::vector<int>, std::vector<int>, Arena&, std::vector<pid_t>, u32, u32, double,
+                      u32, u64, u64, bool, Recorder*, const std::map<std::string, u64>&>(),
+             "rank"_a, "size"_a, "descriptor"_a, "lifelines"_a, "arenas"_a, "arena"_a, "processes"_a, "spins"_a,
+             "yields"_a, "timeout"_a, "threads"_a = 1, "team_bytes"_a = 0, "cache_bytes"_a = Settings{}.cache_bytes,
+             "looks"_a = false, "recorder"_a.none() = nb::none(), "tunables"_a = std::map<std::string, u64>(),
+             nb::keep_alive<1, 7>(), nb::keep_alive<1, 16>())
         .def(
             "plan",
             [](Member& member, const nb::bytes& words, u64 digest, nb::str name) {

@@ -24,24 +24,18 @@ u64 difference(u32 rank, const Units& units) {
 // Where the result of a call lies.
 const char* result_of(const Call& call) { return call.output != nullptr ? call.output : call.input; }
 
-std::unique_ptr<Tuner> tuner_for(const Settings& settings) {
-    if (settings.cma_use == CmaUse::kWhereFaster) return std::make_unique<OnlineTuner>(settings.tunables);
-    return std::make_unique<StaticTuner>();
-}
-
 }  // namespace
 
 // A call from when it is made until it ends.
 struct Communicator::CallState {
-    CallState(Plan& plan, const Call& call, const Tunables& tuned)
+    CallState(Plan& plan, const Call& call)
         : plan(plan),
           call(call),
           terms{plan.digest(), call.n, call.tile, 0, call.type, call.op, call.size_known ? 0u : u32(kSizeUnknown)},
           text(&plan.name()),
           author(plan.number()),
           n(call.n),
-          type(call.type),
-          meanwhile{tuned} {
+          type(call.type) {
         candidates[kBuffered] = {{}, plan.lends() ? nullptr : &plan, call.input, call.output, nullptr};
         for (const Variant other : kZeroCopy) candidates[other].plan = nullptr;
     }
@@ -65,9 +59,7 @@ struct Communicator::CallState {
     Buffer buffers[3];         // of an execution
     bool tiny = false;         // its messages may be where the header would say what else it can run
     BufferDescription told{};  // to the others
-    Tuner::Advice advice{};
-    bool timed = false;  // by some rank
-    Meanwhile meanwhile;
+    ResidencyProbe probe{};
     Traffic sent{};  // eagerly
     Path path = Path::kFifo;
     Variant variant = kBuffered;
@@ -80,25 +72,20 @@ template <class Event> struct Communicator::Run {
     std::optional<u64> attached_since;  // buffers of others; none: there are none
     Event event;
     u32 threads = 1;
-    Streams streams = Streams::kNone;
+    bool streams = false;
 };
 
 Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> lifelines, Settings settings)
     : memory_(memory),
       settings_(settings),
-      fifo_stores_{settings.tunables.fifo_sums_past_bytes, settings.tunables.fifo_copies_past_bytes,
-                   CopyMode(settings.tunables.fifo_by_lines)},
-      zero_copy_stores_{settings.tunables.lent_sums_past_bytes, settings.tunables.lent_copies_past_bytes,
-                        CopyMode(settings.tunables.lent_by_lines)},
       control_(rank, size, memory.control(), std::move(lifelines),
                {settings.patience, settings.timeout, settings.interrupted, settings.patient,
                 settings.tunables.visits_between_looks, settings.tunables.recheck_ticks, settings.progress,
                 settings.tunables.progress_nap_nanoseconds},
                settings.first),
-      tuned_(tuner_for(settings_), control_),
       eager_(control_),
       fifo_(memory),
-      zero_copy_(control_, memory, fifo_, settings.cma_use, settings.threads),
+      zero_copy_(control_, memory, fifo_, settings.attaches, settings.threads),
       outcomes_(settings.threads),
       moved_(settings.threads) {}
 
@@ -141,8 +128,7 @@ template <class Body> [[gnu::noinline]] Outcome Communicator::record(u64 plan, B
 // Flattened: the stages of a short call share their state in registers.
 template <class Event> [[gnu::flatten]] Outcome Communicator::carry_out(Plan& plan, const Call& call, Event event) {
     if (control_.dead()) return control_.is_dead();
-    eager_.prefetch_line(plan);
-    CallState state(plan, call, settings_.tunables);
+    CallState state(plan, call);
     state_terms(state);
     if (state.size_known())
         if (const int failed = prepare_all(state)) return refuse_for_memory(failed);
@@ -150,7 +136,7 @@ template <class Event> [[gnu::flatten]] Outcome Communicator::carry_out(Plan& pl
     if (state.buffered().eager() && state.told.variants == 0) send_eagerly(state);
 
     // Agree.
-    Outcome entered = control_.enter(state.statement(), state.meanwhile);
+    Outcome entered = control_.enter(state.statement(), [&] { state.probe.look(settings_.tunables); });
     if (entered.fault != Fault::kNone) return zero_copy_.withdraw(std::move(entered), state.told);
     return carry_on(state, event);
 }
@@ -167,33 +153,25 @@ template <class Event> Outcome Communicator::carry_on(CallState& state, Event ev
     // Execute.
     Outcome outcome = execute(state, event);
     outcome.variant = state.variant;
-    if (outcome.fault != Fault::kNone) return zero_copy_.withdraw(std::move(outcome), state.told);
-
-    // Finish.
-    const ResidencyProbe& probe = state.meanwhile.probe;
-    if (state.timed)
-        tuned_.ended(state.plan.digest(), state.unit(), state.variant != kBuffered, state.meanwhile.begun,
-                     probe.is_far != nullptr, probe.far);
-    return outcome;
+    return outcome.fault == Fault::kNone ? outcome : zero_copy_.withdraw(std::move(outcome), state.told);
 }
 
 bool Communicator::post(Plan& plan, const Call& call) {
     if (settings_.recorder != nullptr || control_.dead()) return false;
-    auto state = std::make_unique<CallState>(plan, call, settings_.tunables);
+    auto state = std::make_unique<CallState>(plan, call);
     state_terms(*state);
     if (!state->size_known() || prepare_all(*state) != 0 || !state->tiny) return false;
     offer(*state);
     send_eagerly(*state);
     if (control_.dead()) return false;
     control_.post(state->statement());
-    state->meanwhile.entered();
     posted_ = std::move(state);
     return true;
 }
 
 Outcome Communicator::complete() {
     const std::unique_ptr<CallState> state = std::move(posted_);
-    Outcome outcome = control_.await_all(state->meanwhile);
+    Outcome outcome = control_.await_all();
     if (outcome.fault == Fault::kNone) outcome = carry_on(*state, nullptr);
     if (state->call.finish.result != nullptr && outcome.fault == Fault::kNone)
         finish(state->call.finish, outcome.variant);
@@ -271,30 +249,24 @@ int Communicator::reserve_scratch(const Candidate& candidate) {
     return 0;
 }
 
-// Decides what to tell the others of this rank's buffers, and what to do until they have entered the call.
+// Decides what to tell the others of this rank's buffers, and what to look at until they have entered the call.
 void Communicator::offer(CallState& state) {
-    if (!state.tiny) zero_copy_.describe(state.candidates, state.told);
-    const bool is_private = state.told.is_private;
-    if (is_private) {
-        state.advice = tuned_.advise(state.plan.digest(), state.unit());
-        Candidate& offered = state.candidates[preferred(state.told.variants)];
-        if (!state.advice.zero_copy || !zero_copy_.cma().allowed(state.plan, offered)) state.told = {};
-    }
-    state.told.tuned = state.advice.timed;
-    state.told.timing = tuned_.timing();
-    if (state.size_known()) plan_probe(state, is_private);
-    state.meanwhile.offered = state.told.variants != 0;
-    if (state.advice.timed) state.meanwhile.clock = &control_.clock();
+    if (state.tiny) return;
+    zero_copy_.describe(state.candidates, state.told);
+    if (state.size_known()) plan_probe(state);
+    if (state.told.is_private &&
+        !zero_copy_.cma().allowed(state.plan, state.candidates[preferred(state.told.variants)]))
+        state.told = {};
 }
 
 // What there is to look at. Nobody looks where no plan has a result that would be stored non-temporally, nor at an
 // output that a look would give a page of zeroes, nor at a result that is in no cache only because it was stored so, if
-// there is nothing else: in a loop on one array, that would go on for ever. In private buffers it is mostly the kernel
-// that stores, through the caches: but for slots only a tuner wants to know, in calls that it `probes`.
-void Communicator::plan_probe(CallState& state, bool is_private) const {
+// there is nothing else: in a loop on one array, that would go on for ever. Attached buffers count as cached: there it
+// is mostly the kernel that stores.
+void Communicator::plan_probe(CallState& state) const {
     const Call& call = state.call;
     const PlanHeader& h = state.plan.header();
-    ResidencyProbe& found = state.meanwhile.probe;
+    ResidencyProbe& found = state.probe;
     const auto bytes = [&](Place place, u64 blocks) {
         return call.units ? call.units->bounds[place].back() : blocks * call.n * type_bytes(call.type);
     };
@@ -302,12 +274,11 @@ void Communicator::plan_probe(CallState& state, bool is_private) const {
     if (call.output != nullptr) found.output = {call.output, bytes(kOutput, h.output_blocks)};
     const bool alone = call.input == nullptr || call.output == nullptr;
     if (call.fresh || (alone && result_of(call) == state.plan.latest.streamed)) return;
-    if (state.advice.probes) found.is_far = settings_.is_far;
+    if (found.larger() < settings_.tunables.far_past_bytes) return;
     for (u32 variant = 0; variant < kVariants; ++variant) {
         const Candidate& candidate = state.candidates[variant];
-        if (candidate.plan == nullptr || candidate.eager() || (variant != kBuffered && is_private)) continue;
-        const Streams streams = store_policy(Variant(variant)).streams(found.larger());
-        if (streams_any(candidate.plan->view(), streams)) found.is_far = settings_.is_far;
+        if (candidate.plan == nullptr || candidate.eager() || (variant != kBuffered && state.told.is_private)) continue;
+        if (candidate.plan->view().has_last) found.is_far = settings_.is_far;
     }
 }
 
@@ -320,18 +291,9 @@ void Communicator::send_eagerly(CallState& state) {
     const auto shift = call.initial_bytes != 0 ? call.initial - call.initial_to : 0;
     char* const input = call.input ? call.input + shift : nullptr;
     char* const output = call.input ? call.output : call.output + shift;
-    Cpu cpu{candidate.kernel, control_.blocks(), rank(), false, Streams::kNone, store_policy(kBuffered).mode};
+    Cpu cpu{candidate.kernel, control_.blocks(), rank(), false, false};
     execution(state, candidate, input, output).send(cpu, plan.room(0, false));
     state.sent = cpu.moved;
-    const u64 bytes = plan.header().eager * candidate.geometry.tile;
-    const bool receives = plan.view().receives, brief = bytes <= settings_.tunables.reader_prefetch_bytes;
-    if (size() == 2 && !state.tiny && brief && receives)
-        state.meanwhile.comes = eager_.area(1 - rank(), control_.call() + 1, bytes);
-    // Where results are elsewhere each time, they are in no cache, and to ask for more would only delay them.
-    const u64 soon =
-        receives ? std::min(state.sent.stored, settings_.tunables.sending_prefetch_bytes) : state.sent.stored;
-    if (!brief && plan.latest.result == result_of(call))
-        state.meanwhile.next_message = {eager_.area(rank(), control_.call() + 2, bytes), soon};
 }
 
 // What the others say of the size. Returns whether anybody has data.
@@ -354,13 +316,10 @@ Communicator::Shortage Communicator::select_path(CallState& state) {
     if (!state.size_known())
         if (const int failed = prepare_all(state)) return {"slots and scratch", failed};
     u32 all = state.tiny ? 0 : ~u32(0), any = 0;
-    if (!state.tiny) {
-        state.timed = tuned_.agreed(state.plan.digest(), state.unit(), state.advice.timed);
-        for (u32 r = 0; r < size(); ++r) {
-            const u32 offered = control_.said(r).buffers.variants;
-            all &= offered;
-            any |= offered;
-        }
+    for (u32 r = 0; r < size() && !state.tiny; ++r) {
+        const u32 offered = control_.said(r).buffers.variants;
+        all &= offered;
+        any |= offered;
     }
     const Selection selected = select(state.plan.header(), state.buffered(), all, any);
     state.path = selected.path;
@@ -396,8 +355,7 @@ template <class Event> Outcome Communicator::execute(CallState& state, Event eve
     const bool attached = run.attached_since.has_value();
     run.streams = streams_of(state, attached);
     Plan::Latest& latest = state.plan.latest;
-    latest.result = result_of(state.call);
-    latest.streamed = !attached && streams_any(chosen.plan->view(), run.streams) ? latest.result : nullptr;
+    latest.streamed = !attached && run.streams && chosen.plan->view().has_last ? result_of(state.call) : nullptr;
     if constexpr (!std::is_null_pointer_v<Event>) {
         event->plan = chosen.plan->number();
         event->agreed = settings_.recorder->clock.ticks();
@@ -406,7 +364,7 @@ template <class Event> Outcome Communicator::execute(CallState& state, Event eve
         event->tiles = chosen.geometry.tiles;
         event->threads = run.threads;
         event->rounds = u32(chosen.rounds);
-        event->streams = u32(run.streams);
+        event->streams = run.streams;
     }
     Outcome found = run.threads == 1 ? work(run, 0) : work_together(run);
     if (zero_copy && found.fault == Fault::kNone) return zero_copy_.finish(chosen, run.execution);
@@ -422,8 +380,7 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
     CmaCopies* const copies = run.attached_since ? zero_copy_.cma().copies(thread) : nullptr;
     u64 looked = run.attached_since.value_or(0);
     auto device = [&] {
-        const CopyMode mode = store_policy(run.state.variant).mode;
-        const Cpu cpu{chosen.kernel, control_.blocks(), rank(), run.threads > 1, run.streams, mode, copies};
+        const Cpu cpu{chosen.kernel, control_.blocks(), rank(), run.threads > 1, run.streams, copies};
         if constexpr (std::is_null_pointer_v<Event>) return cpu;
         else return WatchedCpu(cpu, *settings_.recorder, thread, control_.call(), run.event->agreed);
     }();
@@ -486,11 +443,10 @@ Execution<Cpu, End> Communicator::execution(CallState& state, const Candidate& c
 }
 
 // In buffers that are `attached` it is mostly the kernel that stores, through the caches.
-Streams Communicator::streams_of(const CallState& state, bool attached) const {
+bool Communicator::streams_of(const CallState& state, bool attached) const {
     const Candidate& chosen = state.chosen();
-    const ResidencyProbe& probe = state.meanwhile.probe;
     return streams_for(chosen.plan->view(), chosen, chosen.input, chosen.output, settings_.cache_bytes,
-                       probe.far && !attached, probe.larger(), store_policy(state.variant));
+                       state.probe.far && !attached, state.probe.larger(), settings_.tunables);
 }
 
 void Communicator::finish(const Finish& left, Variant variant) const {

@@ -7,8 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "policy/tuner.h"
-#include "runtime/meanwhile.h"
+#include "policy/residency.h"
 #include "runtime/paths.h"
 #include "runtime/team.h"
 
@@ -49,7 +48,7 @@ class Communicator {
     }
     bool streams(const Candidate& candidate, bool input, bool output) const {
         const u64 caches = settings_.cache_bytes;
-        return streams_for(candidate.plan->view(), candidate, input, output, caches, false, 0, {}) != Streams::kNone;
+        return streams_for(candidate.plan->view(), candidate, input, output, caches, false, 0, settings_.tunables);
     }
     u32 wanted_threads(const Candidate& candidate) const {
         return threads_for(candidate.plan->header(), candidate.geometry, settings_.threads, settings_.team_bytes);
@@ -88,7 +87,7 @@ class Communicator {
     int prepare(CallState& state, Candidate& candidate, bool may_be_eager);
     int reserve_scratch(const Candidate& candidate);
     void offer(CallState& state);
-    void plan_probe(CallState& state, bool is_private) const;
+    void plan_probe(CallState& state) const;
     void send_eagerly(CallState& state);
     bool learn_size(CallState& state) const;
     Shortage select_path(CallState& state);
@@ -97,20 +96,15 @@ class Communicator {
     template <class Event> Outcome work(Run<Event>& run, u32 thread);
     template <class Event> Outcome work_together(Run<Event>& run);
     Execution<Cpu, End> execution(CallState& state, const Candidate& candidate, char* input, char* output) const;
-    Streams streams_of(const CallState& state, bool attached) const;
+    bool streams_of(const CallState& state, bool attached) const;
     void finish(const Finish& left, Variant variant) const;
     Outcome refuse_for_memory(int error);
     Outcome give_up_for(const Shortage& shortage);
     void add(u32 thread, const Traffic& moved);
-    const StorePolicy& store_policy(Variant variant) const {
-        return variant == kBuffered ? fifo_stores_ : zero_copy_stores_;
-    }
 
     Memory& memory_;
     const Settings settings_;
-    const StorePolicy fifo_stores_, zero_copy_stores_;
     ControlPlane control_;
-    TunedCalls tuned_;
     EagerPath eager_;
     FifoPath fifo_;
     ZeroCopyPath zero_copy_;

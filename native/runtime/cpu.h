@@ -18,21 +18,19 @@ struct Cpu {
     Kernel kernel;
     RankBlock* control;
     u32 rank;
-    bool together;  // several threads drive the thread blocks of this rank
-    Streams streams;
-    CopyMode mode;
+    bool together;                // several threads drive the thread blocks of this rank
+    bool streams;                 // what may be is stored non-temporally
     CmaCopies* copies = nullptr;  // in a call with attached buffers
     Traffic moved{};              // by the kernel calls so far
 
     void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last) {
         moved.loaded += k * bytes;
         moved.stored += m * bytes;
-        const bool allowed = streams == Streams::kAll || (streams == Streams::kSums && k > 1 && last == all_of(m));
-        kernel(dsts, m, srcs, k, bytes, allowed ? last : 0, mode);
+        kernel(dsts, m, srcs, k, bytes, streams ? last : 0);
     }
 
     void reduce_attached(const Room& room, u32 sources, u32 used, u64 bytes) {
-        copies->reduce(kernel, mode, room, sources, used, bytes, moved);
+        copies->reduce(kernel, room, sources, used, bytes, moved);
     }
 
     // Non-temporal stores are not ordered by the releases below. What is stored so belongs to one step alone, no
@@ -42,7 +40,7 @@ struct Cpu {
     // end once it is told, the step drains them before it tells. Its own loads need no fence.
     void drain() const {
 #if defined(__SSE2__)
-        if (streams != Streams::kNone) __builtin_ia32_sfence();
+        if (streams) __builtin_ia32_sfence();
 #endif
     }
 

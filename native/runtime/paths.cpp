@@ -7,12 +7,13 @@ namespace hocket {
 
 void EagerPath::open(Plan& plan, const Shape& shape, u64 call) const {
     const bool is_inline = select(plan.header(), shape, 0, 0).path == Path::kInlineEager;
-    const u64 tile = shape.geometry.tile, bytes = plan.header().eager * tile;
+    RankBlock* const blocks = control_.blocks();
     End* end = plan.ends().data();
     for (const ConnectionRecord& record : plan.connections()) {
         const u32 sender = record.sends ? control_.rank() : record.peer;
-        char* messages = is_inline ? control_.blocks()[sender].headers[call % 2].inlined : area(sender, call, bytes);
-        *end++ = End::open(messages + record.place * tile, record.sends != 0, record.peer);
+        char* messages =
+            is_inline ? blocks[sender].headers[call % 2].inlined : eager_area(blocks, control_.size(), sender, call);
+        *end++ = End::open(messages + record.place * shape.geometry.tile, record.sends != 0, record.peer);
     }
 }
 
@@ -58,7 +59,7 @@ void ZeroCopyPath::describe(const Candidates& candidates, BufferDescription& fou
         const Candidate& candidate = candidates[variant];
         if (candidate.plan == nullptr) continue;
         if (is_private(candidate.input, candidate) || is_private(candidate.output, candidate)) {
-            if (cma_use_ == CmaUse::kNever || candidate.rounds != Rounds::kTwo) continue;
+            if (!attaches_ || candidate.rounds != Rounds::kTwo) continue;
             found.variants |= u32(1) << variant;
             found.is_private = true;
             found.input = reinterpret_cast<u64>(candidate.input);

@@ -16,17 +16,7 @@ class EagerPath {
   public:
     explicit EagerPath(const ControlPlane& control) : control_(control) {}
 
-    // Asks for the line that an inline message will be in, if the next call of the plan is like its latest: others have
-    // it. Where the message will not, too much lies between, and they would get it again.
-    void prefetch_line(const Plan& plan) const {
-        if (plan.latest.shape.tiny())
-            __builtin_prefetch(&control_.blocks()[control_.rank()].headers[(control_.call() + 1) % 2], 1);
-    }
     void open(Plan& plan, const Shape& shape, u64 call) const;
-    // Where so many bytes of a rank's messages lie in a call, if they are not inline.
-    char* area(u32 rank, u64 call, u64 bytes) const {
-        return eager_area(control_.blocks(), control_.size(), rank, call, bytes);
-    }
 
   private:
     const ControlPlane& control_;
@@ -50,12 +40,12 @@ class FifoPath {
 // it has mapped, or in private memory, by cross-memory attach. Who has lent a buffer waits until nobody uses it.
 class ZeroCopyPath {
   public:
-    ZeroCopyPath(ControlPlane& control, Memory& memory, const FifoPath& fifo, CmaUse cma_use, u32 threads)
+    ZeroCopyPath(ControlPlane& control, Memory& memory, const FifoPath& fifo, bool attaches, u32 threads)
         : control_(control),
           memory_(memory),
           fifo_(fifo),
-          cma_use_(cma_use),
-          cma_(control, memory, cma_use == CmaUse::kNever ? 0 : threads) {}
+          attaches_(attaches),
+          cma_(control, memory, attaches ? threads : 0) {}
 
     CmaPeers& cma() { return cma_; }
     // By rank: the buffers of others that the latest call uses.
@@ -82,7 +72,7 @@ class ZeroCopyPath {
     ControlPlane& control_;
     Memory& memory_;
     const FifoPath& fifo_;
-    const CmaUse cma_use_;
+    const bool attaches_;
     CmaPeers cma_;
     std::unique_ptr<PeerBuffers[]> peers_;
 };

@@ -50,14 +50,13 @@ class Plan {
         return {pointers_.data() + at, attached ? owners_.data() + at : nullptr};
     }
 
-    // What its latest call found out: the shape that was settled, and for what; where the result lies; where it does,
-    // if it was stored non-temporally; and buffers that others can reach.
+    // What its latest call found out: the shape that was settled, and for what; where the result lies, if it was stored
+    // non-temporally; and buffers that others can reach.
     struct Latest {
         u64 n = 0, tile = 0;
         u32 type = ~0u;
         bool may_be_eager = false;
         Shape shape{};
-        const char* result = nullptr;
         const char* streamed = nullptr;
         std::span<const char> reachable[2];
     };

@@ -18,7 +18,8 @@ namespace hocket {
 struct CallEvent {
     u64 number = 0, plan = 0, begin = 0, agreed = 0, end = 0, unit = 0, tile = 0, tiles = 0;
     u32 threads = 0, fault = 0;
-    u32 rounds = 0, streams = 0;  // a Rounds, a Streams
+    u32 rounds = 0;  // a Rounds
+    bool streams = false;
 };
 
 // A step on one tile. `bytes` is the length of its operands in this tile.

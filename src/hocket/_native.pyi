@@ -55,7 +55,6 @@ def reduce(
     op: int,
     isa: str,
     last: int = 0,
-    by_lines: bool = False,
 ) -> None: ...
 def cut(
     n: int, itemsize: int, chunks: int, widest: int, most: int, tile: int, work: int = 1, depth: int = 1
@@ -314,7 +313,6 @@ class Member:
         arenas: Sequence[int],
         arena: Arena,
         processes: Sequence[int],
-        always_attaches: bool,
         spins: int,
         yields: int,
         timeout: float,

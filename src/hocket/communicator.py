@@ -44,7 +44,7 @@ from hocket.runtime.execution import wait_any as wait_any
 from hocket.runtime.operands import Buffer as Buffer
 from hocket.runtime.operands import Omitted, Operand, Operands, element_type, name_of, operands_of
 from hocket.runtime.stores import Store
-from hocket.tuning import NAMED, Call, Choice, choose, declined, fetches, has_zero_copy, lends, zero_copy_program
+from hocket.tuning import NAMED, Call, Choice, choose, declined, has_zero_copy, lends, zero_copy_program
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Result = TypeVar("Result")
@@ -880,16 +880,12 @@ class Communicator:
         self, call: Call, choice: Choice, find: Find[Found], one_round: bool, variant: Variant, attached: bool
     ) -> Found | None:
         """What replaces a default program where ranks can access each other's arrays."""
-        if not lends(call, one_round, attached) or fetches(call, variant.inplace, attached) is not variant.fetches:
-            return None
         name, root, reproducible = choice.line.collective, choice.root, choice.reproducible
-        if not has_zero_copy(name, reproducible, inplace=variant.inplace):
+        if not lends(call, one_round, attached) or not has_zero_copy(name, reproducible, inplace=variant.inplace):
             return None
 
         def compiled() -> Schedule:
-            program = zero_copy_program(
-                name, self.size, root, reproducible, inplace=variant.inplace, fetching=variant.fetches
-            )
+            program = zero_copy_program(name, self.size, root, reproducible, inplace=variant.inplace)
             assert program is not None
             return program.compile(instances=choice.instances, reproducible=reproducible, storage="peer")
 
@@ -919,7 +915,7 @@ class Communicator:
         choice = choose(call)
         schedule = self._default(choice, self._schedule)
         lending = partial(self._zero_copy, call, choice, self._schedule)
-        why_not = declined(call, one_round=False, attached=True)
+        why_not = partial(declined, call, attached=True)
         return explain(self._endpoint, choice, schedule, lending, why_not, nbytes)
 
     @overload

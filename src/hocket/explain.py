@@ -60,10 +60,10 @@ class Explanation:
     on the longest chain of steps. A chunk moves in ``tiles`` tiles. ``one_round``: messages travel with the header of
     the call; otherwise they go through ``slots`` of each connection. Where the arrays of all ranks are of
     ``comm.empty``, and as one of ``shared`` says, messages lie in them instead; where only those of some are, they
-    take slots. Private arrays that are as one of ``attached`` says are read and written by the system for other ranks
-    where that turns out to be faster than slots. ``non_temporal``: results that nothing reads again do not go through
-    the caches, as ``touched``, the bytes that all ranks touch, exceeds the ``caches``; where it does not, a call may
-    still find its arrays in no cache, and store so what pays then (docs/design/policy.md, "residency probe").
+    take slots. Private arrays that are as one of ``attached`` says are read and written by the system for other ranks.
+    ``non_temporal``: results that nothing reads again do not go through the caches, as ``touched``, the bytes that all
+    ranks touch, exceeds the ``caches``; where it does not, a call may still find its arrays in no cache, and store so
+    (docs/design/policy.md, "residency probe").
     ``loaded`` and ``stored``: by the instructions of all ranks.
 
     ``predicted`` is what the busiest rank moves and what it waits for its first tile, at ``bandwidth``: that of a core
@@ -119,7 +119,7 @@ class Explanation:
             "tiles": "{tiles} of {tile} bytes for each chunk",
             "messages": how,
             "shared": f"with arrays of comm.empty: {'; '.join(map(str, self.shared)) or 'the same'}",
-            "attached": f"private arrays, where it is faster: {attached}",
+            "attached": f"private arrays: {attached}",
             "threads": "{threads} a rank",
             "cores": (
                 "fewer than ranks: they take turns, and one that waits yields its core at once, and soon sleeps"
@@ -138,12 +138,13 @@ def explain(
     choice: Choice,
     schedule: Schedule,
     lending: Callable[[bool, Variant, bool], Schedule | None],
-    declined: str | None,
+    declined: Callable[[bool], str | None],
     size: int,
 ) -> Explanation:
     """Explain a call on a larger buffer of ``size`` bytes. The schedule is what the choice compiles to.
 
-    ``lending`` gives the schedules for messages that lie in arrays; ``declined``: why not in private ones, if not.
+    ``lending`` gives the schedules for messages that lie in arrays, by whether the call takes one round; ``declined``
+    says why not in private ones, if not.
     """
     collective = schedule.collective
     ranks = collective.size
@@ -185,7 +186,10 @@ def explain(
         why=choice.why,
         shared=there("mapped"),
         attached=there("cma") if endpoint.attaches else (),
-        why_not_attached=declined or ("" if endpoint.attaches else "ranks may not copy from each other's memory"),
+        why_not_attached=(
+            declined(settled.one_round)
+            or ("" if endpoint.attaches else "ranks do not copy from each other's memory (HOCKET_REACH)")
+        ),
         thread_blocks=max(len(rank.thread_blocks) for rank in schedule.ranks),
         steps=sum(1 for _ in schedule.steps()),
         rounds=rounds,

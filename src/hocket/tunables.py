@@ -95,13 +95,6 @@ class Tunables:
     few_ranks: int = _tuned(
         16, "ranks", "up to which every two have a connection: more take too much memory for slots", _CROSSOVER
     )
-    stream_above_bytes: int = _tuned(
-        256 << 10, "bytes", "of a Broadcast, above which its root is ahead by all slots", _CROSSOVER
-    )
-    stream_most_bytes: int = _tuned(16 << 20, "bytes", "the same, up to which short tiles pay", _CROSSOVER)
-    stream_tile_bytes: int = _tuned(
-        32 << 10, "bytes", "of the tiles of such a Broadcast: slots stay in a second-level cache", _CROSSOVER, tile=True
-    )
     early_above_bytes: int = _tuned(
         16 << 10, "bytes", "of a Reduce on two ranks, above which its root begins before all has come", _CROSSOVER
     )
@@ -115,22 +108,7 @@ class Tunables:
     lent_bytes: int = _tuned(
         4 << 10, "bytes", "that a rank sends, from which on shared arrays are lent, not sent in one round", _REACHING
     )
-    fetch_all_reduce_bytes: int = _tuned(
-        16 << 10, "bytes", "below which two ranks fetch from shared arrays in an AllReduce", _REACHING
-    )
-    fetch_all_gather_bytes: int = _tuned(64 << 10, "bytes", "the same in an AllGather", _REACHING)
-    cma_bytes: int = _tuned(
-        16 << 10, "bytes", "that a rank sends, from which on calls find out whether to reach private arrays", _REACHING
-    )
-    cma_crowded_bytes: int = _tuned(
-        64 << 10, "bytes", "the same in an AllToAll where ranks share cores; others do not then", _REACHING
-    )
-    cma_fetch_all_reduce_bytes: int = _tuned(
-        64 << 10, "bytes", "below which two ranks fetch from private arrays in an AllReduce", _REACHING
-    )
-    cma_fetch_all_gather_bytes: int = _tuned(256 << 10, "bytes", "the same in an AllGather", _REACHING)
-    cma_fetch_reduce_bytes: int = _tuned(96 << 10, "bytes", "the same in a Reduce", _REACHING)
-    cma_ranks: int = _tuned(16, "ranks", "up to which they reach private arrays: every two have a connection")
+    cma_ranks: int = _tuned(16, "ranks", "up to which they attach to private arrays: every two have a connection")
     spins: int = _tuned(100, "times", "that a rank which waits looks before it yields", _WAITING, "local")
     yields: int = _tuned(200, "times", "that it yields before it sleeps", _WAITING, "local")
     crowded_spins: int = _tuned(0, "times", "the same as spins where ranks share cores", _WAITING, "local")

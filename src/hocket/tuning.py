@@ -95,11 +95,6 @@ _FEW = When(
 _LARGE = When("large: too large for the program for small buffers", lambda _: True)
 _ANY = When("all sizes take the same program", lambda _: True)
 _ACROSS_SIZES = When('reproducible="across-sizes", at any size', lambda call: call.reproducible == "across-sizes")
-_STREAM = When(
-    "more than {stream_above_bytes}, at most {stream_most_bytes}, on ranks with a core each: short tiles keep slots in"
-    " a core's cache",
-    lambda call: _core_each(call, call.tuned.stream_above_bytes, call.tuned.stream_most_bytes),
-)
 _EARLY_SHORT = When(
     "more than {early_above_bytes}, at most {early_short_bytes}, on 2 ranks with a core each: with short tiles the root"
     " begins early",
@@ -147,7 +142,6 @@ TABLE = (
     Line("reduce_scatter", _FEW, lambda p, *_: direct.reduce_scatter(p)),
     Line("reduce_scatter", _LARGE, lambda p, *_: ring.reduce_scatter(p)),
     Line("all_to_all", _ANY, lambda p, *_: direct.all_to_all(p)),
-    Line("broadcast", _STREAM, _flat_broadcast, tile=lambda tuned: tuned.stream_tile_bytes),
     Line("broadcast", _ANY, _flat_broadcast),
     Line("reduce", _EARLY_SHORT, _flat_reduce, tile=lambda tuned: tuned.early_short_tile_bytes),
     Line("reduce", _EARLY, _flat_reduce, tile=lambda tuned: tuned.early_tile_bytes),
@@ -232,29 +226,8 @@ _ZERO_COPY: dict[str, Callable[[int, int, bool], Program]] = {
 here: it takes slots."""
 
 
-_FETCHING: dict[str, Callable[[int, int, bool], Program]] = _ZERO_COPY | {
-    "all_reduce": lambda p, _, inplace: all_pairs.one_shot_all_reduce(p, inplace=inplace),
-    "all_gather": lambda p, _, inplace: direct.all_gather(p, inplace=inplace, pulled=True),
-    "reduce": lambda p, root, inplace: direct.reduce(p, root, inplace=inplace, whole=True),
-}
-"""The same, but every rank fetches all that it wants, and makes the whole of a sum: nobody then stores to what lies in
-a cache of another rank."""
-
 _ZERO_COPY_IN_ONE_ROUND = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"})
 """Collectives that lend shared arrays, if they are not short, also where they would take one round."""
-
-
-def _fetched_below(tuned: Tunables, name: str, attached: bool) -> int:
-    """Bytes below which ranks fetch."""
-    if attached:  # each access is a call of the system: whoever fetches makes one, not three
-        below = {
-            "all_reduce": tuned.cma_fetch_all_reduce_bytes,
-            "all_gather": tuned.cma_fetch_all_gather_bytes,
-            "reduce": tuned.cma_fetch_reduce_bytes,
-        }
-    else:
-        below = {"all_reduce": tuned.fetch_all_reduce_bytes, "all_gather": tuned.fetch_all_gather_bytes}
-    return below.get(name, 0)
 
 
 def has_zero_copy(name: str, reproducible: Contract | None = None, *, inplace: bool) -> bool:
@@ -278,34 +251,18 @@ def declined(call: Call, one_round: bool, attached: bool) -> str | None:
         return "it has no program for arrays in place of slots"
     if attached and call.reproducible == "across-sizes":
         return "sums that do not depend on the size"
-    if not one_round and not attached:
+    if attached and call.ranks > 2 and call.name in _COMBINING:
+        return "sums on more than 2 ranks: the path must not change their order"
+    if not one_round:
         return None
+    if attached or call.oversubscribed or call.name not in _ZERO_COPY_IN_ONE_ROUND:
+        return "it takes one round"
     sent = call.size
     if call.name in _BLOCKWISE:
         block = -(-call.size // call.ranks)
-        gathered = call.name == "all_gather" and not attached  # the same block to all: in one round it is stored once
-        sent = block if gathered else sent - block
-    if attached and call.ranks > 2 and call.name in _COMBINING:
-        return "sums on more than 2 ranks: the path must not change their order"
-    tuned = call.tuned
-    if call.oversubscribed:
-        takes = attached and call.name == "all_to_all" and sent >= tuned.cma_crowded_bytes
-        return None if takes else "more ranks than cores"
-    least = tuned.cma_bytes if attached else tuned.lent_bytes
-    if not attached and call.name not in _ZERO_COPY_IN_ONE_ROUND:
-        return "it takes one round"
+        sent = block if call.name == "all_gather" else sent - block  # the same block to all is stored once
+    least = call.tuned.lent_bytes
     return None if sent >= least else f"a rank sends less than {show_size(least)}"
-
-
-def fetches(call: Call, inplace: bool, attached: bool) -> bool:
-    """Whether, where ranks can access each other's arrays, every rank fetches all that it wants.
-
-    ``attached``: see ``lends``. On more than two ranks that moves much more. A sum in place would be stored over what
-    the other rank still reads.
-    """
-    if call.ranks > 2 or (call.name == "all_reduce" and inplace):
-        return False
-    return call.size is not None and call.size < _fetched_below(call.tuned, call.name, attached)
 
 
 def is_small(name: str, ranks: int, size: int) -> bool:
@@ -337,12 +294,9 @@ def zero_copy_program(
     reproducible: Contract | None = None,
     *,
     inplace: bool,
-    fetching: bool = False,
 ) -> Program | None:
     """What a communicator runs instead where ranks can access each other's arrays. None: nothing.
 
-    An AllReduce adds up in the order of ranks. ``fetching``: see ``fetches``.
+    An AllReduce adds up in the order of ranks.
     """
-    if not has_zero_copy(name, reproducible, inplace=inplace):
-        return None
-    return (_FETCHING if fetching else _ZERO_COPY)[name](ranks, root, inplace)
+    return _ZERO_COPY[name](ranks, root, inplace) if has_zero_copy(name, reproducible, inplace=inplace) else None

@@ -152,7 +152,7 @@ TEST(reached_in_vain) {
             on_threads(2, [&](u32 rank) {
                 ThreadMemory memory(world, rank);
                 Settings mine = settings(1);
-                mine.cma_use = CmaUse::kAlways;
+                mine.attaches = true;
                 if (rank == 1) memory.error = error;
                 Communicator communicator(rank, 2, memory, {}, mine);
                 Writer writer(rank, 2, 2, 0, 1);

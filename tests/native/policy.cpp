@@ -1,7 +1,4 @@
-// What a rank chooses: the way of a call, which stores are non-temporal, which buffers it looks at.
-
-#include <algorithm>
-#include <atomic>
+// What a rank chooses: which stores are non-temporal, which buffers it looks at.
 
 #include "plans.h"
 #include "ranks.h"
@@ -10,115 +7,17 @@
 namespace hocket::test {
 namespace {
 
-// In how many of `calls` calls the second way is asked for, if each takes `ticks(second, alike)`, after so many alike,
-// and the second way can be gone or not. What a call took is told in the next one, when it has been decided how that
-// goes.
-template <class Ticks> u32 seconds(OnlineTrial& trial, u32 calls, Ticks ticks, bool possible = true) {
-    u32 found = 0, alike = 0;
-    bool before = false;
-    for (u32 call = 0; call < calls; ++call) {
-        const bool asked = trial.second(), second = asked && possible;
-        if (call > 0) trial.took(before, ticks(before, alike));
-        trial.next();
-        alike = call > 0 && second == before ? alike + 1 : 0;
-        before = second;
-        found += asked;
-    }
-    return found;
-}
-
-// Takes the faster way nearly always, whichever that is, and finds out when it is so no more.
-TEST(trials) {
-    OnlineTrial trial(6);
-    for (const bool second_is_faster : {true, false, true}) {
-        const auto ticks = [&](bool second, u32) { return second == second_is_faster ? 1000u : 1500u; };
-        seconds(trial, 3000, ticks);
-        const u32 found = seconds(trial, 3000, ticks);
-        const u32 wrong = second_is_faster ? 3000 - found : found;
-        CHECK(wrong > 20 && wrong < 90);  // two trials, or three, of a 64th of so many calls
-    }
-    OnlineTrial hopeless(12);
-    const u32 tried = seconds(hopeless, 6000, [](bool second, u32) { return second ? 2000u : 1000u; });
-    CHECK(tried > 20 && tried < 60);  // some ten trials
-    OnlineTrial slow(2, true);        // to become fast: a trial goes on as long as it does
-    const auto ticks = [](bool second, u32 alike) {
-        return second ? 1700 - 50 * std::min(alike, 18u) : 1000 + 500 * (alike == 0);
-    };
-    seconds(slow, 100, ticks);
-    CHECK(seconds(slow, 1000, ticks) > 900);
-    OnlineTrial vain(2, true);  // it becomes faster, but not fast enough
-    CHECK(seconds(vain, 1000, [&](bool second, u32 alike) { return ticks(second, alike) + 300 * second; }) < 200);
-    for (const bool fills : {false, true}) {
-        OnlineTrial never(2, fills);
-        CHECK(seconds(never, 2000, ticks, false) < 60);
-        OnlineTrial no_more(2, fills);
-        seconds(no_more, 1000, [](bool second, u32) { return second ? 2000u : 1000u; });
-        CHECK(seconds(no_more, 2000, [](bool, u32) { return 1000u; }, false) < 60);
-    }
-}
-
-std::atomic<u32> looked;
-
-// Ranks that find out by trying whether to reach each other's buffers all go one way, and both are gone, though what
-// they see of their caches differs. They look in few calls.
-TEST(online_trials) {
-    constexpr u32 kRanks = 3, kCalls = 200, kElements = 600;
-    World world(kRanks);
-    std::vector<Variant> ways[kRanks];
-    on_threads(kRanks, [&](u32 rank) {
-        ThreadMemory memory(world, rank);
-        Settings mine = settings(2);
-        mine.cma_use = CmaUse::kWhereFaster;
-        mine.is_far = [](const char*, u64) { return ++looked % 4 != 0; };
-        Communicator communicator(rank, kRanks, memory, {}, mine);
-        Plan slots(communicator, ring(rank, kRanks, 2, true), 1, "ring");
-        Plan inplace(communicator, direct(rank, kRanks, true, true), 2, "in place");
-        std::vector<int> data(kElements);
-        char* const at = reinterpret_cast<char*>(data.data());
-        for (u32 call = 0; call < kCalls; ++call) {
-            for (u32 i = 0; i < kElements; ++i) data[i] = int(i + call + rank);
-            const Offer offer{{nullptr, &inplace, nullptr}, at, nullptr};
-            const Outcome outcome = communicator.run(
-                slots, {at, nullptr, nullptr, nullptr, 0, kElements, 0, type_named("int32"), 0, true, nullptr, &offer});
-            CHECK(outcome.fault == Fault::kNone);
-            for (u32 i = 0; i < kElements; ++i) CHECK(data[i] == int(kRanks * (i + call) + kRanks * (kRanks - 1) / 2));
-            ways[rank].push_back(outcome.variant);
-            if (call % 3 == 0) CHECK(communicator.barrier().fault == Fault::kNone);
-        }
-    });
-    for (const auto& found : ways) CHECK(found == ways[0]);
-    CHECK(looked > 0 && looked < kRanks * kCalls);
-    for (const Variant way : {kBuffered, kInPlace})
-        CHECK(std::find(ways[0].begin(), ways[0].end(), way) != ways[0].end());
-}
-
 u32 spied;
-CopyMode spied_mode;
-void spy(char* const*, u32, char* const*, u32, u64, u32 last, CopyMode mode) {
-    spied = last;
-    spied_mode = mode;
-}
+void spy(char* const*, u32, char* const*, u32, u64, u32 last) { spied = last; }
 
-// Which stores are non-temporal, of those that may, and in which mode a kernel goes about them.
+// Which stores are non-temporal, of those that may be.
 TEST(non_temporal_stores) {
     RankBlock nobody{};
-    for (const CopyMode mode : {CopyMode::kBlocks, CopyMode::kLines}) {
-        Cpu{spy, &nobody, 0, false, Streams::kNone, mode}.reduce(nullptr, 1, nullptr, 2, 64, 0);
-        CHECK(spied_mode == mode);
-    }
-    const auto asked = [&](Streams streams, u32 m, u32 k, u32 last) {
-        Cpu cpu{spy, &nobody, 0, false, streams, CopyMode::kBlocks};
-        cpu.reduce(nullptr, m, nullptr, k, 64, last);
-        return spied;
-    };
-    for (const u32 k : {1u, 2u}) {
-        CHECK(asked(Streams::kNone, 2, k, 3) == 0);
-        CHECK(asked(Streams::kAll, 2, k, 1) == 1);
-        CHECK(asked(Streams::kSums, 1, k, 1) == k - 1);
-        CHECK(asked(Streams::kSums, 2, k, 3) == 3 * (k - 1));
-        CHECK(asked(Streams::kSums, 2, k, 2) == 0);
-    }
-    CHECK(asked(Streams::kSums, 32, 2, ~0u) == ~0u);
+    for (const u32 last : {0u, 1u, 3u, ~0u})
+        for (const bool streams : {false, true}) {
+            Cpu{spy, &nobody, 0, false, streams}.reduce(nullptr, 2, nullptr, 1, 64, last);
+            CHECK(spied == (streams ? last : 0));
+        }
 }
 
 std::vector<const char*> looked_at;
@@ -137,9 +36,7 @@ TEST(looks_at_buffers) {
     Recorder recorder(1, 64, 64);
     mine.recorder = &recorder;
     mine.is_far = asked;
-    mine.tunables.fifo_sums_past_bytes = 256 << 10;
-    mine.tunables.fifo_copies_past_bytes = 512 << 10;
-    mine.tunables.fifo_by_lines = 0;
+    mine.tunables.far_past_bytes = 256 << 10;
     Communicator communicator(0, 1, memory, {}, mine);
     const auto plan_of = [&](std::vector<Operand> sources, u32 last, Place result = kOutput) {
         Writer writer(0, 1, 1, 0, 1);
@@ -150,8 +47,8 @@ TEST(looks_at_buffers) {
     const auto sums = plan_of({{kInput, 0}, {kInput, 0}}, 1), copies = plan_of({{kInput, 0}}, 1);
     const auto reads_again = plan_of({{kInput, 0}}, 0), in_place = plan_of({{kInput, 0}, {kInput, 0}}, 1, kInput);
     constexpr u64 kLong = (256 << 10) / sizeof(float);
-    std::vector<float> input(2 * kLong, 1), output(2 * kLong);
-    Streams streams = Streams::kNone;
+    std::vector<float> input(kLong, 1), output(kLong);
+    bool streams = false;
     const auto looks_into = [&](Plan& plan, u64 n, bool near, bool fresh, float* to) {
         looked_at.clear();
         near_from_now_on = near;
@@ -162,26 +59,25 @@ TEST(looks_at_buffers) {
         CHECK(communicator.run(plan, call).fault == Fault::kNone);
         for (const char* at : looked_at)
             CHECK((at >= x && at < x + n * sizeof(float)) || (out && at >= out && at < out + n * sizeof(float)));
-        streams = Streams(recorder.calls.events().back().streams);
+        streams = recorder.calls.events().back().streams;
         return looked_at.size();
     };
     const auto looks = [&](Plan& plan, u64 n, bool near, bool fresh) {
         return looks_into(plan, n, near, fresh, output.data());
     };
-    CHECK(looks(*sums, kLong, false, false) == 4 && streams == Streams::kSums);
+    CHECK(looks(*sums, kLong, false, false) == 4 && streams);
     for (u64 i = 0; i < kLong; ++i) CHECK(output[i] == 2);
-    CHECK(looks(*sums, kLong, false, false) == 4 && streams == Streams::kSums);
-    CHECK(looks(*sums, kLong, true, false) == 1 && streams == Streams::kNone);
+    CHECK(looks(*sums, kLong, false, false) == 4 && streams);
+    CHECK(looks(*sums, kLong, true, false) == 1 && !streams);
     for (int round = 0; round < 2; ++round) {
-        CHECK(looks_into(*in_place, kLong, false, false, nullptr) == 2 && streams == Streams::kSums);
-        CHECK(looks_into(*in_place, kLong, false, false, nullptr) == 0 && streams == Streams::kNone);
+        CHECK(looks_into(*in_place, kLong, false, false, nullptr) == 2 && streams);
+        CHECK(looks_into(*in_place, kLong, false, false, nullptr) == 0 && !streams);
     }
-    CHECK(looks(*sums, kLong, false, true) == 0 && streams == Streams::kNone);
-    CHECK(looks(*sums, kLong - 1, false, false) == 0 && streams == Streams::kNone);
-    CHECK(looks(*sums, 0, false, false) == 0 && streams == Streams::kNone);
-    CHECK(looks(*copies, 2 * kLong, false, false) == 4 && streams == Streams::kAll);
-    CHECK(looks(*copies, 2 * kLong - 1, false, false) == 0 && streams == Streams::kNone);
-    CHECK(looks(*reads_again, 2 * kLong, false, false) == 0 && streams == Streams::kNone);
+    CHECK(looks(*sums, kLong, false, true) == 0 && !streams);
+    CHECK(looks(*sums, kLong - 1, false, false) == 0 && !streams);
+    CHECK(looks(*sums, 0, false, false) == 0 && !streams);
+    CHECK(looks(*copies, kLong, false, false) == 4 && streams);
+    CHECK(looks(*reads_again, kLong, false, false) == 0);
 }
 
 }  // namespace

@@ -109,7 +109,6 @@ inline Settings settings(u64 slots) {
     Settings found{{50, 20}, 60.0};
     found.tunables.slots = slots;
     found.tunables.slot_bytes = 64 << 10;
-    found.tunables.short_slots_bytes = 0;  // no more slots than that
     return found;
 }
 

@@ -20,7 +20,7 @@ void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds, bool attached
         mine.team_bytes = mine.cache_bytes = 0;
         Recorder recorder(threads, 128, 1 << 16);
         if (first == 0) mine.recorder = &recorder;
-        if (attached) mine.cma_use = CmaUse::kAlways;
+        mine.attaches = attached;
         Communicator communicator(rank, ranks, memory, {}, mine);
         Plan slots(communicator, ring(rank, ranks, 2, true), 1, "ring");
         Plan small(communicator, exchanged(rank, ranks), 6, "one round");
@@ -37,10 +37,9 @@ void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds, bool attached
             char* const out = reinterpret_cast<char*>(output);
             const bool in = round % 5 == 0 || (round % 5 == 1 && rank != 0);
             const bool none = (round % 5 == 2 && rank == 1) || round % 15 == 14;
-            const bool fetched = round % 7 == 3, at_odds = round % 7 == 4;
-            const Variant offered[] = {in ? kInPlace : kApart, in ? kFetchedInPlace : kFetchedApart};
+            const Variant offered = in ? kInPlace : kApart;
             Offer offer{{}, x, in ? nullptr : out};
-            offer.plans[offered[fetched || (at_odds && rank == 1)]] = in ? &inplace : &apart;
+            offer.plans[offered] = in ? &inplace : &apart;
             if (none) offer = {};
             // These know no other way than in place.
             std::vector<int> own(input, input + n);
@@ -49,9 +48,9 @@ void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds, bool attached
                 communicator.run(exchanges ? small : slots, {at, nullptr, nullptr, nullptr, 0, n, round % 2 ? 64u : 0u,
                                                              type_named("int32"), 0, true, nullptr, &offer});
             CHECK(outcome.fault == Fault::kNone);
-            const bool lends = round % 15 != 14 && round % 5 != 1 && round % 5 != 2 && !at_odds &&
-                               !(exchanges && n * sizeof(int) <= kInlined);
-            CHECK(outcome.variant == (lends ? offered[fetched] : kBuffered));
+            const bool lends =
+                round % 15 != 14 && round % 5 != 1 && round % 5 != 2 && !(exchanges && n * sizeof(int) <= kInlined);
+            CHECK(outcome.variant == (lends ? offered : kBuffered));
             const u64 bytes = n * sizeof(int), most = round % 2 ? 64 : kEager;
             const bool one = exchanges && (bytes <= kInlined || (round % 15 == 14 && bytes <= most));
             const Rounds rounds = one                                          ? Rounds::kOne

@@ -40,7 +40,7 @@ from hocket.runtime import arena, segments
 from hocket.runtime.execution import VARIANTS, Endpoint, LoadedPlan, PreparedCall, Variant
 from hocket.runtime.operands import operands_of
 from hocket.runtime.plan import lower
-from hocket.tuning import NAMED, choose, fetches, lends, zero_copy_program
+from hocket.tuning import NAMED, choose, lends, zero_copy_program
 from tests.property.programs import random_case
 from tests.runtime.cases import PAIRS, Run, check, data
 from tests.runtime.test_call_cache import slow_path
@@ -310,11 +310,9 @@ def every_collective(comm: Communicator, sizes: list[int], file: bool) -> None:
             large = lends(described, alone_in_one, attached=False)
             inplace = not (forms == "a" or (alone and forms[root % len(forms)] == "a"))
             some = forms == "ia" and not alone and p > 1
-            if not large or some or (name == "all_to_all" and inplace):
-                here = 0
-            else:
-                here = 1 + VARIANTS.index(Variant(inplace, fetches(described, inplace, attached=False)))
-            assert set(found) == ({here} if here else set()), (name, n, forms, found)
+            buffered = not large or some or (name == "all_to_all" and inplace)
+            expected = set() if buffered else {1 + VARIANTS.index(Variant(inplace))}
+            assert set(found) == expected, (name, n, forms, found)
         for forms in ("i", "a"):
             with ways() as found:
                 call(comm, name, n, root, forms, mixed)  # type: ignore[arg-type]
@@ -353,10 +351,8 @@ def schedules(comm: Communicator, count: int, threads: int) -> None:
                 tile = (None, 64, 4096)[(number + which) % 3]
                 runs.append(Run(schedule, sizes[(number + 2 * which) % len(sizes)], dtype, op, tile, "lent"))
     for name in NAMED:
-        for inplace, fetching, n in itertools.product((True, False), (True, False), (0, 5, 1501, 40_009)):
-            if fetching and name not in ("all_gather", "reduce"):
-                continue  # the AllReduce is above
-            program = zero_copy_program(name, p, p // 2, inplace=inplace, fetching=fetching)
+        for inplace, n in itertools.product((True, False), (0, 5, 1501, 40_009)):
+            program = zero_copy_program(name, p, p // 2, inplace=inplace)
             if program is not None:
                 runs.append(Run(program.compile(storage="peer", instances=threads), n, "uint16", form="lent"))
     missing = Counter({False: count, True: -(-count // 4)})  # by whether it takes two rounds, as one of ten does

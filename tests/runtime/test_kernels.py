@@ -56,13 +56,13 @@ def test_long_ones(dtype: str, op: str) -> None:
         sources = [data(seed, size, dtype) for seed in range(k)]
         with np.errstate(all="ignore"):
             expected = combine_arrays(op)(*sources) if k > 1 else sources[0]
-        for last, by_lines in product(range(1 << m), (False, True)):
+        for last in range(1 << m):
             memory = [np.full(size + 64 // itemsize + m + 9, 1, dtype) for d in range(m)]
             begins = [-whole.ctypes.data % 64 // itemsize + d * apart for d, whole in enumerate(memory)]
             places = [whole[begin : begin + size] for begin, whole in zip(begins, memory, strict=True)]
-            _native.reduce(places, sources, *code, isa, last, by_lines)
+            _native.reduce(places, sources, *code, isa, last)
             for begin, place, whole in zip(begins, places, memory, strict=True):
-                assert same(place, expected).all(), (isa, size, k, m, last, by_lines, apart)
+                assert same(place, expected).all(), (isa, size, k, m, last, apart)
                 assert (whole[:begin] == 1).all()
                 assert (whole[begin + size :] == 1).all()
 
@@ -72,14 +72,14 @@ def test_copies(isa: str) -> None:
     """Of every length at which another way is taken, wherever they begin; to where they are nothing happens."""
     sizes = (0, 1, 63, 64, 65, 127, 128, 129, 191, 192, 2047, 2048, 2049, 4095, 4096, 4097, 9000)
     code = _native.TYPES.index("uint8"), _native.OPERATORS.index("sum")
-    for size, start, by_lines in product(sizes, (0, 1, 40), (False, True)):
+    for size, start in product(sizes, (0, 1, 40)):
         source = data(size, size + 7, "uint8")[7:]
         memory = np.full(size + 192, 0x5A, np.uint8)
         begin = -memory.ctypes.data % 64 + start
         place = memory[begin : begin + size]
-        _native.reduce([place], [source], *code, isa, 0, by_lines)
-        _native.reduce([place], [place], *code, isa, 0, by_lines)
-        assert (place == source).all(), (size, start, by_lines)
+        _native.reduce([place], [source], *code, isa)
+        _native.reduce([place], [place], *code, isa)
+        assert (place == source).all(), (size, start)
         assert (memory[:begin] == 0x5A).all()
         assert (memory[begin + size :] == 0x5A).all()
 

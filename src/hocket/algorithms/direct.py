@@ -68,19 +68,14 @@ def all_reduce(ranks: int, instances: int = 1, *, inplace: bool = True) -> Progr
     return p
 
 
-def reduce(ranks: int, root: int = 0, instances: int = 1, *, inplace: bool = True, whole: bool = False) -> Program:
-    """Rank r gets slice r of all others, adds it up in the order of ranks, and sends the sum to the root.
-
-    ``whole``: the root gets and adds up all slices.
-    """
-    collective = Reduce(ranks, 1 if whole else ranks, inplace=inplace, root=root)
-    with Program(collective, name="direct_reduce", instances=instances) as p:
-        for r, terms in [(root, _whole(ranks, root))] if whole else _slices(ranks):
-            at = 0 if whole else r
+def reduce(ranks: int, root: int = 0, instances: int = 1, *, inplace: bool = True) -> Program:
+    """Rank r gets slice r of all others, adds it up in the order of ranks, and sends the sum to the root."""
+    with Program(Reduce(ranks, ranks, inplace=inplace, root=root), name="direct_reduce", instances=instances) as p:
+        for r, terms in _slices(ranks):
             if ranks > 1:
-                _sum(terms, r).copy(root, "out", at)
+                _sum(terms, r).copy(root, "out", r)
             elif not inplace:
-                terms[0].copy(root, "out", at)
+                terms[0].copy(root, "out", r)
     return p
 
 
@@ -107,12 +102,12 @@ def broadcast(ranks: int, root: int = 0, instances: int = 1, *, inplace: bool = 
     return p
 
 
-def all_gather(ranks: int, instances: int = 1, *, inplace: bool = True, pulled: bool = False) -> Program:
-    """Every rank sends its block to every other, or, where they are ``pulled``, with storage peer reads all of them."""
+def all_gather(ranks: int, instances: int = 1, *, inplace: bool = True) -> Program:
+    """Every rank sends its block to every other."""
     with Program(AllGather(ranks, inplace=inplace), name="direct_all_gather", instances=instances) as p:
         for step in range(inplace, ranks):
             for r in range(ranks):
-                chunk(r, "in", 0).copy((r + step) % ranks, "out", r, storage="pull" if pulled and step > 0 else None)
+                chunk(r, "in", 0).copy((r + step) % ranks, "out", r)
     return p
 
 
@@ -154,11 +149,6 @@ def _slices(ranks: int) -> list[tuple[int, list[Ref]]]:
     return [
         (r, [chunk(r, "in", r) if peer == r else chunk(r, "sc", peer) for peer in range(ranks)]) for r in range(ranks)
     ]
-
-
-def _whole(ranks: int, root: int) -> list[Ref]:
-    """The root gets the input of every other in scratch. The terms of the sum, by rank."""
-    return [chunk(r, "in", 0) if r == root else chunk(r, "in", 0).copy(root, "sc", r) for r in range(ranks)]
 
 
 def _sum(terms: list[Ref], rank: int) -> Ref:

@@ -89,10 +89,9 @@ class LoadedPlan:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """How ranks access each other's arrays: these are in place; every rank ``fetches`` all that it wants."""
+    """How the arrays that ranks access lie to each other."""
 
     inplace: bool
-    fetches: bool
 
     def suits(self, bound: Bound) -> bool:
         """Whether the arrays of a call lie so."""
@@ -101,7 +100,7 @@ class Variant:
         return alone or (operands.between is not None) is self.inplace
 
 
-VARIANTS = Variant(True, False), Variant(False, False), Variant(True, True), Variant(False, True)
+VARIANTS = Variant(inplace=True), Variant(inplace=False)
 """The zero-copy variants of native/protocol/header.h."""
 
 Alternatives = Sequence[LoadedPlan | None]
@@ -138,8 +137,7 @@ class _Offer:
     @staticmethod
     def of_itself(loaded: LoadedPlan, bound: Bound) -> _Offer:
         """Of a program whose messages lie in arrays anyway."""
-        native = _native.Alternatives([loaded.plan, None, None, None], bound.input, bound.output)
-        return _Offer(native, (loaded.lowered, None, None, None))
+        return _Offer(_native.Alternatives([loaded.plan, None], bound.input, bound.output), (loaded.lowered, None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +356,6 @@ class Endpoint:
                 meeting.arenas,
                 arena.own(),
                 meeting.processes,
-                meeting.always,
                 spins,
                 yields,
                 timeout,
