@@ -1,24 +1,26 @@
 """This version beside an earlier one, in one run: ``python benchmarks/before.py f055cb5 --ranks 2``.
 
 Installs the earlier commit from this repository, and measures as peers.py does: launches of the two take turns, and a
-ratio is the time of this version to that of the earlier one, with a 95 % interval over pairs of launches. Prints the
-geometric mean for each collective, kind of buffers and regime, and the cells whose interval lies wholly above LIMIT.
+ratio is the time of this version to that of the earlier one, with a 95 % interval over pairs of launches. Only cells
+that met the machine in the same state are compared (paired.py). Prints the geometric mean for each collective, kind of
+buffers, regime and state, and the cells whose interval lies wholly above LIMIT.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
-import statistics
 import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
 from machine import describe, title
-from peers import COLLECTIVES, HERE, Contender, Launches, Row, build, cache_bytes, rows
-from peers_worker import Result
+from paired import Launches, Pair, compare, slow_above
+from peers import COLLECTIVES, HERE, Contender, build, cache_bytes
+from peers import Launches as Starts
 
 LIMIT = 1 / 0.95
 KINDS = {"private": "hocket", "shared": "hocket-shared"}
@@ -49,14 +51,17 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def show(collective: str, kind: str, found: list[Row], before: str) -> None:
+def show(collective: str, kind: str, pairs: list[Pair], limit: float) -> None:
+    """The geometric means of one collective and kind of arrays, by regime and state, and the cells that are slower."""
+    sizes = sorted({key[3] for _, theirs in pairs for key in theirs})
     for regime in ("hot", "cold"):
-        ratios = {row.bytes: row.ratio("now", before) for row in found if row.regime == regime}
-        known = {size: ratio for size, ratio in ratios.items() if ratio is not None}
-        mean = statistics.geometric_mean(ratio.mean for ratio in known.values())
-        slower = [f"{size} {ratio}" for size, ratio in known.items() if ratio.low is not None and ratio.low > LIMIT]
-        cells = " ".join(f"{ratio.mean:.2f}" for ratio in known.values())
-        print(f"{collective:>15} {kind:>8} {regime:>5} {mean:6.3f}   {cells}   {'; '.join(slower)}", flush=True)
+        for state, mean in compare(pairs, lambda key, r=regime: key[2] == r, limit).items():
+            if mean is None:
+                continue
+            cells = [compare(pairs, lambda key, r=regime, n=size: key[2:] == (r, n), limit)[state] for size in sizes]
+            slower = [f"{n} {cell}" for n, cell in zip(sizes, cells, strict=True) if cell and cell.low > LIMIT]
+            means = " ".join(f"{cell.ratio:.2f}" if cell else "-" for cell in cells)
+            print(f"{collective:>15} {kind:>8} {regime:>5} {state} {mean}   {means}   {'; '.join(slower)}", flush=True)
 
 
 def main() -> None:
@@ -67,25 +72,23 @@ def main() -> None:
     tables = []
     with tempfile.TemporaryDirectory() as work:
         build(HERE / "peers_native.cpp", Path(work) / "native.so")
-        launches = Launches(given, sorted(os.sched_getaffinity(0)), cache_bytes(), Path(work))
+        starts = Starts(given, sorted(os.sched_getaffinity(0)), cache_bytes(), Path(work))
+        limit = math.inf
         for collective in given.collective:
             for kind, library in KINDS.items():
-                versions = Version(given.commit, library, (requirement,), ""), Version("now", library, (), "")
-                results: dict[str, list[Result]] = {version.name: [] for version in versions}
+                versions = Version("now", library, (), ""), Version(given.commit, library, (requirement,), "")
+                pairs = []
                 for launch in range(given.launches):
+                    found: dict[str, Launches] = {}
                     for version in versions[:: -1 if launch % 2 else 1]:
-                        python = version.interpreter(given.cache)
-                        results[version.name].append(launches.contender(version, python, collective))
-                found = rows(collective, given.ranks, results, bandwidth=1.0)
-                show(collective, kind, found, given.commit)
-                wrong = sum(sum(row.wrong.values()) for row in found)
-                if wrong:
-                    sys.exit(f"{wrong} wrong")
-                cells = [
-                    {"bytes": row.bytes, "regime": row.regime}
-                    | {name: [asdict(cell) for cell in cells] for name, cells in row.cells.items()}
-                    for row in found
-                ]
+                        result = starts.contender(version, version.interpreter(given.cache), collective)
+                        if wrong := sum(cell.wrong for cell in result.cells):
+                            sys.exit(f"{wrong} wrong")
+                        found[version.name] = {(collective, kind, c.regime, c.bytes): c for c in result.cells}
+                    pairs.append((found["now"], found[given.commit]))
+                limit = min(limit, slow_above(launches for pair in pairs for launches in pair))
+                show(collective, kind, pairs, limit)
+                cells = [[{"key": key, **asdict(c)} for key, c in side.items()] for pair in pairs for side in pair]
                 tables.append({"collective": collective, "kind": kind, "cells": cells})
     if given.json is not None:
         given.json.write_text(json.dumps({"machine": machine, "tables": tables}, indent=1) + "\n")

@@ -35,6 +35,7 @@ BLOCKWISE = ("all_gather", "reduce_scatter", "all_to_all")
 ITEM = 4  # bytes of a float32
 PERIOD = 4099  # elements after which inputs repeat: a prime, so that no block looks like another
 LINE = 16  # words from one rank's counter to the next, as in peers_native.cpp
+BARRIERS = 64  # that are timed for a cell
 SPARSE = 4160  # bytes between the starts of small buffers in the cold regime: a page, and a line so that sets differ
 
 
@@ -64,7 +65,8 @@ class Job:
 class Cell:
     """Microseconds of the slowest rank of each iteration; ``wrong`` elements over all ranks, before and after.
 
-    On a machine that others use too, ``p5`` is the one of the three that they disturb least.
+    On a machine that others use too, ``p5`` is the one of the three that they disturb least. ``barrier``: what the
+    barrier took then, which is how fast cores exchange a line.
     """
 
     regime: str
@@ -74,6 +76,7 @@ class Cell:
     p95: float
     iterations: int
     wrong: int
+    barrier: float
 
 
 @dataclass(frozen=True)
@@ -503,7 +506,8 @@ def measure(team: Team, library: Library, size: int, cold: bool) -> list[Cell]:
 
     def add(regime: str, slowest: NDArray[np.int64], wrong: int) -> None:
         p5, median, p95 = (float(found) / 1e3 for found in np.percentile(slowest, (5, 50, 95)))
-        cells.append(Cell(regime, size, p5, median, p95, len(slowest), wrong=int(team.all([wrong]).sum())))
+        barrier = statistics.median(timed([team.barrier] * BARRIERS, lambda: None)) / 1e3
+        cells.append(Cell(regime, size, p5, median, p95, len(slowest), int(team.all([wrong]).sum()), barrier))
 
     buffers = Buffers(team, library, size, cold)
     first = buffers.run(buffers.lap)

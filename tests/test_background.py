@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import queue
 import signal
+import sys
 import threading
 import weakref
 from pathlib import Path
@@ -17,6 +19,7 @@ from hocket import Communicator
 from hocket.algorithms import all_pairs
 from hocket.communicator import Handle
 from hocket.errors import CallMismatch, CommunicatorDead, InvalidArgument, PeerFailed, PeerRefused
+from tests import limits
 
 BIG = 1 << 18  # elements: many tiles
 SIZES = 4, BIG  # a posted call; a job of the queue
@@ -389,3 +392,62 @@ def interrupted(comm: Communicator) -> int:
 
 def test_ctrl_c_while_waiting() -> None:
     assert hocket.spawn(interrupted, 2) == [2, 2]
+
+
+def called_back(comm: Communicator, elements: int) -> list[str]:
+    """Rank 0 is told of a call that rank 1 joins late, and never looks at it itself."""
+    other = comm.dup()
+    x = np.full(elements, comm.rank + 1)
+    if comm.rank == 1:
+        other.barrier()
+        comm.all_reduce(x)
+        comm.all_reduce(x)
+        return []
+    told: queue.Queue[Handle[np.ndarray]] = queue.Queue()
+    failed: queue.Queue[object] = queue.Queue()
+    sys.unraisablehook = lambda unraisable: failed.put(unraisable.object)
+
+    def once_more(handle: Handle[np.ndarray]) -> None:
+        comm.all_reduce(handle.wait(), async_=True).add_done_callback(told.put)
+
+    def fail(handle: Handle[np.ndarray]) -> None:
+        raise ValueError(f"{handle} is not what was hoped for")
+
+    handle = comm.all_reduce(x, async_=True)
+    for callback in (fail, told.put, once_more):
+        handle.add_done_callback(callback)
+    assert told.empty()
+    other.barrier()
+    assert told.get(timeout=limits.scaled(60)) is handle
+    assert told.get(timeout=limits.scaled(60)).wait()[-1] == 6
+    assert failed.get() is fail
+    seen = list[object]()
+    handle.add_done_callback(seen.append)  # it has ended: at once
+    assert seen == [handle]
+    with pytest.raises(TypeError, match="a callback is callable"):
+        handle.add_done_callback(None)  # type: ignore[arg-type]
+    for thread in threading.enumerate():
+        if thread.name == "hocket callbacks":
+            thread.join(limits.scaled(60))
+    return [thread.name for thread in threading.enumerate() if thread.name == "hocket callbacks"]
+
+
+@pytest.mark.parametrize("elements", SIZES)
+def test_callbacks(elements: int) -> None:
+    """On a thread that is there while there is something to call; what one raises keeps no other from being called."""
+    assert hocket.spawn(called_back, 2, (elements,)) == [[], []]
+
+
+def called_back_of_a_failure(comm: Communicator) -> str:
+    if comm.rank == 1:
+        comm.abort("had enough")
+        return ""
+    told: queue.Queue[Handle[np.ndarray]] = queue.Queue()
+    comm.all_reduce(np.ones(1), async_=True).add_done_callback(told.put)
+    with pytest.raises(PeerFailed, match="rank 1 had enough") as error:
+        told.get(timeout=limits.scaled(60)).wait()
+    return type(error.value).__name__
+
+
+def test_callbacks_are_called_of_calls_that_fail() -> None:
+    assert hocket.spawn(called_back_of_a_failure, 2) == ["PeerFailed", ""]

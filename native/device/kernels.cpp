@@ -268,7 +268,7 @@ Stores stores_to(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item) {
         for (u32 i = 0; i < m && i < 32; ++i)
             if ((reinterpret_cast<u64>(dsts[i]) - first) % kCacheLine != 0) alike &= ~(1u << i);
     }
-    if (m > 1 && bytes > kBesideBytes && !(m == 2 && alike == all_of(m))) return {last, true};
+    if (m > 1 && bytes > kShortBytes && !(m == 2 && alike == all_of(m))) return {last, true};
     return {alike, false};
 }
 
@@ -322,16 +322,27 @@ template <class Type, class Value> void spread_fast(char* const* dsts, u32 m, u6
     m == 1 ? sweep_lines<Type>(one, bytes, step) : sweep_lines<Type>(one, bytes, both);
 }
 
+// Sources that are in no cache come sooner if all their lines are asked for at once. Long ones the core sees coming.
+void prefetch_short(char* const* srcs, u32 k, u64 bytes) {
+    if (bytes <= kCacheLine || bytes > kShortBytes) return;
+    for (u32 s = 0; s < k; ++s)
+        for (u64 at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(srcs[s] + at);
+}
+
 void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, u32 last) {
+    prefetch_short(srcs, 1, bytes);
     char *from = srcs[0], *to = dsts[0];
     const Stores how = stores_to(dsts, m, bytes, last, 1);
     if (how.last != 0 || m > 1)
         return spread_fast<Plain<u8>>(dsts, m, bytes, how, [=](u64 at, auto span) { return span.read(from + at); });
-    if (to != from) __builtin_memcpy(to, from, bytes);
+    if (to == from) return;
+    if (bytes > kShortBytes) __builtin_memcpy(to, from, bytes);
+    else sweep<Plain<u8>>(bytes, [=](u64 at, auto span) { span.write(to + at, span.read(from + at)); });
 }
 
 template <class Type, class Op> void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last) {
     if (k == 1) return move(dsts, m, srcs, k, bytes, last);
+    prefetch_short(srcs, k, bytes);
     const Stores how = stores_to(dsts, m, bytes, last, kItem<Type, Op>);
     if (k == 2) {  // nearly always
         char *a = srcs[0], *b = srcs[1];

@@ -50,8 +50,8 @@ constexpr const char* kOperatorNames[kOperators] = {"sum", "prod", "min", "max",
 // 0, 1, 2 ... bytes.
 constexpr u64 type_bytes(u32 type) { return type < kTypes ? kTypeBytes[type] : type - kTypes; }
 
-constexpr u64 kCopyBlock = 12 << 10;   // stays in the first-level cache, and is long enough for memcpy's best way
-constexpr u64 kBesideBytes = 4 << 10;  // up to here several destinations are stored to side by side
+constexpr u64 kCopyBlock = 12 << 10;  // stays in the first-level cache, and is long enough for memcpy's best way
+constexpr u64 kShortBytes = 4 << 10;  // sources are prefetched whole, and destinations stored to side by side
 
 // Combines `k` sources element by element, in their order, and stores the result to `m` destinations. A destination may
 // be the very place of a source; otherwise they do not overlap. The meaning is that of hocket/semantics.py.

@@ -35,13 +35,21 @@ struct Terms {
 enum Variant : u32 { kBuffered = 0, kInPlace = 1, kApart = 2, kVariants = 3 };
 constexpr Variant kZeroCopy[] = {kInPlace, kApart};  // the better one first
 
-// A rank's buffers, for others to access in this call.
+// What a call took a rank, in sixteenths of ticks: until it had said that it enters, and from when all had, 0 if it did
+// not measure. `far`: its buffers were in no cache near.
+struct CallTiming {
+    u32 before, after : 31, far : 1;
+};
+
+// A rank's buffers, for others to access in this call; and what its latest call took in which any rank was `tuned`.
 struct BufferDescription {
     u32 variants;       // a bit for each Variant that these buffers are for
     bool is_private;    // they are addresses in the rank's process, not places in its arena
+    bool tuned;         // the rank lets a tuner choose
     u64 input, output;  // kNowhere for none
     u64 end;            // nothing lies beyond it in the arena
     u64 since;          // when it said so, in ticks, where they are private
+    CallTiming timing;
 };
 static_assert(sizeof(BufferDescription) <= kInlined);
 

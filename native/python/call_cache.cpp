@@ -58,7 +58,9 @@ u64 hash_of(const Key& key) {
     return hash ^ hash >> 32;
 }
 
-// False for arguments that only the slow path understands.
+// False for arguments that only the slow path understands. Of an array, all of a short one or the first bytes are
+// prefetched before the call is looked up. They may be in no cache, and the rest of a longer one would then wait for
+// them.
 bool describe(PyObject* const* arguments, const Member& member, Key& key, Argument (&found)[2]) {
     std::memset(&key, 0, sizeof key);
     key.options[0] = arguments[kName];
@@ -76,6 +78,9 @@ bool describe(PyObject* const* arguments, const Member& member, Key& key, Argume
         for (int d = 0; d < dimensions; ++d) bytes *= u64(key.shapes[i][d] = PyArray_DIM(array, d));
         if (bytes == 0) return false;
         char* const data = static_cast<char*>(PyArray_DATA(array));
+        const Tunables& tuned = member.tunables;
+        const u64 wanted = bytes <= tuned.argument_prefetch_bytes ? bytes : tuned.argument_begin_bytes;
+        for (u64 at = 0; at < wanted; at += kCacheLine) __builtin_prefetch(data + at);
         const bool shared = member.memory.place(data) != kNowhere;
         found[i] = {given, data, bytes, shared};
         key.shared[i] = shared;
@@ -224,6 +229,10 @@ PyObject* call_briefly(PyObject* self, PyObject* const* given, Py_ssize_t count,
         background = given[count];
     if ((keywords != nullptr && background == nullptr) || count < 2 || count > 3)
         return call_python(bound[kMethod], given, count, keywords);
+    for (Py_ssize_t a = 1; a < count; ++a) {  // they may be in no cache, and take two lines each
+        __builtin_prefetch(given[a]);
+        __builtin_prefetch(reinterpret_cast<const char*>(given[a]) + kCacheLine);
+    }
     const nb::object call = nb::steal(PyObject_GetAttr(given[0], bound[kAttribute]));
     if (!call) return nullptr;
     PyObject* arguments[kArguments];

@@ -7,9 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <mutex>
-#include <system_error>
 #include <vector>
 
 namespace nb = nanobind;
@@ -18,10 +16,19 @@ using namespace nb::literals;
 namespace hocket {
 namespace {
 
-// Where threads wait for calls in the background, all at one place: a thread may wait for several.
+struct Callback {
+    std::shared_ptr<Flight> flight;
+    nb::object handle, callee;
+};
+
+// Where threads wait for calls in the background, all at one place: a thread may wait for several. `callbacks` and
+// whether a thread is there for them are used with the GIL; `asked` counts them.
 struct Landing {
     std::mutex lock;
     std::condition_variable ended;
+    std::vector<Callback> callbacks;
+    bool called = false;
+    u64 asked = 0;
 };
 
 // A child after fork has one of its own: in its parent, another thread may have held the lock.
@@ -88,24 +95,25 @@ void Flight::submit() {
         }
         landing->ended.notify_all();
     };
-    all_queued().push_back(shared_from_this());
     try {
+        all_queued().push_back(shared_from_this());
         used.queue->submit(job_);
-    } catch (const std::system_error& error) {
-        all_queued().pop_back();
+    } catch (const std::exception& error) {
+        std::erase(all_queued(), shared_from_this());
         --used.flights;
         outcome_ = {Fault::kDead, 0, "had no thread"};
         ended_ = true;
         job_.body = nullptr;
-        owner_.attr("_no_thread")(std::strerror(error.code().value()));
+        owner_.attr("_no_thread")(error.what());
         throw std::runtime_error("the lack of a thread did not raise");
     }
 }
 
-// Completes a posted call once all ranks have entered it: then nothing is left to wait for. Looks so many times.
+// Completes a posted call once all ranks have entered it, or this one has left: then nothing is left to wait for. Looks
+// so many times.
 bool Flight::complete(u32 spins) {
     Communicator& communicator = *member().communicator;
-    while (!communicator.control().all_entered()) {
+    while (!communicator.control().all_entered() && !communicator.control().dead()) {
         if (spins-- == 0) return false;
         relax();
     }
@@ -155,6 +163,53 @@ nb::object Flight::wait() {
     sweep();
     if (outcome_.fault != Fault::kNone) owner_.attr("_raise")(outcome_);
     return result_;
+}
+
+void Flight::call_back(nb::object handle, nb::object callback) {
+    if (done()) {
+        callback(handle);
+        return;
+    }
+    if (posted()) hand_over();  // else it would rest until somebody asks
+    landing->callbacks.push_back({shared_from_this(), std::move(handle), std::move(callback)});
+    {
+        const std::lock_guard<std::mutex> held(landing->lock);
+        ++landing->asked;
+    }
+    landing->ended.notify_all();
+    if (landing->called) return;
+    nb::module_::import_("threading")
+        .attr("Thread")("target"_a = nb::module_::import_("hocket._native").attr("run_callbacks"),
+                        "name"_a = "hocket callbacks", "daemon"_a = true)
+        .attr("start")();
+    landing->called = true;
+}
+
+// With each round of waiting it also comes to know of those that were asked for meanwhile.
+void Flight::run_callbacks() {
+    while (!landing->callbacks.empty()) {
+        const std::vector<Callback> pending = landing->callbacks;
+        const u64 asked = landing->asked;
+        await([&] {
+            const auto ended = [](const Callback& callback) { return callback.flight->ended_.load(); };
+            return landing->asked != asked || std::any_of(pending.begin(), pending.end(), ended);
+        });
+        std::vector<Callback> ready;
+        std::erase_if(landing->callbacks, [&](const Callback& callback) {
+            const bool ended = callback.flight->ended_;
+            if (ended) ready.push_back(callback);
+            return ended;
+        });
+        for (const Callback& callback : ready) {
+            callback.flight->done();
+            try {
+                callback.callee(callback.handle);
+            } catch (nb::python_error& error) {
+                error.discard_as_unraisable(callback.callee);
+            }
+        }
+    }
+    landing->called = false;
 }
 
 void Flight::abandon() {
@@ -212,7 +267,19 @@ void bind_flight(nb::module_& module) {
             "Whether the call has ended: ``wait`` does not wait any more. Does not raise.")
         .def(
             "wait", [](Handle& handle) { return handle.flight->wait(); }, nb::sig("def wait(self) -> Result"),
-            "Wait for the end of the call. Returns and raises what the call would, as often as it is asked.");
+            "Wait for the end of the call. Returns and raises what the call would, as often as it is asked.")
+        .def(
+            "add_done_callback",
+            [](nb::object handle, nb::object callback) {
+                if (!PyCallable_Check(callback.ptr())) throw nb::type_error("a callback is callable");
+                nb::inst_ptr<Handle>(handle)->flight->call_back(handle, callback);
+            },
+            "callback"_a.none(),
+            nb::sig("def add_done_callback(self, callback: Callable[[Handle[Result]], object]) -> None"),
+            R"(Have ``callback`` called with this handle once the call has ended, as ``concurrent.futures`` does.
+
+At once if it has ended, else on a thread of its own, where what it raises is reported and ignored.)");
+    module.def("run_callbacks", &Flight::run_callbacks, "The thread that calls what was given to Handles.");
     module.def("let_go", &Flight::sweep, "Forgets the calls in the background that have ended.");
     module.def(
         "wait_any",

@@ -62,6 +62,10 @@ struct Call {
     double timeout = 0;  // as in Settings, for this call; 0: that of the communicator
 };
 
+// Whether messages lie in private memory of other ranks, by cross-memory attach, which all ranks must be able to do:
+// never, where the tuner finds it faster, or in every call that can go so.
+enum class CmaUse { kNever, kWhereFaster, kAlways };
+
 struct Settings {
     Patience patience;
     double timeout;                   // seconds without progress after which a call fails
@@ -72,7 +76,7 @@ struct Settings {
     // Whether a byte is in no cache that is nearer than so many ticks: a call all of whose are does so too, where that
     // is worth it.
     bool (*is_far)(const char*, u64) = nullptr;
-    bool attaches = false;         // to private memory of other ranks, in every call that can: all ranks do, or none
+    CmaUse cma_use = CmaUse::kNever;
     u64 first = 0;                 // the number of calls so far; tests begin near where it wraps
     void (*patient)() = nullptr;   // called when a thread has spun in vain, before it yields or sleeps
     Progressor progress{};         // see waiting.h

@@ -24,6 +24,11 @@ u64 difference(u32 rank, const Units& units) {
 // Where the result of a call lies.
 const char* result_of(const Call& call) { return call.output != nullptr ? call.output : call.input; }
 
+std::unique_ptr<Tuner> tuner_for(const Settings& settings) {
+    if (settings.cma_use == CmaUse::kWhereFaster) return std::make_unique<OnlineTuner>(settings.tunables);
+    return std::make_unique<StaticTuner>();
+}
+
 }  // namespace
 
 // A call from when it is made until it ends.
@@ -59,8 +64,11 @@ struct Communicator::CallState {
     Buffer buffers[3];         // of an execution
     bool tiny = false;         // its messages may be where the header would say what else it can run
     BufferDescription told{};  // to the others
+    Tuner::Advice advice{};
+    bool timed = false;  // by some rank
     ResidencyProbe probe{};
-    Traffic sent{};  // eagerly
+    u64 entered = 0;  // when it had said so, in ticks, if it is timed
+    Traffic sent{};   // eagerly
     Path path = Path::kFifo;
     Variant variant = kBuffered;
 };
@@ -83,9 +91,10 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
                 settings.tunables.visits_between_looks, settings.tunables.recheck_ticks, settings.progress,
                 settings.tunables.progress_nap_nanoseconds},
                settings.first),
+      tuned_(tuner_for(settings_), control_),
       eager_(control_),
       fifo_(memory),
-      zero_copy_(control_, memory, fifo_, settings.attaches, settings.threads),
+      zero_copy_(control_, memory, fifo_, settings.cma_use, settings.threads),
       outcomes_(settings.threads),
       moved_(settings.threads) {}
 
@@ -128,6 +137,7 @@ template <class Body> [[gnu::noinline]] Outcome Communicator::record(u64 plan, B
 // Flattened: the stages of a short call share their state in registers.
 template <class Event> [[gnu::flatten]] Outcome Communicator::carry_out(Plan& plan, const Call& call, Event event) {
     if (control_.dead()) return control_.is_dead();
+    eager_.prefetch_line(plan);
     CallState state(plan, call);
     state_terms(state);
     if (state.size_known())
@@ -136,7 +146,7 @@ template <class Event> [[gnu::flatten]] Outcome Communicator::carry_out(Plan& pl
     if (state.buffered().eager() && state.told.variants == 0) send_eagerly(state);
 
     // Agree.
-    Outcome entered = control_.enter(state.statement(), [&] { state.probe.look(settings_.tunables); });
+    Outcome entered = control_.enter(state.statement(), [&] { meanwhile(state); });
     if (entered.fault != Fault::kNone) return zero_copy_.withdraw(std::move(entered), state.told);
     return carry_on(state, event);
 }
@@ -153,7 +163,11 @@ template <class Event> Outcome Communicator::carry_on(CallState& state, Event ev
     // Execute.
     Outcome outcome = execute(state, event);
     outcome.variant = state.variant;
-    return outcome.fault == Fault::kNone ? outcome : zero_copy_.withdraw(std::move(outcome), state.told);
+    if (outcome.fault != Fault::kNone) return zero_copy_.withdraw(std::move(outcome), state.told);
+    if (state.timed)
+        tuned_.ended(state.plan.digest(), state.unit(), state.variant != kBuffered, state.entered,
+                     state.probe.is_far != nullptr, state.probe.far);
+    return outcome;
 }
 
 bool Communicator::post(Plan& plan, const Call& call) {
@@ -253,17 +267,22 @@ int Communicator::reserve_scratch(const Candidate& candidate) {
 void Communicator::offer(CallState& state) {
     if (state.tiny) return;
     zero_copy_.describe(state.candidates, state.told);
-    if (state.size_known()) plan_probe(state);
-    if (state.told.is_private &&
-        !zero_copy_.cma().allowed(state.plan, state.candidates[preferred(state.told.variants)]))
-        state.told = {};
+    const bool is_private = state.told.is_private;
+    if (is_private) {
+        state.advice = tuned_.advise(state.plan.digest(), state.unit());
+        Candidate& offered = state.candidates[preferred(state.told.variants)];
+        if (!state.advice.zero_copy || !zero_copy_.cma().allowed(state.plan, offered)) state.told = {};
+    }
+    state.told.tuned = state.advice.timed;
+    state.told.timing = tuned_.timing();
+    if (state.size_known()) plan_probe(state, is_private);
 }
 
 // What there is to look at. Nobody looks where no plan has a result that would be stored non-temporally, nor at an
 // output that a look would give a page of zeroes, nor at a result that is in no cache only because it was stored so, if
-// there is nothing else: in a loop on one array, that would go on for ever. Attached buffers count as cached: there it
-// is mostly the kernel that stores.
-void Communicator::plan_probe(CallState& state) const {
+// there is nothing else: in a loop on one array, that would go on for ever. In private buffers it is mostly the kernel
+// that stores, through the caches: there only a tuner wants to know.
+void Communicator::plan_probe(CallState& state, bool is_private) const {
     const Call& call = state.call;
     const PlanHeader& h = state.plan.header();
     ResidencyProbe& found = state.probe;
@@ -274,10 +293,11 @@ void Communicator::plan_probe(CallState& state) const {
     if (call.output != nullptr) found.output = {call.output, bytes(kOutput, h.output_blocks)};
     const bool alone = call.input == nullptr || call.output == nullptr;
     if (call.fresh || (alone && result_of(call) == state.plan.latest.streamed)) return;
+    if (state.advice.timed) found.is_far = settings_.is_far;
     if (found.larger() < settings_.tunables.far_past_bytes) return;
     for (u32 variant = 0; variant < kVariants; ++variant) {
         const Candidate& candidate = state.candidates[variant];
-        if (candidate.plan == nullptr || candidate.eager() || (variant != kBuffered && state.told.is_private)) continue;
+        if (candidate.plan == nullptr || candidate.eager() || (variant != kBuffered && is_private)) continue;
         if (candidate.plan->view().has_last) found.is_far = settings_.is_far;
     }
 }
@@ -294,6 +314,17 @@ void Communicator::send_eagerly(CallState& state) {
     Cpu cpu{candidate.kernel, control_.blocks(), rank(), false, false};
     execution(state, candidate, input, output).send(cpu, plan.room(0, false));
     state.sent = cpu.moved;
+}
+
+// While the others are on their way, this rank looks whether its buffers are in a cache, and prefetches the first lines
+// of its output, unless they are in none or others may store there.
+void Communicator::meanwhile(CallState& state) const {
+    if (state.advice.timed) state.entered = control_.clock().ticks();
+    state.probe.look(settings_.tunables);
+    const std::span<const char> output = state.probe.output;
+    if (state.told.variants != 0 || state.probe.far) return;
+    const u64 wanted = std::min<u64>(output.size(), settings_.tunables.waiting_prefetch_bytes);
+    for (u64 at = 0; at < wanted; at += kCacheLine) __builtin_prefetch(&output[at], 1);
 }
 
 // What the others say of the size. Returns whether anybody has data.
@@ -316,10 +347,13 @@ Communicator::Shortage Communicator::select_path(CallState& state) {
     if (!state.size_known())
         if (const int failed = prepare_all(state)) return {"slots and scratch", failed};
     u32 all = state.tiny ? 0 : ~u32(0), any = 0;
-    for (u32 r = 0; r < size() && !state.tiny; ++r) {
-        const u32 offered = control_.said(r).buffers.variants;
-        all &= offered;
-        any |= offered;
+    if (!state.tiny) {
+        state.timed = tuned_.agreed(state.plan.digest(), state.unit(), state.advice.timed);
+        for (u32 r = 0; r < size(); ++r) {
+            const u32 offered = control_.said(r).buffers.variants;
+            all &= offered;
+            any |= offered;
+        }
     }
     const Selection selected = select(state.plan.header(), state.buffered(), all, any);
     state.path = selected.path;

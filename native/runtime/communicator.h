@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "policy/residency.h"
+#include "policy/tuner.h"
 #include "runtime/paths.h"
 #include "runtime/team.h"
 
@@ -87,8 +88,9 @@ class Communicator {
     int prepare(CallState& state, Candidate& candidate, bool may_be_eager);
     int reserve_scratch(const Candidate& candidate);
     void offer(CallState& state);
-    void plan_probe(CallState& state) const;
+    void plan_probe(CallState& state, bool is_private) const;
     void send_eagerly(CallState& state);
+    void meanwhile(CallState& state) const;
     bool learn_size(CallState& state) const;
     Shortage select_path(CallState& state);
     Shortage open_path(CallState& state);
@@ -105,6 +107,7 @@ class Communicator {
     Memory& memory_;
     const Settings settings_;
     ControlPlane control_;
+    TunedCalls tuned_;
     EagerPath eager_;
     FifoPath fifo_;
     ZeroCopyPath zero_copy_;

@@ -59,7 +59,7 @@ void ZeroCopyPath::describe(const Candidates& candidates, BufferDescription& fou
         const Candidate& candidate = candidates[variant];
         if (candidate.plan == nullptr) continue;
         if (is_private(candidate.input, candidate) || is_private(candidate.output, candidate)) {
-            if (!attaches_ || candidate.rounds != Rounds::kTwo) continue;
+            if (cma_use_ == CmaUse::kNever || candidate.rounds != Rounds::kTwo) continue;
             found.variants |= u32(1) << variant;
             found.is_private = true;
             found.input = reinterpret_cast<u64>(candidate.input);

@@ -16,6 +16,12 @@ class EagerPath {
   public:
     explicit EagerPath(const ControlPlane& control) : control_(control) {}
 
+    // Prefetches the line that an inline message will be in, if the next call of the plan is like its latest: others
+    // have it.
+    void prefetch_line(const Plan& plan) const {
+        if (plan.latest.shape.tiny())
+            __builtin_prefetch(&control_.blocks()[control_.rank()].headers[(control_.call() + 1) % 2], 1);
+    }
     void open(Plan& plan, const Shape& shape, u64 call) const;
 
   private:
@@ -40,12 +46,12 @@ class FifoPath {
 // it has mapped, or in private memory, by cross-memory attach. Who has lent a buffer waits until nobody uses it.
 class ZeroCopyPath {
   public:
-    ZeroCopyPath(ControlPlane& control, Memory& memory, const FifoPath& fifo, bool attaches, u32 threads)
+    ZeroCopyPath(ControlPlane& control, Memory& memory, const FifoPath& fifo, CmaUse cma_use, u32 threads)
         : control_(control),
           memory_(memory),
           fifo_(fifo),
-          attaches_(attaches),
-          cma_(control, memory, attaches ? threads : 0) {}
+          cma_use_(cma_use),
+          cma_(control, memory, cma_use == CmaUse::kNever ? 0 : threads) {}
 
     CmaPeers& cma() { return cma_; }
     // By rank: the buffers of others that the latest call uses.
@@ -72,7 +78,7 @@ class ZeroCopyPath {
     ControlPlane& control_;
     Memory& memory_;
     const FifoPath& fifo_;
-    const bool attaches_;
+    const CmaUse cma_use_;
     CmaPeers cma_;
     std::unique_ptr<PeerBuffers[]> peers_;
 };

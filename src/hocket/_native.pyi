@@ -298,6 +298,16 @@ class Handle(Generic[Result]):
         Wait for the end of the call. Returns and raises what the call would, as often as it is asked.
         """
 
+    def add_done_callback(self, callback: Callable[[Handle[Result]], object]) -> None:
+        """
+        Have ``callback`` called with this handle once the call has ended, as ``concurrent.futures`` does.
+
+        At once if it has ended, else on a thread of its own, where what it raises is reported and ignored.
+        """
+
+def run_callbacks() -> None:
+    """The thread that calls what was given to Handles."""
+
 def let_go() -> None:
     """Forgets the calls in the background that have ended."""
 
@@ -313,6 +323,7 @@ class Member:
         arenas: Sequence[int],
         arena: Arena,
         processes: Sequence[int],
+        always_attaches: bool,
         spins: int,
         yields: int,
         timeout: float,

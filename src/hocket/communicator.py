@@ -50,6 +50,14 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 Result = TypeVar("Result")
 Found = TypeVar("Found")
 
+Given = NDArray[Scalar] | None
+"""An array, or none: a rank that has no input, a result whose place the call finds."""
+Now = Literal[False]
+Later = Literal[True]
+"""Whether a call is in the background."""
+Rows = Sequence[int] | None
+"""``counts``: rows of the block of each rank."""
+
 Find = Callable[[Key, Callable[[], Schedule]], Found]
 """Finds what a program is, or makes it by compiling."""
 
@@ -242,29 +250,29 @@ class Communicator:
     def run(
         self,
         schedule: Schedule,
-        x: NDArray[Scalar] | None,
-        out: NDArray[Scalar] | None = None,
+        x: Given[Scalar],
+        out: Given[Scalar] = None,
         *,
         op: str = "sum",
         tile: int | None = None,
-        async_: Literal[False] = False,
+        async_: Now = False,
     ) -> NDArray[Scalar] | None: ...
     @overload
     def run(
         self,
         schedule: Schedule,
-        x: NDArray[Scalar] | None,
-        out: NDArray[Scalar] | None = None,
+        x: Given[Scalar],
+        out: Given[Scalar] = None,
         *,
         op: str = "sum",
         tile: int | None = None,
-        async_: Literal[True],
+        async_: Later,
     ) -> Handle[NDArray[Scalar] | None]: ...
     def run(
         self,
         schedule: Schedule,
-        x: NDArray[Scalar] | None,
-        out: NDArray[Scalar] | None = None,
+        x: Given[Scalar],
+        out: Given[Scalar] = None,
         *,
         op: str = "sum",
         tile: int | None = None,
@@ -309,27 +317,27 @@ class Communicator:
     def all_reduce(
         self,
         x: NDArray[Scalar],
-        out: NDArray[Scalar] | None = None,
+        out: Given[Scalar] = None,
         *,
         op: str = "sum",
         reproducible: Contract | None = None,
-        async_: Literal[False] = False,
+        async_: Now = False,
     ) -> NDArray[Scalar]: ...
     @overload
     def all_reduce(
         self,
         x: NDArray[Scalar],
-        out: NDArray[Scalar] | None = None,
+        out: Given[Scalar] = None,
         *,
         op: str = "sum",
         reproducible: Contract | None = None,
-        async_: Literal[True],
+        async_: Later,
     ) -> Handle[NDArray[Scalar]]: ...
     @brief
     def all_reduce(
         self,
         x: NDArray[Scalar],
-        out: NDArray[Scalar] | None = None,
+        out: Given[Scalar] = None,
         *,
         op: str = "sum",
         reproducible: Contract | None = None,
@@ -345,30 +353,15 @@ class Communicator:
 
     @overload
     def all_gather(
-        self,
-        x: NDArray[Scalar],
-        out: NDArray[Scalar] | None = None,
-        *,
-        counts: Sequence[int] | None = None,
-        async_: Literal[False] = False,
+        self, x: NDArray[Scalar], out: Given[Scalar] = None, *, counts: Rows = None, async_: Now = False
     ) -> NDArray[Scalar]: ...
     @overload
     def all_gather(
-        self,
-        x: NDArray[Scalar],
-        out: NDArray[Scalar] | None = None,
-        *,
-        counts: Sequence[int] | None = None,
-        async_: Literal[True],
+        self, x: NDArray[Scalar], out: Given[Scalar] = None, *, counts: Rows = None, async_: Later
     ) -> Handle[NDArray[Scalar]]: ...
     @brief
     def all_gather(
-        self,
-        x: NDArray[Scalar],
-        out: NDArray[Scalar] | None = None,
-        *,
-        counts: Sequence[int] | None = None,
-        async_: bool = False,
+        self, x: NDArray[Scalar], out: Given[Scalar] = None, *, counts: Rows = None, async_: bool = False
     ) -> object:
         """Join ``x`` of all ranks along axis 0, on every rank: (n, ...) gives (size * n, ...), a scalar (size,).
 
@@ -380,30 +373,24 @@ class Communicator:
     def reduce_scatter(
         self,
         x: NDArray[Scalar],
-        out: NDArray[Scalar] | None = None,
+        out: Given[Scalar] = None,
         *,
         op: str = "sum",
-        counts: Sequence[int] | None = None,
-        async_: Literal[False] = False,
+        counts: Rows = None,
+        async_: Now = False,
     ) -> NDArray[Scalar]: ...
     @overload
     def reduce_scatter(
-        self,
-        x: NDArray[Scalar],
-        out: NDArray[Scalar] | None = None,
-        *,
-        op: str = "sum",
-        counts: Sequence[int] | None = None,
-        async_: Literal[True],
+        self, x: NDArray[Scalar], out: Given[Scalar] = None, *, op: str = "sum", counts: Rows = None, async_: Later
     ) -> Handle[NDArray[Scalar]]: ...
     @brief
     def reduce_scatter(
         self,
         x: NDArray[Scalar],
-        out: NDArray[Scalar] | None = None,
+        out: Given[Scalar] = None,
         *,
         op: str = "sum",
-        counts: Sequence[int] | None = None,
+        counts: Rows = None,
         async_: bool = False,
     ) -> object:
         """Combine ``x`` of all ranks; rank r gets block r of ``size`` along axis 0: (size * n, ...) gives (n, ...).
@@ -417,25 +404,25 @@ class Communicator:
     def all_to_all(
         self,
         x: NDArray[Scalar],
-        out: NDArray[Scalar] | None = None,
+        out: Given[Scalar] = None,
         *,
         counts: tuple[Sequence[int], Sequence[int]] | None = None,
-        async_: Literal[False] = False,
+        async_: Now = False,
     ) -> NDArray[Scalar]: ...
     @overload
     def all_to_all(
         self,
         x: NDArray[Scalar],
-        out: NDArray[Scalar] | None = None,
+        out: Given[Scalar] = None,
         *,
         counts: tuple[Sequence[int], Sequence[int]] | None = None,
-        async_: Literal[True],
+        async_: Later,
     ) -> Handle[NDArray[Scalar]]: ...
     @brief
     def all_to_all(
         self,
         x: NDArray[Scalar],
-        out: NDArray[Scalar] | None = None,
+        out: Given[Scalar] = None,
         *,
         counts: tuple[Sequence[int], Sequence[int]] | None = None,
         async_: bool = False,
@@ -450,21 +437,14 @@ class Communicator:
 
     @overload
     def broadcast(
-        self,
-        x: NDArray[Scalar] | None,
-        out: NDArray[Scalar] | None = None,
-        *,
-        root: int = 0,
-        async_: Literal[False] = False,
+        self, x: Given[Scalar], out: Given[Scalar] = None, *, root: int = 0, async_: Now = False
     ) -> NDArray[Scalar]: ...
     @overload
     def broadcast(
-        self, x: NDArray[Scalar] | None, out: NDArray[Scalar] | None = None, *, root: int = 0, async_: Literal[True]
+        self, x: Given[Scalar], out: Given[Scalar] = None, *, root: int = 0, async_: Later
     ) -> Handle[NDArray[Scalar]]: ...
     @brief
-    def broadcast(
-        self, x: NDArray[Scalar] | None, out: NDArray[Scalar] | None = None, *, root: int = 0, async_: bool = False
-    ) -> object:
+    def broadcast(self, x: Given[Scalar], out: Given[Scalar] = None, *, root: int = 0, async_: bool = False) -> object:
         """Every rank gets ``x`` of the root. Works in ``x`` without ``out``.
 
         Off the root ``x`` is not read: it may be None where there is an ``out``. Errors are those of ``run``.
@@ -473,33 +453,15 @@ class Communicator:
 
     @overload
     def reduce(
-        self,
-        x: NDArray[Scalar],
-        out: NDArray[Scalar] | None = None,
-        *,
-        op: str = "sum",
-        root: int = 0,
-        async_: Literal[False] = False,
+        self, x: NDArray[Scalar], out: Given[Scalar] = None, *, op: str = "sum", root: int = 0, async_: Now = False
     ) -> NDArray[Scalar] | None: ...
     @overload
     def reduce(
-        self,
-        x: NDArray[Scalar],
-        out: NDArray[Scalar] | None = None,
-        *,
-        op: str = "sum",
-        root: int = 0,
-        async_: Literal[True],
+        self, x: NDArray[Scalar], out: Given[Scalar] = None, *, op: str = "sum", root: int = 0, async_: Later
     ) -> Handle[NDArray[Scalar] | None]: ...
     @brief
     def reduce(
-        self,
-        x: NDArray[Scalar],
-        out: NDArray[Scalar] | None = None,
-        *,
-        op: str = "sum",
-        root: int = 0,
-        async_: bool = False,
+        self, x: NDArray[Scalar], out: Given[Scalar] = None, *, op: str = "sum", root: int = 0, async_: bool = False
     ) -> object:
         """Combine ``x`` of all ranks element by element; the root gets the result, in ``x`` without ``out``.
 
@@ -509,33 +471,15 @@ class Communicator:
 
     @overload
     def gather(
-        self,
-        x: NDArray[Scalar],
-        out: NDArray[Scalar] | None = None,
-        *,
-        root: int = 0,
-        counts: Sequence[int] | None = None,
-        async_: Literal[False] = False,
+        self, x: NDArray[Scalar], out: Given[Scalar] = None, *, root: int = 0, counts: Rows = None, async_: Now = False
     ) -> NDArray[Scalar] | None: ...
     @overload
     def gather(
-        self,
-        x: NDArray[Scalar],
-        out: NDArray[Scalar] | None = None,
-        *,
-        root: int = 0,
-        counts: Sequence[int] | None = None,
-        async_: Literal[True],
+        self, x: NDArray[Scalar], out: Given[Scalar] = None, *, root: int = 0, counts: Rows = None, async_: Later
     ) -> Handle[NDArray[Scalar] | None]: ...
     @brief
     def gather(
-        self,
-        x: NDArray[Scalar],
-        out: NDArray[Scalar] | None = None,
-        *,
-        root: int = 0,
-        counts: Sequence[int] | None = None,
-        async_: bool = False,
+        self, x: NDArray[Scalar], out: Given[Scalar] = None, *, root: int = 0, counts: Rows = None, async_: bool = False
     ) -> object:
         """Join ``x`` of all ranks along axis 0, on the root: (n, ...) gives (size * n, ...), a scalar (size,).
 
@@ -546,33 +490,15 @@ class Communicator:
 
     @overload
     def scatter(
-        self,
-        x: NDArray[Scalar] | None,
-        out: NDArray[Scalar] | None = None,
-        *,
-        root: int = 0,
-        counts: Sequence[int] | None = None,
-        async_: Literal[False] = False,
+        self, x: Given[Scalar], out: Given[Scalar] = None, *, root: int = 0, counts: Rows = None, async_: Now = False
     ) -> NDArray[Scalar]: ...
     @overload
     def scatter(
-        self,
-        x: NDArray[Scalar] | None,
-        out: NDArray[Scalar] | None = None,
-        *,
-        root: int = 0,
-        counts: Sequence[int] | None = None,
-        async_: Literal[True],
+        self, x: Given[Scalar], out: Given[Scalar] = None, *, root: int = 0, counts: Rows = None, async_: Later
     ) -> Handle[NDArray[Scalar]]: ...
     @brief
     def scatter(
-        self,
-        x: NDArray[Scalar] | None,
-        out: NDArray[Scalar] | None = None,
-        *,
-        root: int = 0,
-        counts: Sequence[int] | None = None,
-        async_: bool = False,
+        self, x: Given[Scalar], out: Given[Scalar] = None, *, root: int = 0, counts: Rows = None, async_: bool = False
     ) -> object:
         """Rank r gets block r of ``size`` along axis 0 of the root's ``x``: (size * n, ...) gives (n, ...).
 
@@ -584,26 +510,14 @@ class Communicator:
 
     @overload
     def scan(
-        self,
-        x: NDArray[Scalar],
-        out: NDArray[Scalar] | None = None,
-        *,
-        op: str = "sum",
-        async_: Literal[False] = False,
+        self, x: NDArray[Scalar], out: Given[Scalar] = None, *, op: str = "sum", async_: Now = False
     ) -> NDArray[Scalar]: ...
     @overload
     def scan(
-        self,
-        x: NDArray[Scalar],
-        out: NDArray[Scalar] | None = None,
-        *,
-        op: str = "sum",
-        async_: Literal[True],
+        self, x: NDArray[Scalar], out: Given[Scalar] = None, *, op: str = "sum", async_: Later
     ) -> Handle[NDArray[Scalar]]: ...
     @brief
-    def scan(
-        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, op: str = "sum", async_: bool = False
-    ) -> object:
+    def scan(self, x: NDArray[Scalar], out: Given[Scalar] = None, *, op: str = "sum", async_: bool = False) -> object:
         """Combine ``x`` of ranks 0 to r element by element on rank r. Works in ``x`` without ``out``.
 
         Added in the order of ranks. There is no op avg. Errors are those of ``run``.
@@ -612,26 +526,14 @@ class Communicator:
 
     @overload
     def exscan(
-        self,
-        x: NDArray[Scalar],
-        out: NDArray[Scalar] | None = None,
-        *,
-        op: str = "sum",
-        async_: Literal[False] = False,
+        self, x: NDArray[Scalar], out: Given[Scalar] = None, *, op: str = "sum", async_: Now = False
     ) -> NDArray[Scalar] | None: ...
     @overload
     def exscan(
-        self,
-        x: NDArray[Scalar],
-        out: NDArray[Scalar] | None = None,
-        *,
-        op: str = "sum",
-        async_: Literal[True],
+        self, x: NDArray[Scalar], out: Given[Scalar] = None, *, op: str = "sum", async_: Later
     ) -> Handle[NDArray[Scalar] | None]: ...
     @brief
-    def exscan(
-        self, x: NDArray[Scalar], out: NDArray[Scalar] | None = None, *, op: str = "sum", async_: bool = False
-    ) -> object:
+    def exscan(self, x: NDArray[Scalar], out: Given[Scalar] = None, *, op: str = "sum", async_: bool = False) -> object:
         """Combine ``x`` of the ranks before r element by element on rank r. Works in ``x`` without ``out``.
 
         Rank 0 gets None; its ``x`` and ``out`` are not written. Otherwise as ``scan``.

@@ -60,10 +60,10 @@ class Explanation:
     on the longest chain of steps. A chunk moves in ``tiles`` tiles. ``one_round``: messages travel with the header of
     the call; otherwise they go through ``slots`` of each connection. Where the arrays of all ranks are of
     ``comm.empty``, and as one of ``shared`` says, messages lie in them instead; where only those of some are, they
-    take slots. Private arrays that are as one of ``attached`` says are read and written by the system for other ranks.
-    ``non_temporal``: results that nothing reads again do not go through the caches, as ``touched``, the bytes that all
-    ranks touch, exceeds the ``caches``; where it does not, a call may still find its arrays in no cache, and store so
-    (docs/design/policy.md, "residency probe").
+    take slots. Private arrays that are as one of ``attached`` says are read and written by the system for other ranks
+    where that turns out to be faster than slots. ``non_temporal``: results that nothing reads again do not go through
+    the caches, as ``touched``, the bytes that all ranks touch, exceeds the ``caches``; where it does not, a call may
+    still find its arrays in no cache, and store so (docs/design/policy.md, "residency probe").
     ``loaded`` and ``stored``: by the instructions of all ranks.
 
     ``predicted`` is what the busiest rank moves and what it waits for its first tile, at ``bandwidth``: that of a core
@@ -119,7 +119,7 @@ class Explanation:
             "tiles": "{tiles} of {tile} bytes for each chunk",
             "messages": how,
             "shared": f"with arrays of comm.empty: {'; '.join(map(str, self.shared)) or 'the same'}",
-            "attached": f"private arrays: {attached}",
+            "attached": f"private arrays, where it is faster: {attached}",
             "threads": "{threads} a rank",
             "cores": (
                 "fewer than ranks: they take turns, and one that waits yields its core at once, and soon sleeps"
@@ -187,8 +187,7 @@ def explain(
         shared=there("mapped"),
         attached=there("cma") if endpoint.attaches else (),
         why_not_attached=(
-            declined(settled.one_round)
-            or ("" if endpoint.attaches else "ranks do not copy from each other's memory (HOCKET_REACH)")
+            declined(settled.one_round) or ("" if endpoint.attaches else "ranks may not copy from each other's memory")
         ),
         thread_blocks=max(len(rank.thread_blocks) for rank in schedule.ranks),
         steps=sum(1 for _ in schedule.steps()),

@@ -82,6 +82,7 @@ def _tuned(value: int, unit: str, reason: str, source: str = "", scope: Scope = 
 _CROSSOVER = "benchmarks/results/crossover.md"
 _REACHING = "benchmarks/results/reaching.md"
 _WAITING = "benchmarks/results/patience.md"
+_ABLATION = "benchmarks/results/ablation.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,12 @@ class Tunables:
     )
     lent_bytes: int = _tuned(
         4 << 10, "bytes", "that a rank sends, from which on shared arrays are lent, not sent in one round", _REACHING
+    )
+    cma_bytes: int = _tuned(
+        512 << 10,
+        "bytes",
+        "of a larger buffer, from which on calls find out whether to attach to private arrays",
+        _ABLATION,
     )
     cma_ranks: int = _tuned(16, "ranks", "up to which they attach to private arrays: every two have a connection")
     spins: int = _tuned(100, "times", "that a rank which waits looks before it yields", _WAITING, "local")

@@ -253,9 +253,14 @@ def declined(call: Call, one_round: bool, attached: bool) -> str | None:
         return "sums that do not depend on the size"
     if attached and call.ranks > 2 and call.name in _COMBINING:
         return "sums on more than 2 ranks: the path must not change their order"
+    if attached and call.oversubscribed:
+        return "more ranks than cores"
+    if attached:
+        least = call.tuned.cma_bytes
+        return None if call.size >= least else f"less than {show_size(least)}"
     if not one_round:
         return None
-    if attached or call.oversubscribed or call.name not in _ZERO_COPY_IN_ONE_ROUND:
+    if call.oversubscribed or call.name not in _ZERO_COPY_IN_ONE_ROUND:
         return "it takes one round"
     sent = call.size
     if call.name in _BLOCKWISE:

@@ -152,7 +152,7 @@ TEST(reached_in_vain) {
             on_threads(2, [&](u32 rank) {
                 ThreadMemory memory(world, rank);
                 Settings mine = settings(1);
-                mine.attaches = true;
+                mine.cma_use = CmaUse::kAlways;
                 if (rank == 1) memory.error = error;
                 Communicator communicator(rank, 2, memory, {}, mine);
                 Writer writer(rank, 2, 2, 0, 1);

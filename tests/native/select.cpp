@@ -1,6 +1,7 @@
 // Which path a call takes, and how, as it follows from a plan, a size and the tuned numbers alone.
 
 #include "policy/select.h"
+#include "policy/tuner.h"
 #include "runner.h"
 
 namespace hocket::test {
@@ -103,6 +104,34 @@ TEST(what_is_stored_past) {
     CHECK(!streams(2 << 20, false, 5000) && streams((2 << 20) - 1, false, 5000));
     CHECK(!streams(2 << 20, true, 999) && streams(2 << 20, true, 1000));
     CHECK(!streams_for(view, settled(header(), 64), true, false, 0, true, 5000, tuned));
+}
+
+TEST(static_tuner) {
+    StaticTuner tuner;
+    tuner.took(1, 4096, true, true, 1'000'000);
+    const Tuner::Advice advice = tuner.advise(1, 4096);
+    CHECK(advice.zero_copy && !advice.timed);
+}
+
+// One schedule at one size does not tell another what is faster.
+TEST(online_tuner) {
+    const Tunables tuned;
+    OnlineTuner tuner(tuned);
+    for (u32 call = 0; call < 2000; ++call)
+        for (const u64 schedule : {7, 8}) {
+            const bool zero_copy = tuner.advise(schedule, 1 << 16).zero_copy;
+            tuner.entered(schedule, 1 << 16);
+            tuner.took(schedule, 1 << 16, false, zero_copy, zero_copy == (schedule == 7) ? 1000 : 3000);
+        }
+    u32 asked[2] = {};
+    for (u32 call = 0; call < 1000; ++call)
+        for (const u64 schedule : {7, 8}) {
+            const bool zero_copy = tuner.advise(schedule, 1 << 16).zero_copy;
+            tuner.entered(schedule, 1 << 16);
+            tuner.took(schedule, 1 << 16, false, zero_copy, zero_copy == (schedule == 7) ? 1000 : 3000);
+            asked[schedule - 7] += zero_copy;
+        }
+    CHECK(asked[0] > 900 && asked[1] < 100);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds, bool attached
         mine.team_bytes = mine.cache_bytes = 0;
         Recorder recorder(threads, 128, 1 << 16);
         if (first == 0) mine.recorder = &recorder;
-        mine.attaches = attached;
+        if (attached) mine.cma_use = CmaUse::kAlways;
         Communicator communicator(rank, ranks, memory, {}, mine);
         Plan slots(communicator, ring(rank, ranks, 2, true), 1, "ring");
         Plan small(communicator, exchanged(rank, ranks), 6, "one round");

@@ -24,7 +24,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
@@ -38,7 +38,11 @@ from hocket.tunables import VARIABLE
 
 MOST_RANKS = math.isqrt(_native.MOST_CONNECTIONS)
 
-_WISHES = {"": False, "never": False, "always": True}  # whether calls reach into the memory of other ranks
+_Wish = Literal[0, 1, 2]  # when calls are to reach into the memory of other ranks
+_NEVER: _Wish = 0
+_WHERE_FASTER: _Wish = 1
+_ALWAYS: _Wish = 2
+_WISHES = {"": _WHERE_FASTER, "never": _NEVER, "always": _ALWAYS}
 _LAUNCHER = "HOCKET_LAUNCHER"  # "descriptor:inode" of a socket on which the launcher says that a rank has ended
 _BATCH = 128  # descriptors in one message; the kernel takes 253
 _MESSAGE = 1 << 16
@@ -75,9 +79,9 @@ class _Common(msgspec.Struct):
 
 
 class _Reach(msgspec.Struct):
-    """Whether a rank wishes to reach into the memory of the others, and can, and whether all do."""
+    """What a rank wishes as to each other's memory, and what all have agreed on."""
 
-    reach: bool
+    reach: _Wish
 
 
 class _More(msgspec.Struct):
@@ -97,8 +101,8 @@ class Meeting:
     ``lifelines[r]`` is readable once rank r is gone; the own one is the other end, -1 for a rank alone. ``arenas`` are
     the memory that ranks lend, -1 for the own rank. ``cores``: those of each rank, of all that they may use together; 0
     where there are more ranks than cores. ``sockets``: those that the ranks fill. ``processes``: the numbers of the
-    ranks' processes, if all are to access each other's memory, else none. ``token``: a secret of these ranks, from
-    which they make those of their next meetings.
+    ranks' processes, if all may access each other's memory, else none; ``always``: wherever they can, they do.
+    ``token``: a secret of these ranks, from which they make those of their next meetings.
     """
 
     rank: int
@@ -110,6 +114,7 @@ class Meeting:
     token: str
     sockets: int = 1
     processes: list[int] = field(default_factory=list)
+    always: bool = False
 
     def leave(self) -> None:
         """Close all but the memory and the arenas."""
@@ -231,8 +236,9 @@ def _host(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Mee
             cores, sockets = _cores(set().union(*host.cores)) // here.size, filled(host.cores)
             token = secrets.token_hex(16)
             host.hand_out(created, cores, sockets, token)
-            processes = _attachable(here, host.lifelines, host.witnesses)
-            agreed = all([bool(processes), *host.await_answers()])
+            processes = _attachable(here.rank, host.lifelines, host.witnesses)
+            wishes = [_wish(here, processes), *host.await_answers()]
+            agreed = max(wishes) if all(wishes) else _NEVER
             host.dismiss(_Reach(agreed))
         except BaseException as error:
             for descriptor in (*host.lifelines, *host.arenas, created if isinstance(created, int) else -1):
@@ -248,7 +254,7 @@ def _host(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Mee
     with own:
         os.dup2(own.fileno(), host.lifelines[0], inheritable=False)
     met = Meeting(0, here.size, created, host.lifelines, host.arenas, cores, token, sockets)
-    return replace(met, processes=processes if agreed else [])
+    return replace(met, processes=processes if agreed else [], always=agreed == _ALWAYS)
 
 
 def _created(here: Place) -> int | BootstrapFailed:
@@ -320,9 +326,9 @@ class _Host:
                     batch = descriptors[sent : sent + _BATCH]
                     _send(guest, _More() if sent else common, batch, self._deadline)
 
-    def await_answers(self) -> list[bool]:
-        """Return once every guest has said that it has all: whether they reach into each other's memory."""
-        pending, wishes = dict(self._guests), list[bool]()
+    def await_answers(self) -> list[_Wish]:
+        """Return once every guest has said that it has all: what they wish as to each other's memory."""
+        pending, wishes = dict(self._guests), list[_Wish]()
         with selectors.PollSelector() as waiting:
             for descriptor in (*(guest.fileno() for guest in pending.values()), *self._watched):
                 waiting.register(descriptor, selectors.EVENT_READ)
@@ -451,9 +457,9 @@ def _join(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Mee
             for descriptor in received[here.size : -1]:
                 segments.check_arena(descriptor)
             segments.check(received[-1], here.token)
-            processes = _attachable(here, received[: here.size], common.witnesses)
+            processes = _attachable(here.rank, received[: here.size], common.witnesses)
             with suppress(ConnectionError):
-                _send(host, _Reach(bool(processes)), [], deadline)
+                _send(host, _Reach(_wish(here, processes)), [], deadline)
             agreed = hear(_Reach).reach
         except BaseException as error:
             for descriptor in received:
@@ -470,11 +476,20 @@ def _join(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Mee
     with own:
         os.dup2(own.fileno(), lifelines[here.rank], inheritable=False)
     met = Meeting(here.rank, here.size, received[-1], lifelines, arenas, common.cores, common.token, common.sockets)
-    return replace(met, processes=processes if agreed else [])
+    return replace(met, processes=processes if agreed else [], always=agreed == _ALWAYS)
 
 
-def _attachable(here: Place, lifelines: Sequence[int], witnesses: Sequence[int]) -> list[int]:
-    """The processes of all ranks, if HOCKET_REACH asks for it and this one may read and write the memory of all others.
+def _attachable(rank: int, lifelines: Sequence[int], witnesses: Sequence[int]) -> list[int]:
+    """The processes of all ranks, if this one may read and write the memory of all others; none else."""
+    if len(lifelines) > tuned().policy.cma_ranks:
+        return []
+    processes = [_maker(lifeline) for lifeline in lifelines]
+    others = (r for r in range(len(lifelines)) if r != rank)
+    return processes if all(_native.can_attach(processes[r], witnesses[r]) for r in others) else []
+
+
+def _wish(here: Place, processes: Sequence[int]) -> _Wish:
+    """What this rank wishes as to reaching into those processes: what HOCKET_REACH says, if there are any.
 
     Raises BootstrapFailed for variables that make no sense, while all can still be told.
     """
@@ -485,11 +500,7 @@ def _attachable(here: Place, lifelines: Sequence[int], witnesses: Sequence[int])
         caches.given()
     except BootstrapFailed as error:
         raise BootstrapFailed(f"rank {here.name(here.rank)}: {error.reason}") from error
-    if not _WISHES[given] or here.size > tuned().policy.cma_ranks:
-        return []
-    processes = [_maker(lifeline) for lifeline in lifelines]
-    others = (r for r in range(here.size) if r != here.rank)
-    return processes if all(_native.can_attach(processes[r], witnesses[r]) for r in others) else []
+    return _WISHES[given] if processes else _NEVER
 
 
 def _tuned(here: Place) -> Mapping[str, int] | str:

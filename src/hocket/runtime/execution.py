@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Literal, NoReturn, TypeVar, cast, overload
+from typing import NoReturn, TypeVar, cast
 
 import numpy as np
 
@@ -356,6 +356,7 @@ class Endpoint:
                 meeting.arenas,
                 arena.own(),
                 meeting.processes,
+                meeting.always,
                 spins,
                 yields,
                 timeout,
@@ -401,29 +402,6 @@ class Endpoint:
         if self._cache is not None:
             self._cache.learn(arguments, call)
 
-    @overload
-    def run(
-        self,
-        schedule: Schedule,
-        x: Array | None,
-        out: Array | None,
-        op: str,
-        tile: int | None = None,
-        counts: Counts | None = None,
-        async_: Literal[False] = False,
-    ) -> Array | None: ...
-    @overload
-    def run(
-        self,
-        schedule: Schedule,
-        x: Array | None,
-        out: Array | None,
-        op: str,
-        tile: int | None = None,
-        counts: Counts | None = None,
-        *,
-        async_: bool,
-    ) -> object: ...
     def run(
         self,
         schedule: Schedule,

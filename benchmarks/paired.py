@@ -1,0 +1,65 @@
+"""Launches that took turns, compared in pairs: ratios of cells that met the machine in the same state.
+
+For seconds at a time cores of a virtual machine exchange data as if they shared no cache. A cell is "slow" where the
+barrier before its calls takes more than 1.5 times as long as at best.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from peers import T95
+from peers_worker import Cell
+
+SLOW = 1.5  # times what a barrier takes at best
+
+Key = tuple[str, str, str, int]
+"""Of a cell: collective, kind of arrays, regime, bytes."""
+
+Launches = dict[Key, Cell]
+"""The cells of one contender in one round."""
+
+Pair = tuple[Launches, Launches]
+"""Of one round: what is compared, and what it is compared with."""
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A geometric mean of ratios, the 95 % interval that it lies in, and of how many cells it is."""
+
+    ratio: float
+    low: float
+    high: float
+    cells: int
+
+    @classmethod
+    def of(cls, rounds: Sequence[Sequence[float]]) -> Mean | None:
+        """From the logarithms of the ratios of each round; None where fewer than two have any."""
+        means = [statistics.fmean(logs) for logs in rounds if logs]
+        if len(means) < 2:
+            return None
+        mean = statistics.fmean(means)
+        half = T95[min(len(means) - 1, len(T95)) - 1] * statistics.stdev(means) / math.sqrt(len(means))
+        return cls(math.exp(mean), math.exp(mean - half), math.exp(mean + half), max(map(len, rounds)))
+
+    def __str__(self) -> str:
+        return f"{self.ratio:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def slow_above(launches: Iterable[Launches]) -> float:
+    """Microseconds of a barrier above which the machine is in its slow state."""
+    return SLOW * min(cell.barrier for cells in launches for cell in cells.values())
+
+
+def compare(pairs: Sequence[Pair], chosen: Callable[[Key], bool], limit: float) -> dict[str, Mean | None]:
+    """Ratios of medians by state, over the cells of the chosen keys whose two sides met the same one."""
+    logs: dict[str, list[list[float]]] = {state: [[] for _ in pairs] for state in ("fast", "slow")}
+    for number, (ours, theirs) in enumerate(pairs):
+        for key in filter(chosen, ours.keys() & theirs.keys()):
+            states = {"slow" if launches[key].barrier > limit else "fast" for launches in (ours, theirs)}
+            if len(states) == 1:
+                logs[states.pop()][number].append(math.log(ours[key].median / theirs[key].median))
+    return {state: Mean.of(rounds) for state, rounds in logs.items()}
