@@ -53,6 +53,7 @@ HEURISTICS = {
     "online choice of path (else cross-memory attach)": Heuristic(reach="always", least=512 << 10, kinds=("private",)),
     "residency probe": Heuristic({"far_past_bytes": NEVER}, least=256 << 10),
     "prefetch of arguments": Heuristic({"argument_prefetch_bytes": "0", "argument_begin_bytes": "0"}, most=4 << 10),
+    "prefetch of the output while waiting": Heuristic({"waiting_prefetch_bytes": "0"}, least=2 << 10, most=32 << 10),
     "slots bounded for each rank": Heuristic({"rank_slots_bytes": NEVER}, least=1 << 20, kinds=("private",)),
     "short tiles of a Reduce": Heuristic(
         {"early_above_bytes": NEVER}, least=32 << 10, most=512 << 10, collectives=("reduce",), kinds=("private",)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import sys
 import tempfile
@@ -73,7 +72,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         build(HERE / "peers_native.cpp", Path(work) / "native.so")
         starts = Starts(given, sorted(os.sched_getaffinity(0)), cache_bytes(), Path(work))
-        limit = math.inf
+        measured: dict[tuple[str, str], list[Pair]] = {}
         for collective in given.collective:
             for kind, library in KINDS.items():
                 versions = Version("now", library, (), ""), Version(given.commit, library, (requirement,), "")
@@ -86,10 +85,12 @@ def main() -> None:
                             sys.exit(f"{wrong} wrong")
                         found[version.name] = {(collective, kind, c.regime, c.bytes): c for c in result.cells}
                     pairs.append((found["now"], found[given.commit]))
-                limit = min(limit, slow_above(launches for pair in pairs for launches in pair))
-                show(collective, kind, pairs, limit)
+                measured[collective, kind] = pairs
                 cells = [[{"key": key, **asdict(c)} for key, c in side.items()] for pair in pairs for side in pair]
                 tables.append({"collective": collective, "kind": kind, "cells": cells})
+    limit = slow_above(launches for pairs in measured.values() for pair in pairs for launches in pair)
+    for (collective, kind), pairs in measured.items():
+        show(collective, kind, pairs, limit)
     if given.json is not None:
         given.json.write_text(json.dumps({"machine": machine, "tables": tables}, indent=1) + "\n")
 

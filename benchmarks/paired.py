@@ -1,7 +1,7 @@
 """Launches that took turns, compared in pairs: ratios of cells that met the machine in the same state.
 
 For seconds at a time cores of a virtual machine exchange data as if they shared no cache. A cell is "slow" where the
-barrier before its calls takes more than 1.5 times as long as at best.
+barrier, timed when its calls have been, takes more than 1.5 times as long as at best.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 //
 // One core copies slot after slot from a buffer of 256 KB, which stays in its cache, to a ring; another copies them to
 // a buffer as long. Bytes a second, each the median of several runs. What is stored over what another core has just
-// read can be slow: see short_slots_bytes in native/policy/tunables.def, which is the shortest ring that is fast.
+// read can be slow where a ring is short.
 
 #include <sched.h>
 

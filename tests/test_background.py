@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import queue
 import signal
 import sys
 import threading
 import weakref
+from logging.handlers import QueueHandler
 from pathlib import Path
 
 import numpy as np
@@ -394,6 +396,35 @@ def test_ctrl_c_while_waiting() -> None:
     assert hocket.spawn(interrupted, 2) == [2, 2]
 
 
+def interrupt_in(function: str) -> None:
+    """Once the main thread waits in a function."""
+    while sys._current_frames()[threading.main_thread().ident or 0].f_code.co_name != function:
+        os.sched_yield()
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def interrupted_turn(comm: Communicator) -> None:
+    """Ctrl-C in a call that waits for one in the background: as in any call, the others know."""
+    other = comm.dup()
+    x = np.ones(BIG)
+    if comm.rank == 0:
+        handle = comm.all_reduce(x, async_=True)
+        threading.Thread(target=interrupt_in, args=("_alone",)).start()
+        with pytest.raises(KeyboardInterrupt):
+            comm.barrier()
+        with pytest.raises(CommunicatorDead):
+            handle.wait()
+        other.barrier()
+    else:
+        other.barrier()
+        with pytest.raises(PeerFailed, match="rank 0 was interrupted"):
+            comm.all_reduce(x)
+
+
+def test_ctrl_c_while_waiting_for_a_turn() -> None:
+    hocket.spawn(interrupted_turn, 2)
+
+
 def called_back(comm: Communicator, elements: int) -> list[str]:
     """Rank 0 is told of a call that rank 1 joins late, and never looks at it itself."""
     other = comm.dup()
@@ -404,8 +435,8 @@ def called_back(comm: Communicator, elements: int) -> list[str]:
         comm.all_reduce(x)
         return []
     told: queue.Queue[Handle[np.ndarray]] = queue.Queue()
-    failed: queue.Queue[object] = queue.Queue()
-    sys.unraisablehook = lambda unraisable: failed.put(unraisable.object)
+    failed: queue.Queue[logging.LogRecord] = queue.Queue()
+    logging.getLogger("hocket").addHandler(QueueHandler(failed))
 
     def once_more(handle: Handle[np.ndarray]) -> None:
         comm.all_reduce(handle.wait(), async_=True).add_done_callback(told.put)
@@ -420,7 +451,7 @@ def called_back(comm: Communicator, elements: int) -> list[str]:
     other.barrier()
     assert told.get(timeout=limits.scaled(60)) is handle
     assert told.get(timeout=limits.scaled(60)).wait()[-1] == 6
-    assert failed.get() is fail
+    assert "is not what was hoped for" in failed.get(timeout=limits.scaled(60)).getMessage()
     seen = list[object]()
     handle.add_done_callback(seen.append)  # it has ended: at once
     assert seen == [handle]

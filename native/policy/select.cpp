@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "device/kernels.h"
 #include "transport/memory.h"
 
 namespace hocket {

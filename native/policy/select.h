@@ -7,7 +7,6 @@
 #pragma once
 
 #include "core/interpreter.h"
-#include "device/kernels.h"
 #include "policy/tunables.h"
 #include "protocol/header.h"
 

@@ -36,7 +36,7 @@ enum Variant : u32 { kBuffered = 0, kInPlace = 1, kApart = 2, kVariants = 3 };
 constexpr Variant kZeroCopy[] = {kInPlace, kApart};  // the better one first
 
 // What a call took a rank, in sixteenths of ticks: until it had said that it enters, and from when all had, 0 if it did
-// not measure. `far`: its buffers were in no cache near.
+// not measure. `far`: its buffers were in no cache near, or those of all were when they looked last, if it did not.
 struct CallTiming {
     u32 before, after : 31, far : 1;
 };

@@ -166,50 +166,49 @@ nb::object Flight::wait() {
 }
 
 void Flight::call_back(nb::object handle, nb::object callback) {
-    if (done()) {
+    if (done()) {  // else it has been handed over, and does not rest until somebody asks
         callback(handle);
         return;
     }
-    if (posted()) hand_over();  // else it would rest until somebody asks
-    landing->callbacks.push_back({shared_from_this(), std::move(handle), std::move(callback)});
+    landing->callbacks.push_back({shared_from_this(), std::move(handle), callback});
     {
         const std::lock_guard<std::mutex> held(landing->lock);
         ++landing->asked;
     }
     landing->ended.notify_all();
     if (landing->called) return;
-    nb::module_::import_("threading")
-        .attr("Thread")("target"_a = nb::module_::import_("hocket._native").attr("run_callbacks"),
-                        "name"_a = "hocket callbacks", "daemon"_a = true)
-        .attr("start")();
-    landing->called = true;
+    landing->called = true;  // the thread may end before `start` returns
+    try {
+        nb::module_::import_("hocket.runtime.callbacks").attr("start")();
+    } catch (nb::python_error&) {
+        landing->called = false;
+        std::erase_if(landing->callbacks, [&](const Callback& other) { return other.callee.is(callback); });
+        throw;
+    }
 }
 
 // With each round of waiting it also comes to know of those that were asked for meanwhile.
-void Flight::run_callbacks() {
-    while (!landing->callbacks.empty()) {
+nb::list Flight::ready_callbacks() {
+    nb::list ready;
+    while (ready.size() == 0 && !landing->callbacks.empty()) {
         const std::vector<Callback> pending = landing->callbacks;
         const u64 asked = landing->asked;
         await([&] {
             const auto ended = [](const Callback& callback) { return callback.flight->ended_.load(); };
             return landing->asked != asked || std::any_of(pending.begin(), pending.end(), ended);
         });
-        std::vector<Callback> ready;
+        std::vector<Callback> over;  // what ends with these may run Python, and so this
         std::erase_if(landing->callbacks, [&](const Callback& callback) {
-            const bool ended = callback.flight->ended_;
-            if (ended) ready.push_back(callback);
-            return ended;
+            if (callback.flight->ended_) over.push_back(callback);
+            return callback.flight->ended_.load();
         });
-        for (const Callback& callback : ready) {
+        for (const Callback& callback : over) {
             callback.flight->done();
-            try {
-                callback.callee(callback.handle);
-            } catch (nb::python_error& error) {
-                error.discard_as_unraisable(callback.callee);
-            }
+            ready.append(nb::make_tuple(callback.callee, callback.handle));
         }
     }
-    landing->called = false;
+    if (ready.size() == 0) landing->called = false;
+    return ready;
 }
 
 void Flight::abandon() {
@@ -270,16 +269,19 @@ void bind_flight(nb::module_& module) {
             "Wait for the end of the call. Returns and raises what the call would, as often as it is asked.")
         .def(
             "add_done_callback",
-            [](nb::object handle, nb::object callback) {
+            [](nb::handle_t<Handle> handle, nb::object callback) {
                 if (!PyCallable_Check(callback.ptr())) throw nb::type_error("a callback is callable");
-                nb::inst_ptr<Handle>(handle)->flight->call_back(handle, callback);
+                nb::inst_ptr<Handle>(handle)->flight->call_back(nb::borrow(handle), std::move(callback));
             },
             "callback"_a.none(),
             nb::sig("def add_done_callback(self, callback: Callable[[Handle[Result]], object]) -> None"),
             R"(Have ``callback`` called with this handle once the call has ended, as ``concurrent.futures`` does.
 
-At once if it has ended, else on a thread of its own, where what it raises is reported and ignored.)");
-    module.def("run_callbacks", &Flight::run_callbacks, "The thread that calls what was given to Handles.");
+At once if it has ended, else on a thread that is there for callbacks, where what it raises is logged. Callbacks
+that have not been called when the process ends are not called.)");
+    module.def("ready_callbacks", &Flight::ready_callbacks,
+               nb::sig("def ready_callbacks() -> list[tuple[Callable[[Handle[object]], object], Handle[object]]]"),
+               "Wait for callbacks of calls that have ended, with their handles. None: there are no more.");
     module.def("let_go", &Flight::sweep, "Forgets the calls in the background that have ended.");
     module.def(
         "wait_any",

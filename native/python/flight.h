@@ -39,11 +39,11 @@ class Flight : public std::enable_shared_from_this<Flight> {
     void queue();
 
     bool done();
-    // Calls `callback` with `handle`, the one of this, once it has ended: at once where it has, else on a thread of
-    // Python's that is there for all callbacks.
+    // Has `callback` called with `handle`, the one of this, once it has ended: at once where it has, else by a thread
+    // of Python's (hocket/runtime/callbacks.py). Throws nanobind::python_error where that cannot be started.
     void call_back(nanobind::object handle, nanobind::object callback);
-    // The body of that thread: returns once there is nothing left to call.
-    static void run_callbacks();
+    // For that thread: waits for callbacks of calls that have ended, with their handles. None: there are no more.
+    static nanobind::list ready_callbacks();
     // Throws nanobind::python_error for a call that has failed, or where a signal handler raises.
     nanobind::object wait();
     // Nobody holds it any more: it goes on.

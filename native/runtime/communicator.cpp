@@ -185,7 +185,7 @@ bool Communicator::post(Plan& plan, const Call& call) {
 
 Outcome Communicator::complete() {
     const std::unique_ptr<CallState> state = std::move(posted_);
-    Outcome outcome = control_.await_all();
+    Outcome outcome = control_.dead() && !control_.all_entered() ? control_.is_dead() : control_.await_all();
     if (outcome.fault == Fault::kNone) outcome = carry_on(*state, nullptr);
     if (state->call.finish.result != nullptr && outcome.fault == Fault::kNone)
         finish(state->call.finish, outcome.variant);
@@ -280,8 +280,8 @@ void Communicator::offer(CallState& state) {
 
 // What there is to look at. Nobody looks where no plan has a result that would be stored non-temporally, nor at an
 // output that a look would give a page of zeroes, nor at a result that is in no cache only because it was stored so, if
-// there is nothing else: in a loop on one array, that would go on for ever. In private buffers it is mostly the kernel
-// that stores, through the caches: there only a tuner wants to know.
+// there is nothing else: in a loop on one array, that would go on for ever. A tuner wants to know in any case; in
+// private buffers that others access it is mostly the kernel that stores, through the caches.
 void Communicator::plan_probe(CallState& state, bool is_private) const {
     const Call& call = state.call;
     const PlanHeader& h = state.plan.header();

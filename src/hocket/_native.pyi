@@ -302,11 +302,14 @@ class Handle(Generic[Result]):
         """
         Have ``callback`` called with this handle once the call has ended, as ``concurrent.futures`` does.
 
-        At once if it has ended, else on a thread of its own, where what it raises is reported and ignored.
+        At once if it has ended, else on a thread that is there for callbacks, where what it raises is logged. Callbacks
+        that have not been called when the process ends are not called.
         """
 
-def run_callbacks() -> None:
-    """The thread that calls what was given to Handles."""
+def ready_callbacks() -> list[tuple[Callable[[Handle[object]], object], Handle[object]]]:
+    """
+    Wait for callbacks of calls that have ended, with their handles. None: there are no more.
+    """
 
 def let_go() -> None:
     """Forgets the calls in the background that have ended."""

@@ -817,7 +817,7 @@ class Communicator:
         choice = choose(call)
         schedule = self._default(choice, self._schedule)
         lending = partial(self._zero_copy, call, choice, self._schedule)
-        why_not = partial(declined, call, attached=True)
+        why_not = declined(call, one_round=False, attached=True)
         return explain(self._endpoint, choice, schedule, lending, why_not, nbytes)
 
     @overload

@@ -138,13 +138,12 @@ def explain(
     choice: Choice,
     schedule: Schedule,
     lending: Callable[[bool, Variant, bool], Schedule | None],
-    declined: Callable[[bool], str | None],
+    declined: str | None,
     size: int,
 ) -> Explanation:
     """Explain a call on a larger buffer of ``size`` bytes. The schedule is what the choice compiles to.
 
-    ``lending`` gives the schedules for messages that lie in arrays, by whether the call takes one round; ``declined``
-    says why not in private ones, if not.
+    ``lending`` gives the schedules for messages that lie in arrays; ``declined``: why not in private ones, if not.
     """
     collective = schedule.collective
     ranks = collective.size
@@ -186,9 +185,7 @@ def explain(
         why=choice.why,
         shared=there("mapped"),
         attached=there("cma") if endpoint.attaches else (),
-        why_not_attached=(
-            declined(settled.one_round) or ("" if endpoint.attaches else "ranks may not copy from each other's memory")
-        ),
+        why_not_attached=declined or ("" if endpoint.attaches else "ranks may not copy from each other's memory"),
         thread_blocks=max(len(rank.thread_blocks) for rank in schedule.ranks),
         steps=sum(1 for _ in schedule.steps()),
         rounds=rounds,

@@ -240,7 +240,7 @@ def lends(call: Call, one_round: bool, attached: bool) -> bool:
 
     ``one_round``: the call would else take one round. That is faster for short messages, and where ranks share cores:
     they wait for each other once, not twice. ``attached``: arrays are private, so others access them by cross-memory
-    attach, each time a call of the system.
+    attach, each time a call of the system; that is for long calls only, in one round or not.
     """
     return declined(call, one_round, attached) is None
 

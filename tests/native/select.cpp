@@ -1,6 +1,7 @@
 // Which path a call takes, and how, as it follows from a plan, a size and the tuned numbers alone.
 
 #include "policy/select.h"
+#include "device/kernels.h"
 #include "policy/tuner.h"
 #include "runner.h"
 

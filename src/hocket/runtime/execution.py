@@ -666,9 +666,13 @@ class Endpoint:
         return self._member
 
     def _alone(self) -> _native.Member:
-        """Once nothing goes on in the background: calls have one order."""
-        member = self._alive()
-        member.land()
+        """Once nothing goes on in the background: calls have one order. Whoever is interrupted here makes no call."""
+        try:
+            member = self._alive()
+            member.land()
+        except BaseException as error:  # mostly what a signal handler raises
+            self.abort("was interrupted" if isinstance(error, KeyboardInterrupt) else f"raised {describe(error)}")
+            raise
         return member
 
     def _no_thread(self, reason: str) -> NoReturn:

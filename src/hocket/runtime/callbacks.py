@@ -1,0 +1,22 @@
+"""The thread that calls what was given to ``Handle.add_done_callback``, while there is something to call."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from hocket import _native
+
+
+def start() -> None:
+    """Called by native code, for the first of them."""
+    threading.Thread(target=_call_back, name="hocket callbacks", daemon=True).start()
+
+
+def _call_back() -> None:
+    while ready := _native.ready_callbacks():
+        for callback, handle in ready:
+            try:
+                callback(handle)
+            except Exception:
+                logging.getLogger("hocket").exception("a callback of a call in the background raised")
