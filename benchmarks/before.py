@@ -52,7 +52,7 @@ def arguments() -> argparse.Namespace:
 
 def show(collective: str, kind: str, pairs: list[Pair], limit: float) -> None:
     """The geometric means of one collective and kind of arrays, by regime and state, and the cells that are slower."""
-    sizes = sorted({key[3] for _, theirs in pairs for key in theirs})
+    sizes = sorted({key[3] for _, theirs in pairs for key in theirs if key[2] == "hot"})
     for regime in ("hot", "cold"):
         for state, mean in compare(pairs, lambda key, r=regime: key[2] == r, limit).items():
             if mean is None:
