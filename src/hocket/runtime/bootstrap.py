@@ -374,9 +374,8 @@ class _Host:
     def _introduce(self, guest: socket.socket) -> bool:
         """Make a stranger a guest; False if it left without a word, or says what no rank would.
 
-        Of one that left, what started it will tell who it was.
+        Of one that left, what started it will tell who it was. Until then it is a stranger, and is told if all fails.
         """
-        self._strangers.remove(guest)
         data, descriptors, flags = b"", list[int](), 0
         with suppress(ConnectionError):
             data, descriptors, flags, _ = socket.recv_fds(guest, _MESSAGE, 2, socket.MSG_CMSG_CLOEXEC)
@@ -391,19 +390,20 @@ class _Host:
                 if flags & socket.MSG_CTRUNC:
                     raise BootstrapFailed("rank 0 can open no more files", _FILES)
         except BaseException:
-            self._strangers.add(guest)  # it is to know as well
             for descriptor in descriptors:
                 os.close(descriptor)
             raise
         if hello is None or not 0 < hello.rank < self._here.size or not _are_of_rank(descriptors):
             for descriptor in descriptors:
                 os.close(descriptor)
+            self._strangers.remove(guest)
             return False
         self._guests[hello.rank] = guest
         self.lifelines[hello.rank], self.arenas[hello.rank] = descriptors
         self.cores[hello.rank] = set(hello.cores)
         self.witnesses[hello.rank] = hello.witness
         self._tuned[hello.rank] = hello.tuned
+        self._strangers.remove(guest)
         return True
 
     def _accept(self, listener: socket.socket) -> list[socket.socket]:
@@ -411,12 +411,13 @@ class _Host:
         with suppress(BlockingIOError):
             while True:
                 guest, _ = listener.accept()
+                self._strangers.add(guest)
                 user = _user(guest)
                 if user == os.geteuid():
                     found.append(guest)
-                    self._strangers.add(guest)
                 else:
                     self._foreign.add(user)
+                    self._strangers.remove(guest)
                     guest.close()
         return found
 
