@@ -442,7 +442,7 @@ def called_back(comm: Communicator, elements: int) -> list[str]:
         comm.all_reduce(handle.wait(), async_=True).add_done_callback(told.put)
 
     def fail(handle: Handle[np.ndarray]) -> None:
-        raise ValueError(f"{handle} is not what was hoped for")
+        raise SystemExit(f"{handle} is not what was hoped for")
 
     handle = comm.all_reduce(x, async_=True)
     for callback in (fail, told.put, once_more):

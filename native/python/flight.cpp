@@ -182,7 +182,8 @@ void Flight::call_back(nb::object handle, nb::object callback) {
         nb::module_::import_("hocket.runtime.callbacks").attr("start")();
     } catch (nb::python_error&) {
         landing->called = false;
-        std::erase_if(landing->callbacks, [&](const Callback& other) { return other.callee.is(callback); });
+        std::erase_if(landing->callbacks,
+                      [&](const Callback& other) { return other.flight.get() == this && other.callee.is(callback); });
         throw;
     }
 }
@@ -199,8 +200,9 @@ nb::list Flight::ready_callbacks() {
         });
         std::vector<Callback> over;  // what ends with these may run Python, and so this
         std::erase_if(landing->callbacks, [&](const Callback& callback) {
-            if (callback.flight->ended_) over.push_back(callback);
-            return callback.flight->ended_.load();
+            const bool ended = callback.flight->ended_;  // once: it may end now
+            if (ended) over.push_back(callback);
+            return ended;
         });
         for (const Callback& callback : over) {
             callback.flight->done();

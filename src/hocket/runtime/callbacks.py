@@ -18,5 +18,5 @@ def _call_back() -> None:
         for callback, handle in ready:
             try:
                 callback(handle)
-            except Exception:
+            except BaseException:  # also what would end a thread: others have callbacks too
                 logging.getLogger("hocket").exception("a callback of a call in the background raised")
