@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -88,8 +89,40 @@ with hocket.init(rank=int(sys.argv[1]), size=2, store=Files(Path(sys.argv[2]))) 
         assert comm.size == 1
 
 
+class Notifying:
+    """A store of threads that can wait. ``waited``: whether some thread did."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.changed = threading.Condition()
+        self.waited = threading.Event()
+
+    def set(self, key: str, value: str) -> None:
+        if key == "hocket/0/terms":
+            assert self.waited.wait(20)  # as others wait for them
+        with self.changed:
+            self.values[key] = value
+            self.changed.notify_all()
+
+    def get(self, key: str) -> str:
+        return self.values[key]
+
+    def check(self, keys: list[str]) -> bool:
+        return self.values.keys() >= set(keys)
+
+    def wait(self, keys: list[str], timeout: timedelta) -> None:
+        self.waited.set()
+        with self.changed:
+            if not self.changed.wait_for(lambda: self.check(keys), timeout.total_seconds()):
+                raise RuntimeError("wait timeout")
+
+
 def met(
-    store: stores.Store, size: int, timeout: float = 20.0, change: Callable[[int], dict[str, object]] = lambda _: {}
+    store: stores.Store,
+    size: int,
+    timeout: float = 20.0,
+    change: Callable[[int], dict[str, object]] = lambda _: {},
+    pause: Callable[[float], object] = lambda seconds: threading.Event().wait(seconds),
 ) -> list[Any]:
     """What each of some threads gets that meet in a store: a token or an error. ``change``: who they say they are."""
     lock = threading.Lock()
@@ -106,8 +139,11 @@ def met(
                 with lock:
                     store.set(key, value)
 
+            def __getattr__(self, name: str) -> Any:
+                return getattr(store, name)  # wait, if it can
+
         try:
-            return stores.place(Posing(), rank, size, "p", timeout, lambda s: threading.Event().wait(s) and None).token
+            return stores.place(Posing(), rank, size, "p", timeout, lambda seconds: pause(seconds) and None).token
         except BootstrapFailed as error:
             return error
 
@@ -132,6 +168,37 @@ def test_ranks_that_cannot_share_memory(tmp_path: Path, field: str, ranks: set[i
     assert [str(error) for error in found] == [str(found[0])] * 3
     assert found[0].reason == message
     assert helps in (found[0].help or "")
+
+
+def test_a_store_that_can_wait_is_not_polled() -> None:
+    pauses: list[float] = []
+    found = met(Notifying(), 3, pause=pauses.append)
+    assert isinstance(found[0], str)
+    assert found == [found[0]] * 3
+    assert pauses == []
+
+
+def test_a_store_that_waits_in_vain_is_polled() -> None:
+    class Deaf(Notifying):
+        def check(self, keys: list[str]) -> bool:
+            return "hocket/0/1" not in keys and super().check(keys)
+
+    def ended(_: float) -> None:
+        raise BootstrapFailed("rank 1 ended")
+
+    assert [error.reason for error in met(Deaf(), 2, pause=ended)] == ["rank 1 ended"] * 2
+    found = met(Deaf(), 2, timeout=0.1)
+    assert {error.reason for error in found} == {"not all of the 2 ranks were here after 0.1 s: 1 not seen"}
+
+
+def test_a_store_that_waits_otherwise_is_polled(tmp_path: Path) -> None:
+    class Other(Files):
+        def wait(self) -> None:
+            """Not that of torch."""
+
+    found = met(Other(tmp_path), 2)
+    assert isinstance(found[0], str)
+    assert found[0] == found[1]
 
 
 def test_who_is_missing_is_named_by_every_rank(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,12 +17,14 @@ from hocket.runtime.launchers import MACHINES, Place
 
 _CONTAINERS = "containers must share the network of the host, or of one of them"
 USERS = "memory is shared between processes of one user only"
+_NOTIFIED = 1.0  # seconds that a store may wait: meanwhile nothing else is heard, and some complain when they end
 
 
 class Store(Protocol):
     """A key-value store that all ranks reach. Those of torch.distributed are such stores.
 
-    All keys that are set begin with ``hocket/``.
+    All keys that are set begin with ``hocket/``. One that has ``wait(keys, timeout)`` too, as torch's have, is polled
+    only after that has raised: where not all keys were set in a timedelta.
     """
 
     def set(self, key: str, value: str, /) -> object:
@@ -41,12 +44,16 @@ def place(store: Store, rank: int, size: int, protocol: str, timeout: float, pau
     store, so that all take part in the same. Raises BootstrapFailed on every rank if they cannot share memory.
     """
     deadline = time.monotonic() + timeout
+    notified: Callable[[list[str], timedelta], object] | None = getattr(store, "wait", None)
     try:
         number = _count(store, rank)
         names = [f"hocket/{number}/{r}" for r in range(size)]
         terms = f"hocket/{number}/terms"
 
         def wait(keys: list[str]) -> None:
+            if notified is not None:
+                with suppress(Exception):  # which each store has its own for
+                    notified(keys, timedelta(seconds=max(0.001, min(timeout, _NOTIFIED))))
             interval = 0.001
             while not store.check(keys):
                 if time.monotonic() >= deadline:
