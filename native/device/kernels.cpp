@@ -248,19 +248,12 @@ template <class Type, class Step> void sweep_lines(const char* to, u64 bytes, St
     sweep_from<Aligned, Type>(at, bytes, step);
 }
 
-// How to store to several destinations: side by side, or one after the other by blocks. `last`: those that are stored
-// non-temporally.
-struct Stores {
-    u32 last;
-    bool by_blocks;
-};
-
-// What is not short, side by side only to two that are both non-temporal. Two streams of other stores take several
-// times as long while lines are slow to come from the cache of another core; and memcpy has means to store whole lines
-// without reading them. Non-temporal ones side by side lie as far from the beginning of a line as the first, a whole
-// number of items of `item` bytes.
-Stores stores_to(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item) {
-    last &= all_of(m);
+// By blocks if that is asked for, and what is stored is not short, unless it goes to two that are both non-temporal.
+// Two streams of other stores take several times as long while lines are slow to come from the cache of another core;
+// and memcpy has means to store whole lines without reading them. Non-temporal ones side by side lie as far from the
+// beginning of a line as the first, a whole number of items of `item` bytes.
+Stores stores_to(char* const* dsts, u32 m, u64 bytes, Stores asked, u64 item) {
+    const u32 last = asked.last & all_of(m);
     u32 alike = last;
     if (last != 0) {
         const u64 first = reinterpret_cast<u64>(dsts[__builtin_ctz(last)]);
@@ -268,7 +261,7 @@ Stores stores_to(char* const* dsts, u32 m, u64 bytes, u32 last, u64 item) {
         for (u32 i = 0; i < m && i < 32; ++i)
             if ((reinterpret_cast<u64>(dsts[i]) - first) % kCacheLine != 0) alike &= ~(1u << i);
     }
-    if (m > 1 && bytes > kShortBytes && !(m == 2 && alike == all_of(m))) return {last, true};
+    if (asked.by_blocks && m > 1 && bytes > kShortBytes && !(m == 2 && alike == all_of(m))) return {last, true};
     return {alike, false};
 }
 
@@ -329,10 +322,10 @@ void prefetch_short(char* const* srcs, u32 k, u64 bytes) {
         for (u64 at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(srcs[s] + at);
 }
 
-void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, u32 last) {
+void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, Stores asked) {
     prefetch_short(srcs, 1, bytes);
     char *from = srcs[0], *to = dsts[0];
-    const Stores how = stores_to(dsts, m, bytes, last, 1);
+    const Stores how = stores_to(dsts, m, bytes, asked, 1);
     if (how.last != 0 || m > 1)
         return spread_fast<Plain<u8>>(dsts, m, bytes, how, [=](u64 at, auto span) { return span.read(from + at); });
     if (to == from) return;
@@ -340,10 +333,11 @@ void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, u32 last)
     else sweep<Plain<u8>>(bytes, [=](u64 at, auto span) { span.write(to + at, span.read(from + at)); });
 }
 
-template <class Type, class Op> void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last) {
-    if (k == 1) return move(dsts, m, srcs, k, bytes, last);
+template <class Type, class Op>
+void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Stores asked) {
+    if (k == 1) return move(dsts, m, srcs, k, bytes, asked);
     prefetch_short(srcs, k, bytes);
-    const Stores how = stores_to(dsts, m, bytes, last, kItem<Type, Op>);
+    const Stores how = stores_to(dsts, m, bytes, asked, kItem<Type, Op>);
     if (k == 2) {  // nearly always
         char *a = srcs[0], *b = srcs[1];
         return spread_fast<Type>(dsts, m, bytes, how,

@@ -53,12 +53,19 @@ constexpr u64 type_bytes(u32 type) { return type < kTypes ? kTypeBytes[type] : t
 constexpr u64 kCopyBlock = 12 << 10;  // stays in the first-level cache, and is long enough for memcpy's best way
 constexpr u64 kShortBytes = 4 << 10;  // sources are prefetched whole, and destinations stored to side by side
 
+// How a kernel stores. `last`: a set of destinations, bit d for the d-th, that are stored non-temporally as far as
+// their alignment allows. `by_blocks`: what is long, to several destinations, one after the other; else side by side.
+struct Stores {
+    u32 last;
+    bool by_blocks;
+};
+
 // Combines `k` sources element by element, in their order, and stores the result to `m` destinations. A destination may
 // be the very place of a source; otherwise they do not overlap. The meaning is that of hocket/semantics.py.
 //
-// `last`: a set of destinations, bit d for the d-th, that are stored non-temporally as far as their alignment allows.
-// These stores are ordered with nothing until the thread has drained them (runtime/cpu.h). The bits are the same.
-using Kernel = void (*)(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last);
+// Non-temporal stores are ordered with nothing until the thread has drained them (runtime/cpu.h). The bits are the
+// same.
+using Kernel = void (*)(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Stores how);
 
 // Divides `bytes` of elements by `p`.
 using Divide = void (*)(char* data, u64 bytes, u32 p);

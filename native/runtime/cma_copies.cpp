@@ -33,7 +33,7 @@ void CmaCopies::reduce(Kernel kernel, const Room& room, u32 sources, u32 used, u
         }
         if (sources > 1 && here == 0) stored[here++] = blocks_.get();
         if (error_ == 0 && here > done) {
-            kernel(stored + done, here - done, loaded, sources, size, 0);
+            kernel(stored + done, here - done, loaded, sources, size, {});
             moved.loaded += sources * size;
             moved.stored += (here - done) * size;
         }

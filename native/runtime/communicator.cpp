@@ -137,7 +137,6 @@ template <class Body> [[gnu::noinline]] Outcome Communicator::record(u64 plan, B
 // Flattened: the stages of a short call share their state in registers.
 template <class Event> [[gnu::flatten]] Outcome Communicator::carry_out(Plan& plan, const Call& call, Event event) {
     if (control_.dead()) return control_.is_dead();
-    eager_.prefetch_line(plan);
     CallState state(plan, call);
     state_terms(state);
     if (state.size_known())
@@ -311,7 +310,7 @@ void Communicator::send_eagerly(CallState& state) {
     const auto shift = call.initial_bytes != 0 ? call.initial - call.initial_to : 0;
     char* const input = call.input ? call.input + shift : nullptr;
     char* const output = call.input ? call.output : call.output + shift;
-    Cpu cpu{candidate.kernel, control_.blocks(), rank(), false, false};
+    Cpu cpu{candidate.kernel, control_.blocks(), rank(), false, false, false};
     execution(state, candidate, input, output).send(cpu, plan.room(0, false));
     state.sent = cpu.moved;
 }
@@ -414,7 +413,8 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
     CmaCopies* const copies = run.attached_since ? zero_copy_.cma().copies(thread) : nullptr;
     u64 looked = run.attached_since.value_or(0);
     auto device = [&] {
-        const Cpu cpu{chosen.kernel, control_.blocks(), rank(), run.threads > 1, run.streams, copies};
+        const bool by_blocks = run.state.path == Path::kFifo;
+        const Cpu cpu{chosen.kernel, control_.blocks(), rank(), run.threads > 1, run.streams, by_blocks, copies};
         if constexpr (std::is_null_pointer_v<Event>) return cpu;
         else return WatchedCpu(cpu, *settings_.recorder, thread, control_.call(), run.event->agreed);
     }();

@@ -20,13 +20,14 @@ struct Cpu {
     u32 rank;
     bool together;                // several threads drive the thread blocks of this rank
     bool streams;                 // what may be is stored non-temporally
+    bool by_blocks;               // what is long is stored so to several destinations
     CmaCopies* copies = nullptr;  // in a call with attached buffers
     Traffic moved{};              // by the kernel calls so far
 
     void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last) {
         moved.loaded += k * bytes;
         moved.stored += m * bytes;
-        kernel(dsts, m, srcs, k, bytes, streams ? last : 0);
+        kernel(dsts, m, srcs, k, bytes, {streams ? last : 0, by_blocks});
     }
 
     void reduce_attached(const Room& room, u32 sources, u32 used, u64 bytes) {

@@ -55,6 +55,7 @@ def reduce(
     op: int,
     isa: str,
     last: int = 0,
+    by_blocks: bool = False,
 ) -> None: ...
 def cut(
     n: int, itemsize: int, chunks: int, widest: int, most: int, tile: int, work: int = 1, depth: int = 1

@@ -107,7 +107,7 @@ class Tunables:
         1 << 20, "bytes", "of a call's larger buffer, from which on threads share it: less is not worth waking them"
     )
     lent_bytes: int = _tuned(
-        4 << 10, "bytes", "that a rank sends, from which on shared arrays are lent, not sent in one round", _REACHING
+        1 << 10, "bytes", "that a rank sends, from which on shared arrays are lent, not sent in one round", _REACHING
     )
     cma_bytes: int = _tuned(
         512 << 10,

@@ -93,14 +93,14 @@ TEST(online_trials) {
 }
 
 u32 spied;
-void spy(char* const*, u32, char* const*, u32, u64, u32 last) { spied = last; }
+void spy(char* const*, u32, char* const*, u32, u64, Stores how) { spied = how.last; }
 
 // Which stores are non-temporal, of those that may be.
 TEST(non_temporal_stores) {
     RankBlock nobody{};
     for (const u32 last : {0u, 1u, 3u, ~0u})
         for (const bool streams : {false, true}) {
-            Cpu{spy, &nobody, 0, false, streams}.reduce(nullptr, 2, nullptr, 1, 64, last);
+            Cpu{spy, &nobody, 0, false, streams, false}.reduce(nullptr, 2, nullptr, 1, 64, last);
             CHECK(spied == (streams ? last : 0));
         }
 }

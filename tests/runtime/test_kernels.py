@@ -56,13 +56,13 @@ def test_long_ones(dtype: str, op: str) -> None:
         sources = [data(seed, size, dtype) for seed in range(k)]
         with np.errstate(all="ignore"):
             expected = combine_arrays(op)(*sources) if k > 1 else sources[0]
-        for last in range(1 << m):
+        for last, by_blocks in product(range(1 << m), (False, True)):
             memory = [np.full(size + 64 // itemsize + m + 9, 1, dtype) for d in range(m)]
             begins = [-whole.ctypes.data % 64 // itemsize + d * apart for d, whole in enumerate(memory)]
             places = [whole[begin : begin + size] for begin, whole in zip(begins, memory, strict=True)]
-            _native.reduce(places, sources, *code, isa, last)
+            _native.reduce(places, sources, *code, isa, last, by_blocks)
             for begin, place, whole in zip(begins, places, memory, strict=True):
-                assert same(place, expected).all(), (isa, size, k, m, last, apart)
+                assert same(place, expected).all(), (isa, size, k, m, last, apart, by_blocks)
                 assert (whole[:begin] == 1).all()
                 assert (whole[begin + size :] == 1).all()
 
