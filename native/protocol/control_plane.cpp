@@ -45,8 +45,8 @@ Outcome ControlPlane::barrier() {
     return enter({{}, "barrier", kBarrier}, [] {});
 }
 
-Outcome ControlPlane::exchange(const std::string& word) {
-    return enter({{.digest = kExchange}, word, kNobody}, [] {});
+Outcome ControlPlane::exchange(const std::string& word, u64 digest) {
+    return enter({{.digest = digest}, word, kNobody}, [] {});
 }
 
 Outcome ControlPlane::refuse(const std::string& why, CallFlag how) {

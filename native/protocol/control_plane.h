@@ -75,7 +75,7 @@ class ControlPlane {
     // Enters a call in which nothing moves.
     Outcome barrier();
     // Enters a call in which nothing moves but a word of each rank, afterwards in `said`; at most 839 bytes.
-    Outcome exchange(const std::string& word);
+    Outcome exchange(const std::string& word, u64 digest);
     // Enters a call only to say that this rank cannot take part in it, or with kDeclined that no rank should.
     Outcome refuse(const std::string& why, CallFlag how = kRefused);
     // What a rank said when it entered the latest call.

@@ -9,12 +9,14 @@
 
 namespace hocket {
 
-// The digest of a call that exchanges words; 0 is that of a barrier, and a schedule has neither.
-constexpr u64 kExchange = 1;
+// The digests of calls that exchange words: 0 is that of a barrier, and no schedule has any of these.
+constexpr u64 kSplit = 1;
+constexpr u64 kAdopt = 2;
 
 constexpr u64 kInlined = 48;
-constexpr u64 kNowhere = ~u64(0);  // of an address outside of the arena
-constexpr u64 kEager = 16 << 10;   // bytes of a rank's messages up to which a call can take one round
+constexpr u64 kNowhere = ~u64(0);       // of an address outside of the arena
+constexpr u64 kAdopted = u64(1) << 56;  // places from here on lie in adopted memory, not in the arena itself
+constexpr u64 kEager = 16 << 10;        // bytes of a rank's messages up to which a call can take one round
 
 // What all ranks must say alike, but for what `flags` excuse. `counts` is equal on all ranks or, pairwise, adds up to 0
 // (call.h: Units). `element` is a hash of what elements are, where kernels do not know their type.

@@ -3,6 +3,8 @@
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
@@ -97,6 +99,9 @@ void bind_constants(nb::module_& m) {
     m.attr("FILE_BYTES") = kFileBytes;
     m.attr("PLANS") = kPlans;
     m.attr("STAMP") = kStamp;
+    m.attr("ADOPTED") = kAdopted;
+    m.attr("SPLIT") = kSplit;
+    m.attr("ADOPT") = kAdopt;
     m.attr("WITNESS") = reinterpret_cast<u64>(&witness);
     m.def(
         "can_attach",
@@ -285,10 +290,10 @@ void bind_calls(nb::class_<Member>& member) {
     member.def("barrier", [](Member& member) { return alone(member, [&] { return member.communicator->barrier(); }); })
         .def(
             "exchange",
-            [](Member& member, nb::str word) -> std::variant<Outcome, nb::typed<nb::list, nb::str>> {
+            [](Member& member, nb::str word, u64 digest) -> std::variant<Outcome, nb::typed<nb::list, nb::str>> {
                 std::vector<std::string> words;
                 const auto outcome = alone(member, [&, mine = to_utf8(word)] {
-                    Outcome found = member.communicator->exchange(mine);
+                    Outcome found = member.communicator->exchange(mine, digest);
                     if (found.fault == Fault::kNone)
                         for (u32 r = 0; r < member.communicator->size(); ++r)
                             words.emplace_back(member.communicator->said(r).text);
@@ -299,7 +304,7 @@ void bind_calls(nb::class_<Member>& member) {
                 for (const std::string& said : words) all.append(from_utf8(said));
                 return all;
             },
-            "word"_a, "What every rank said, in rank order.")
+            "word"_a, "digest"_a, "What every rank said, in rank order. ``digest``: SPLIT or ADOPT.")
         .def(
             "refuse",
             [](Member& member, nb::str why) {
@@ -328,6 +333,50 @@ void bind_calls(nb::class_<Member>& member) {
             },
             "owner"_a, "why"_a, nb::sig("def start_refusal(self, owner: object, why: str) -> Handle[None]"))
         .def("land", [](Member& member) { Flight::land(member); }, "Waits for the calls in the background.");
+}
+
+// Memory that others made. With the GIL, so that nobody looks for a place meanwhile, and not while a call goes on.
+template <class Body> std::optional<Outcome> between_calls(Member& member, Body body) {
+    const std::unique_lock<Busy> lock(member.busy, std::try_to_lock);
+    if (!lock.owns_lock() || member.flights != 0) return Outcome{Fault::kBusy, 0, {}};
+    body(member.memory);
+    return std::nullopt;
+}
+
+using Adopted = std::tuple<u64, u64, u64>;
+using AdoptedOf = std::tuple<u32, u64, std::shared_ptr<SharedPages>, u64>;
+using Released = std::pair<u32, u64>;
+
+void bind_adoption(nb::module_& m, nb::class_<Member>& member) {
+    nb::class_<SharedPages>(m, "SharedPages", "Pages of a file, mapped as long as this lives.")
+        .def(nb::init<int, u64, u64>(), "descriptor"_a, "place"_a, "bytes"_a);
+    member
+        .def(
+            "holds",
+            [](const Member& member, u64 address) {
+                return member.memory.place(reinterpret_cast<const char*>(address)) != kNowhere;
+            },
+            "address"_a, "Whether it lies in memory that the other ranks can access: this rank's arena, or adopted.")
+        .def(
+            "adopt",
+            [](Member& member, const std::optional<Adopted>& own, const std::vector<AdoptedOf>& others,
+               const std::vector<Released>& released) {
+                return between_calls(member, [&](SharedMemory& memory) {
+                    for (const auto& [rank, place] : released) memory.release_of(rank, place);
+                    for (const auto& [rank, place, pages, skip] : others)
+                        memory.adopt_of(rank, place, pages->data() + skip, pages);
+                    if (own)
+                        memory.adopt(std::get<0>(*own), reinterpret_cast<char*>(std::get<1>(*own)), std::get<2>(*own));
+                });
+            },
+            "own"_a.none(), "others"_a, "released"_a,
+            "``own``: place, address and bytes; of other ranks: rank, place, pages and where in them it begins.")
+        .def(
+            "release",
+            [](Member& member, u64 place) {
+                return between_calls(member, [&](SharedMemory& memory) { memory.release(place); });
+            },
+            "place"_a);
 }
 
 // What a member says of itself and the others, and how it ends.
@@ -397,6 +446,7 @@ void bind_member(nb::module_& m) {
             "candidate"_a);
     bind_calls(member);
     bind_life(member);
+    bind_adoption(m, member);
 }
 
 }  // namespace

@@ -110,8 +110,8 @@ Outcome Communicator::barrier() {
     return recorded(ControlPlane::kBarrier, [&](auto) { return control_.barrier(); });
 }
 
-Outcome Communicator::exchange(const std::string& word) {
-    return recorded(ControlPlane::kNobody, [&](auto) { return control_.exchange(word); });
+Outcome Communicator::exchange(const std::string& word, u64 digest) {
+    return recorded(ControlPlane::kNobody, [&](auto) { return control_.exchange(word, digest); });
 }
 
 // Calls body(event) and records what it notes there. Where nobody records, or there is no room, it gets nullptr: an

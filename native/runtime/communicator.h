@@ -36,7 +36,7 @@ class Communicator {
     bool post(Plan& plan, const Call& call);
     Outcome complete();
     Outcome barrier();
-    Outcome exchange(const std::string& word);
+    Outcome exchange(const std::string& word, u64 digest);
     Outcome refuse(const std::string& why, CallFlag how = kRefused) { return control_.refuse(why, how); }
 
     // How a plan would run by itself, the bytes that it would touch on all ranks, whether that is more than the caches

@@ -70,7 +70,7 @@ void ZeroCopyPath::describe(const Candidates& candidates, BufferDescription& fou
         found.variants |= u32(1) << variant;
         const auto lies = [&](const char* at, u64 blocks) {
             const u64 place = at == nullptr ? kNowhere : memory_.place(at);
-            if (place != kNowhere) found.end = std::max(found.end, place + blocks * candidate.geometry.unit);
+            if (place < kAdopted) found.end = std::max(found.end, place + blocks * candidate.geometry.unit);
             return place;
         };
         found.input = lies(candidate.input, candidate.plan->header().input_blocks);
@@ -103,10 +103,12 @@ int ZeroCopyPath::map_peers(const Plan& plan) {
             theirs = {{reinterpret_cast<char*>(lies.input), reinterpret_cast<char*>(lies.output)}, true};
             continue;
         }
-        if (lies.end == 0) continue;  // it has nothing
-        char* const base = memory_.arena(record.peer, lies.end);
-        if (base == nullptr) return errno;
-        theirs = {{base + lies.input, base + lies.output}, false};
+        char* const base = lies.end == 0 ? nullptr : memory_.arena(record.peer, lies.end);
+        if (base == nullptr && lies.end != 0) return errno;
+        const auto at = [&](u64 place) {
+            return place < kAdopted ? base + place : memory_.adopted(record.peer, place);
+        };
+        theirs = {{at(lies.input), at(lies.output)}, false};
     }
     return 0;
 }
@@ -164,8 +166,10 @@ Outcome ZeroCopyPath::withdraw(Outcome outcome, const BufferDescription& told) c
         outcome.exposed = true;
         return outcome;
     }
-    for (const u64 place : {told.input, told.output})
-        if (place != kNowhere) memory_.keep(place);
+    for (const u64 place : {told.input, told.output}) {
+        if (place < kAdopted) memory_.keep(place);
+        else outcome.exposed |= place != kNowhere;
+    }
     return outcome;
 }
 

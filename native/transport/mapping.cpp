@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <cerrno>
+#include <system_error>
 
 namespace hocket {
 
@@ -25,5 +26,14 @@ char* map_arena(int descriptor, u64 place, u64 bytes) {
     void* at = ::mmap(room + skip, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor, off_t(place));
     return at == MAP_FAILED ? nullptr : room + skip;  // the room stays: nobody knows what is there after a failure
 }
+
+SharedPages::SharedPages(int descriptor, u64 place, u64 bytes)
+    : at_(map_arena(descriptor, place, bytes)),
+      bytes_(bytes) {
+    if (at_ == nullptr) throw std::system_error(errno, std::generic_category(), "cannot map the memory of a rank");
+    ::madvise(at_, bytes, MADV_DONTDUMP);  // it is in the dump of its rank
+}
+
+SharedPages::~SharedPages() { ::munmap(at_, bytes_); }
 
 }  // namespace hocket

@@ -19,4 +19,19 @@ int reserve(int descriptor, u64 place, u64 bytes);
 // with errno, where it cannot.
 char* map_arena(int descriptor, u64 place, u64 bytes);
 
+// Some pages of a file that another rank has given away.
+class SharedPages {
+  public:
+    // Throws std::system_error.
+    SharedPages(int descriptor, u64 place, u64 bytes);
+    ~SharedPages();
+    SharedPages(const SharedPages&) = delete;
+    SharedPages& operator=(const SharedPages&) = delete;
+    char* data() const { return at_; }
+
+  private:
+    char* at_;
+    u64 bytes_;
+};
+
 }  // namespace hocket

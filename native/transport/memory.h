@@ -25,13 +25,16 @@ class Memory {
     virtual Window* window(u32 source, u32 destination, u32 channel) = 0;
     // Makes the window hold `bytes` of slots. Returns 0 or an errno.
     virtual int reserve(Window* window, u64 bytes) = 0;
-    // Where in this rank's arena an address lies, or kNowhere.
+    // Where in this rank's arena an address lies, or kNowhere. Memory that it has adopted has places of the arena that
+    // no other memory ever gets.
     virtual u64 place(const char* at) const = 0;
     // After a call that failed: others may still access what lies at this place of this rank's arena.
     virtual void keep(u64 place) = 0;
     // The arena of another rank, of which the first `bytes` can be used until this is called again. Null, with errno,
     // where it cannot be mapped.
     virtual char* arena(u32 rank, u64 bytes) = 0;
+    // What another rank has adopted, at a place of its arena. Null for kNowhere.
+    virtual char* adopted(u32 rank, u64 place) const = 0;
     // Copies from, or to, memory of another rank that is in no arena. Returns 0 or an errno.
     virtual int pull(u32 rank, const char* theirs, char* mine, u64 bytes) = 0;
     virtual int push(u32 rank, char* theirs, const char* mine, u64 bytes) = 0;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <iterator>
 #include <system_error>
 
 #include "transport/cma.h"
@@ -33,7 +34,7 @@ SharedMemory::SharedMemory(int descriptor, u32 ranks, std::vector<int> arenas, A
       control_bytes_(whole_pages(control_bytes(ranks))),
       own_(own),
       processes_(std::move(processes)) {
-    for (const int arena : arenas) neighbours_.push_back({arena, nullptr, 0});
+    for (const int arena : arenas) neighbours_.push_back({arena, nullptr, 0, {}});
     void* at = ::mmap(nullptr, control_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
     if (at == MAP_FAILED) {
         const int failed = errno;
@@ -81,7 +82,14 @@ int SharedMemory::reserve(Window* window, u64 bytes) {
     return 0;
 }
 
-u64 SharedMemory::place(const char* at) const { return own_.place(at); }
+u64 SharedMemory::place(const char* at) const {
+    if (lent_.empty()) return own_.place(at);
+    const auto after = lent_.upper_bound(const_cast<char*>(at));
+    if (after == lent_.begin()) return own_.place(at);
+    const auto& [begin, lent] = *std::prev(after);
+    const u64 skip = u64(at - begin);
+    return skip < lent.bytes ? lent.place + skip : own_.place(at);
+}
 
 void SharedMemory::keep(u64 place) { own_.keep(place); }
 
@@ -94,8 +102,21 @@ char* SharedMemory::arena(u32 rank, u64 bytes) {
     if (at == nullptr) return nullptr;
     ::madvise(at, wanted, MADV_DONTDUMP);  // it is in the dump of its rank
     if (neighbour.base != nullptr) ::munmap(neighbour.base, neighbour.bytes);
-    neighbour = {neighbour.descriptor, at, wanted};
+    neighbour.base = at;
+    neighbour.bytes = wanted;
     return neighbour.base;
+}
+
+char* SharedMemory::adopted(u32 rank, u64 place) const {
+    const auto& known = neighbours_[rank].adopted;
+    const auto after = known.upper_bound(place);
+    if (place == kNowhere || after == known.begin()) return nullptr;
+    const auto& [begin, borrowed] = *std::prev(after);
+    return borrowed.at + (place - begin);
+}
+
+void SharedMemory::release(u64 place) {
+    std::erase_if(lent_, [&](const auto& entry) { return entry.second.place == place; });
 }
 
 int SharedMemory::pull(u32 rank, const char* theirs, char* mine, u64 bytes) {

@@ -39,19 +39,37 @@ class SharedMemory final : public Memory {
     u64 place(const char* at) const override;
     void keep(u64 place) override;
     char* arena(u32 rank, u64 bytes) override;
+    char* adopted(u32 rank, u64 place) const override;
     int pull(u32 rank, const char* theirs, char* mine, u64 bytes) override;
     int push(u32 rank, char* theirs, const char* mine, u64 bytes) override;
     bool reachable(const char* mine, u64 bytes) const override;
     bool open() const override;
 
+    // Memory that others made, at a place from kAdopted on, which the rank chooses that has it. Not while a call goes
+    // on. That rank has it at `at`; the others know it by the place, and have its pages.
+    void adopt(u64 place, char* at, u64 bytes) { lent_[at] = {place, bytes}; }
+    void adopt_of(u32 rank, u64 place, char* at, std::shared_ptr<SharedPages> pages) {
+        neighbours_[rank].adopted[place] = {at, std::move(pages)};
+    }
+    void release(u64 place);
+    void release_of(u32 rank, u64 place) { neighbours_[rank].adopted.erase(place); }
+
   private:
     struct Mapping : Window {
         u64 place;  // in the file
+    };
+    struct Lent {
+        u64 place, bytes;
+    };
+    struct Borrowed {
+        char* at;
+        std::shared_ptr<SharedPages> pages;
     };
     struct Neighbour {
         int descriptor;
         char* base;
         u64 bytes;
+        std::map<u64, Borrowed> adopted;  // by place
     };
 
     void close();
@@ -63,6 +81,7 @@ class SharedMemory final : public Memory {
     std::map<u64, std::unique_ptr<Mapping>> mappings_;
     std::vector<Neighbour> neighbours_;  // by rank
     Arena& own_;
+    std::map<char*, Lent> lent_;  // what this rank has adopted
     const std::vector<pid_t> processes_;
 };
 

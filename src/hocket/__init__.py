@@ -36,6 +36,7 @@ from hocket.program import Program
 from hocket.verify import Proof, prove
 
 if TYPE_CHECKING:
+    from hocket.communicator import Adopted as Adopted
     from hocket.communicator import Buffer as Buffer
     from hocket.communicator import Communicator as Communicator
     from hocket.communicator import Handle as Handle
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_RUNTIME = ["Buffer", "Communicator", "Handle", "PreparedCall", "init", "spawn", "wait_any"]
+_RUNTIME = ["Adopted", "Buffer", "Communicator", "Handle", "PreparedCall", "init", "spawn", "wait_any"]
 
 __all__ = [
     "AllGather",

@@ -17,6 +17,12 @@ PLANS: int = 536870912
 
 STAMP: int = 1073737728
 
+ADOPTED: int = 72057594037927936
+
+SPLIT: int = 1
+
+ADOPT: int = 2
+
 WITNESS: int
 
 def can_attach(process: int, witness: int) -> bool:
@@ -354,8 +360,8 @@ class Member:
 
     def threads(self, candidate: Candidate) -> int: ...
     def barrier(self) -> Outcome | None: ...
-    def exchange(self, word: str) -> Outcome | list[str]:
-        """What every rank said, in rank order."""
+    def exchange(self, word: str, digest: int) -> Outcome | list[str]:
+        """What every rank said, in rank order. ``digest``: SPLIT or ADOPT."""
 
     def refuse(self, why: str) -> Outcome | None: ...
     def decline(self, why: str) -> Outcome: ...
@@ -375,6 +381,27 @@ class Member:
         """
 
     def fail(self, culprit: int, why: str) -> None: ...
+    def holds(self, address: int) -> bool:
+        """
+        Whether it lies in memory that the other ranks can access: this rank's arena, or adopted.
+        """
+
+    def adopt(
+        self,
+        own: tuple[int, int, int] | None,
+        others: Sequence[tuple[int, int, SharedPages, int]],
+        released: Sequence[tuple[int, int]],
+    ) -> Outcome | None:
+        """
+        ``own``: place, address and bytes; of other ranks: rank, place, pages and where in them it begins.
+        """
+
+    def release(self, place: int) -> Outcome | None: ...
+
+class SharedPages:
+    """Pages of a file, mapped as long as this lives."""
+
+    def __init__(self, descriptor: int, place: int, bytes: int) -> None: ...
 
 class Buffer:
     """

@@ -35,6 +35,7 @@ from hocket.ir.schedule import Schedule
 from hocket.ir.traffic import Traffic
 from hocket.program import Contract
 from hocket.runtime import arena, launch
+from hocket.runtime.adopted import Adopted as Adopted
 from hocket.runtime.bootstrap import MOST_RANKS, meet
 from hocket.runtime.counts import Counts
 from hocket.runtime.execution import NO_ALTERNATIVES, VARIANTS, Alternatives, Endpoint, Key, Variant, brief
@@ -836,6 +837,21 @@ class Communicator:
         Raises WrongType, InvalidArgument, MemoryError, CommunicatorDead.
         """
         return self._endpoint.empty(shape, dtype)
+
+    def adopt(self, descriptor: int | None = None, address: int = 0, nbytes: int = 0) -> Adopted:
+        """Have the other ranks read and write in memory that others made, as in arrays of ``empty``.
+
+        Every rank calls it. ``nbytes`` bytes from ``address`` on are a mapping of ``descriptor``, an open file or
+        memfd of this user: shared, and writeable. The descriptor may be closed afterwards. A rank that has nothing to
+        adopt gives nothing. From then on arrays and buffers in that memory are as those of ``empty``, for this
+        communicator alone, until ``close`` of what is returned. The memory must stay mapped until then, and ranks
+        should not map the same bytes. A file that is cut off while ranks use it ends those with SIGBUS.
+
+        Raises WrongType and InvalidArgument on a rank whose memory others cannot map, or that has adopted some of it
+        before, MemoryError on one that has no room to map it, and PeerRefused on the others; no rank has adopted
+        anything then. Also CallMismatch, PeerFailed, CallTimeout, CommunicatorDead and BootstrapFailed.
+        """
+        return self._endpoint.adopt(descriptor, address, nbytes)
 
     @overload
     def barrier(self, *, async_: Literal[False] = False) -> None: ...

@@ -82,6 +82,7 @@ class ThreadMemory final : public Memory {
     }
     void keep(u64 place) override { kept.push_back(place); }
     char* arena(u32 rank, u64 bytes) override { return bytes <= World::kLent ? world_.arena(rank) : nullptr; }
+    char* adopted(u32, u64) const override { return nullptr; }
     int pull(u32, const char* theirs, char* mine, u64 bytes) override {
         if (error == 0) std::memcpy(mine, theirs, bytes);
         return error;

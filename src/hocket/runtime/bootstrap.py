@@ -514,7 +514,9 @@ def _tuned(here: Place) -> Mapping[str, int] | str:
 
 
 def _lent(here: Place) -> int:
-    """The descriptor of this rank's arena. Raises BootstrapFailed."""
+    """The descriptor of what this rank lends. Raises BootstrapFailed."""
+    if here.lent is not None:
+        return here.lent
     try:
         return arena.own().descriptor
     except BootstrapFailed as error:

@@ -10,7 +10,8 @@ import operator
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import NoReturn, TypeVar, cast
@@ -39,7 +40,8 @@ from hocket.errors import (
 )
 from hocket.ir.schedule import Schedule, verify
 from hocket.ir.traffic import Traffic
-from hocket.runtime import arena, caches, trace
+from hocket.runtime import adopted, arena, caches, trace
+from hocket.runtime.adopted import Adopted, Region
 from hocket.runtime.bootstrap import Meeting, gather
 from hocket.runtime.buffers import Bound, Layout
 from hocket.runtime.counts import Counts, transfers
@@ -64,6 +66,8 @@ _PAIRS = {(code, _OPERATORS[op]) for code, name in enumerate(_native.TYPES) for 
 
 
 _MOST_CALLS = 1024  # that are kept of a schedule
+_MOST_RELEASED = 32  # places that fit a word
+_EXCHANGES = {_native.SPLIT: "split", _native.ADOPT: "adopt"}
 
 Key = tuple[object, ...]
 """A program that is called by name: plain values that mean the same on every rank."""
@@ -245,7 +249,7 @@ class PreparedCall(_native.PreparedCall):
         if len(used) == 2 and all(given.nbytes for given in used) and expected.between != _between(*used):
             how = "apart" if expected.between is None else "in place"
             raise InvalidArgument(f"{self._lowered.name} was prepared for x and out that lie {how}", caller())
-        if self._lowered.lends and self._bound.n and not all(arena.own().holds(address(given)) for given in used):
+        if self._lowered.lends and self._bound.n and not all(self._endpoint.holds(given) for given in used):
             raise _private(self._lowered)
 
     def _compare_parts(self, name: str, given: Parts, expected: Operand, written: bool) -> None:
@@ -377,6 +381,9 @@ class Endpoint:
         self._timeout = timeout
         self._ended = ""
         self._pairs: list[Endpoint] = []
+        self._regions: dict[int, Region] = {}  # that are adopted, by place
+        self._next_place = _native.ADOPTED
+        self._released: list[int] = []  # places that the others may still have mapped
         self._asked: dict[tuple[str, tuple[int, ...]], count[int]] = {}  # for communicators of its ranks, by kind
         self._loaded: dict[int, tuple[weakref.ref[Schedule], LoadedPlan]] = {}
         self._programs: dict[Key, LoadedPlan] = {}
@@ -477,7 +484,11 @@ class Endpoint:
             return False
         written = x if operands.omitted is Omitted.X else out
         used = None if operands.x is None else x, None if operands.out is None else written
-        return all(arena.own().holds(address(array)) for array in used if array is not None)
+        return all(self.holds(array) for array in used if array is not None)
+
+    def holds(self, array: Array | Buffer) -> bool:
+        """Whether it lies in memory that ranks share."""
+        return self._alive().holds(address(array))
 
     def is_eager(self, loaded: LoadedPlan, bound: Bound) -> bool:
         """Whether a call takes one round, where all ranks know their sizes."""
@@ -514,18 +525,84 @@ class Endpoint:
         """See ``Communicator.traffic``."""
         return sum((pair.traffic() for pair in self._pairs), Traffic(*self._alive().traffic()))
 
+    def adopt(self, descriptor: int | None, address: int, nbytes: int) -> Adopted:
+        """See ``Communicator.adopt``."""
+        member = self._alone()
+        try:
+            own = None if descriptor is None else adopted.region(descriptor, address, nbytes)
+            if own is not None and (member.holds(own.address) or any(map(own.overlaps, self._regions.values()))):
+                raise InvalidArgument("ranks share some of these bytes already", caller())
+        except Exception as error:
+            self.refuse(error)
+        place, released = self._next_place, self._released[:_MOST_RELEASED]
+        word = None if own is None else (place, own.pages, own.skip)
+        said = [json.loads(text) for text in self._said(json.dumps([word, released]), _native.ADOPT)]
+        others = self._mapped(member, own, {rank: theirs for rank, (theirs, _) in enumerate(said) if theirs})
+        gone = [(rank, place) for rank, (_, places) in enumerate(said) for place in places if rank != self.rank]
+        outcome = member.adopt(None if own is None else (place, own.address, own.nbytes), others, gone)
+        if outcome is not None:
+            self._raise(outcome)
+        del self._released[: len(released)]
+        if own is None:
+            return Adopted(self, None)
+        self._regions[place] = own
+        self._next_place += own.pages[1]
+        return Adopted(self, place)
+
+    def disown(self, place: int) -> None:
+        """See ``Adopted.close``."""
+        if self._member is None:
+            return
+        outcome = self._alone().release(place)
+        if outcome is not None:
+            self._raise(outcome)
+        del self._regions[place]
+        self._released.append(place)
+
+    def _mapped(
+        self, member: _native.Member, own: Region | None, said: Mapping[int, adopted.Word]
+    ) -> list[tuple[int, int, _native.SharedPages, int]]:
+        """What the other ranks adopt, once all ranks have mapped it: rank, place, pages, where in them it begins."""
+        others: list[tuple[int, int, _native.SharedPages, int]] = []
+        failed: Exception | None = None
+        if said and self.size > 1:
+            called = tuple(range(self.size))
+            with self._meets(member, called):
+                number = next(self._asked.setdefault(("adopt", called), count()))
+                meeting = self._met("adopt", called, number, None if own is None else own.descriptor)
+                try:
+                    for rank, (place, pages, skip) in said.items():
+                        if rank != self.rank:
+                            others.append((rank, place, _native.SharedPages(meeting.arenas[rank], *pages), skip))
+                except RuntimeError as error:
+                    failed = MemoryError(str(error))
+                finally:
+                    meeting.leave()
+                    for descriptor in (meeting.memory, *meeting.arenas):
+                        if descriptor >= 0:
+                            os.close(descriptor)
+        if failed is not None:
+            self.refuse(failed)
+        self._said("", _native.ADOPT)
+        return others
+
+    def _said(self, word: str, digest: int) -> list[str]:
+        """What every rank said in a call that exchanges words."""
+        said = self._alone().exchange(word, digest)
+        if isinstance(said, Outcome):
+            self._raise(said)
+        return said
+
     def split(self, color: int | None, key: int) -> Endpoint | None:
         """See ``Communicator.split``."""
-        member = self._alone()
+        self._alone()
         try:
             numbers = [None if color is None else operator.index(color), operator.index(key)]
         except TypeError:
             self.refuse(WrongType(f"color and key must be integers, not {name_of(color)} and {name_of(key)}", caller()))
         if any(number is not None and number.bit_length() > 63 for number in numbers):
             self.refuse(InvalidArgument("color and key must be integers of 64 bits", caller()))
-        said = member.exchange(json.dumps(numbers))
-        if isinstance(said, Outcome):
-            self._raise(said)
+        said = self._said(json.dumps(numbers), _native.SPLIT)
         if color is None:
             return None
         given = [json.loads(text) for text in said]
@@ -565,18 +642,28 @@ class Endpoint:
         number = next(self._asked.setdefault((kind, called), count()))
         if number and ends_with_this:
             raise CommunicatorBusy
-        token = hashlib.sha256(repr((self._token, kind, called, number)).encode()).hexdigest()[:32]
-        here = Place(called.index(self.rank), len(called), token, called)
-        try:
-            # The own one tells of an end by another thread of this process.
-            meeting = gather(here, self._timeout, {self._lifelines[rank]: rank for rank in called})
+        with self._meets(member, called):
+            meeting = self._met(kind, called, number)
             meeting.cores = min(meeting.cores, self._cores)
-            if ends_with_this and here.size > 1:
-                os.close(meeting.lifelines[here.rank])
-                meeting.lifelines[here.rank] = -1
-                other = 1 - here.rank
+            if ends_with_this and meeting.size > 1:
+                os.close(meeting.lifelines[meeting.rank])
+                meeting.lifelines[meeting.rank] = -1
+                other = 1 - meeting.rank
                 os.dup2(self._lifelines[called[other]], meeting.lifelines[other], inheritable=False)
             return Endpoint(meeting, self._timeout, self.threads)
+
+    def _met(self, kind: str, called: tuple[int, ...], number: int, lent: int | None = None) -> Meeting:
+        """The meeting of that number of these ranks, in this order. ``lent``: a file instead of the arena."""
+        token = hashlib.sha256(repr((self._token, kind, called, number)).encode()).hexdigest()[:32]
+        here = Place(called.index(self.rank), len(called), token, called, lent)
+        # The own lifeline tells of an end by another thread of this process.
+        return gather(here, self._timeout, {self._lifelines[rank]: rank for rank in called})
+
+    @contextmanager
+    def _meets(self, member: _native.Member, called: Sequence[int]) -> Iterator[None]:
+        """What an error means, while these ranks meet, for all of this communicator."""
+        try:
+            yield
         except PeerFailed as error:
             self._lose(member, error, called)
         except CallTimeout as error:
@@ -791,7 +878,7 @@ def _mismatch(outcome: Outcome) -> CallMismatch:
     recounted = (first.counted, first.counts) != (other.counted, other.counts) and not (
         first.pairwise and other.pairwise
     )
-    names = ["split" if s.digest == 1 else text[0] for s, text in zip(said, texts, strict=True)]
+    names = [_EXCHANGES.get(s.digest, text[0]) for s, text in zip(said, texts, strict=True)]
     differs = [
         what
         for what, different in (
@@ -809,7 +896,7 @@ def _mismatch(outcome: Outcome) -> CallMismatch:
             differs.insert(0, called or "schedule")
     calls = []
     for s, name, (_, counts, element) in zip(said, names, texts, strict=True):
-        if s.digest <= 1:  # no schedule
+        if s.digest == 0 or s.digest in _EXCHANGES:
             calls.append(name)
             continue
         kind = _native.TYPES[s.type] if s.type < len(_native.TYPES) else element

@@ -30,13 +30,15 @@ Variables = Mapping[str, str]
 class Place:
     """Which rank this process is, and under which token the ranks meet.
 
-    ``called``: the ranks' numbers in errors, where those are not their own.
+    ``called``: the ranks' numbers in errors, where those are not their own. ``lent``: a descriptor that this rank gives
+    the others instead of that of its arena.
     """
 
     rank: int
     size: int
     token: str
     called: tuple[int, ...] = ()
+    lent: int | None = None
 
     def name(self, rank: int) -> int:
         """The number of a rank in errors."""
