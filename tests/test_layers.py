@@ -42,7 +42,7 @@ ALLOWED: dict[str, frozenset[str]] = {
 LATE: dict[str, frozenset[str]] = {"ir": frozenset({"formats"}), "program": frozenset({"formats"})}
 """What may be imported besides, where a function is called: a schedule or a program draws itself."""
 
-ANYTHING = {"integrations", "cli", "_native"}
+ANYTHING = {"integrations", "torch", "cli", "_native"}
 """Parts that may import what they like; ``_native`` is described by a stub."""
 
 LIGHT = ["errors", "collectives", "ir", "language", "semantics", "compiler", "formats", "verify", "program"]

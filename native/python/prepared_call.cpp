@@ -148,6 +148,16 @@ bool PreparedCall::fits(const Operand& expected, PyObject* given, bool checked, 
         found.bytes = expected.bytes;
         found.listed = true;
         return !operands_.between && fit_list(expected, given, checked, parts);
+    } else if (PyLong_CheckExact(given)) {
+        const unsigned long long address = PyLong_AsUnsignedLongLong(given);
+        if (address == ~0ull && PyErr_Occurred() != nullptr) {
+            PyErr_Clear();
+            return false;
+        }
+        const u64 alignment = std::min<u64>(type_bytes(terms_.type), alignof(double));
+        found.data = reinterpret_cast<char*>(address);
+        found.bytes = expected.bytes;
+        if (terms_.type >= kTypes || address % alignment != 0 || (address == 0 && found.bytes != 0)) return false;
     } else {
         const RawBuffer* buffer = nullptr;
         if (!nb::try_cast(nb::handle(given), buffer) || buffer == nullptr) return false;
@@ -247,20 +257,20 @@ PyObject* PreparedCall::execute(nb::handle self, const Argument& x, const Argume
     }
 }
 
-Handle PreparedCall::start(nb::handle self, nb::handle x, nb::handle out) {
+Handle PreparedCall::start(nb::handle self, nb::handle x, nb::handle out, nb::handle keep) {
     Argument found[2];
     take(self, x.ptr(), out.ptr(), true, found);
-    return nb::inst_ptr<PreparedCall>(self)->launch(self, found[0], found[1]);
+    return nb::inst_ptr<PreparedCall>(self)->launch(self, found[0], found[1], keep);
 }
 
-Handle PreparedCall::launch(nb::handle self, const Argument& x, const Argument& out) {
+Handle PreparedCall::launch(nb::handle self, const Argument& x, const Argument& out, nb::handle keep) {
     if (const nb::object held = held_) Flight::make_way(*member_);  // may run Python, which may close the communicator
     if (!held_) self.attr("_take_turn")();                          // raises
     std::shared_ptr<BoundCall> bound;
     prepare(self, true, [&] { bound = std::make_shared<BoundCall>(*this, x, out); });
-    auto flight = std::make_shared<Flight>(
-        bound->member(), nb::borrow(self), nb::borrow(bound->result()),
-        [bound, x = nb::borrow(x.object), out = nb::borrow(out.object)](Communicator&) { return bound->go_on(); });
+    auto flight = std::make_shared<Flight>(bound->member(), nb::borrow(self), nb::borrow(bound->result()),
+                                           [bound, x = nb::borrow(x.object), out = nb::borrow(out.object),
+                                            keep = nb::borrow(keep)](Communicator&) { return bound->go_on(); });
     if (!bound->brief() || !flight->post([&] { return bound->post(); })) flight->queue();
     return Handle(std::move(flight));
 }
@@ -509,9 +519,12 @@ void bind_prepared_call(nb::module_& module) {
              "member"_a, "plan"_a, "terms"_a, "operands"_a, "binding"_a, "shared"_a.none() = nb::none(),
              "others"_a.none() = nb::none(), "only_shared"_a = false)
         .def(
-            "start", [](nb::handle self, nb::handle x, nb::handle out) { return PreparedCall::start(self, x, out); },
-            "x"_a.none() = nb::none(), "out"_a.none() = nb::none(),
-            "Make the call in the background. The memory of a Buffer must stay until it has ended.")
+            "start",
+            [](nb::handle self, nb::handle x, nb::handle out, nb::handle keep) {
+                return PreparedCall::start(self, x, out, keep);
+            },
+            "x"_a.none() = nb::none(), "out"_a.none() = nb::none(), "keep"_a.none() = nb::none(),
+            "Make the call in the background. Memory that is no array's must stay until it has ended; ``keep`` does.")
         .def("release", &PreparedCall::release, "Let go of the communicator, once it has ended.")
         .def_prop_ro(
             "variant", [](const PreparedCall& call) { return u32(call.variant()); },

@@ -31,7 +31,8 @@ struct Argument {
     bool listed = false;  // it is a list of arrays and RawBuffers, one behind the other, wherever they lie
 };
 
-// What a call expects as x or as out: an array of this type and shape, a RawBuffer of as many bytes, or a list of them.
+// What a call expects as x or as out: an array of this type and shape, a RawBuffer of as many bytes, the address of as
+// many, or a list of arrays and RawBuffers.
 // `dtype` is None where NumPy does not know the type.
 struct Operand {
     nanobind::object dtype;
@@ -91,8 +92,9 @@ class PreparedCall {
     // The same, of arguments that are known to fit.
     PyObject* execute(nanobind::handle self, const Argument& x, const Argument& out);
     // The same two in the background.
-    static Handle start(nanobind::handle self, nanobind::handle x, nanobind::handle out);
-    Handle launch(nanobind::handle self, const Argument& x, const Argument& out);
+    static Handle start(nanobind::handle self, nanobind::handle x, nanobind::handle out, nanobind::handle keep);
+    Handle launch(nanobind::handle self, const Argument& x, const Argument& out,
+                  nanobind::handle keep = nanobind::none());
 
     // Lets go of the communicator, once that has ended.
     void release() { held_.reset(); }

@@ -32,10 +32,10 @@ hocket._native.PreparedCall.__call__$:
     def __call__(self, x: _Argument = None, out: _Argument = None) -> _Argument: ...
 
 hocket._native.PreparedCall.start$:
-    def start(self, x: _Argument = None, out: _Argument = None) -> Handle[_Argument]:
+    def start(self, x: _Argument = None, out: _Argument = None, keep: object = None) -> Handle[_Argument]:
         \doc
 
 hocket._native.__suffix__$:
     _Array = numpy.typing.NDArray[numpy.generic]
     _Parts = list[_Array] | list[Buffer] | list[_Array | Buffer] | tuple[_Array | Buffer, ...]
-    _Argument = _Array | Buffer | _Parts | None
+    _Argument = _Array | Buffer | _Parts | int | None

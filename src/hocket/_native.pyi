@@ -504,9 +504,9 @@ class PreparedCall:
         others: Alternatives | None = None,
         only_shared: bool = False,
     ) -> None: ...
-    def start(self, x: _Argument = None, out: _Argument = None) -> Handle[_Argument]:
+    def start(self, x: _Argument = None, out: _Argument = None, keep: object = None) -> Handle[_Argument]:
         """
-        Make the call in the background. The memory of a Buffer must stay until it has ended.
+        Make the call in the background. Memory that is no array's must stay until it has ended; ``keep`` does.
         """
 
     def release(self) -> None:
@@ -543,4 +543,4 @@ def brief(
 
 _Array = numpy.typing.NDArray[numpy.generic]
 _Parts = list[_Array] | list[Buffer] | list[_Array | Buffer] | tuple[_Array | Buffer, ...]
-_Argument = _Array | Buffer | _Parts | None
+_Argument = _Array | Buffer | _Parts | int | None

@@ -1066,6 +1066,11 @@ class BootstrapFailed(HocketError, RuntimeError):
 
 
 @dataclass(eq=False)
+class CannotShare(BootstrapFailed):
+    """The ranks have met, but they are not in one place: every rank raises this."""
+
+
+@dataclass(eq=False)
 class RankFailed(HocketError, RuntimeError):
     """A process started by ``spawn`` ended without a result. ``report`` is what it said, if anything."""
 
@@ -1076,3 +1081,44 @@ class RankFailed(HocketError, RuntimeError):
 
     def diagnostic(self) -> Diagnostic:
         return Diagnostic(self.code, f"rank {self.rank} {self.how}", notes=(self.report,) if self.report else ())
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Of the backend of torch.distributed
+
+
+@dataclass(eq=False)
+class TorchVersion(HocketError, ImportError):
+    """The backend reaches into private parts of torch, and was not tested with this version."""
+
+    code = "torch-version"
+    found: str
+    supported: tuple[str, ...]
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic(
+            self.code,
+            f"hocket.torch works with torch {', '.join(self.supported)}, not with {self.found}",
+            help="without HOCKET=1, and without hocket.torch, torch is as it was",
+        )
+
+
+@dataclass(eq=False)
+class NotAccelerated(HocketError, RuntimeError):
+    """HOCKET_STRICT=1, and hocket does not do what it was asked for."""
+
+    code = "not-accelerated"
+    collective: str
+    reason: str
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic(
+            self.code,
+            f"hocket does no {self.collective} here: {self.reason}",
+            help="without HOCKET_STRICT it falls back",
+        )
+
+
+def torch_text(collective: str, error: HocketError) -> str:
+    """What a DistBackendError says. That of a timeout has the words that callers of torch look for."""
+    return f"{collective}: Timed out {error}" if isinstance(error, CallTimeout) else f"{collective}: {error}"

@@ -87,11 +87,12 @@ def every_collective(comm: Communicator) -> None:
             x[:] = xs[r]
             out = None if result is None else allocate(result.shape, np.float32)
             given = [(x, out), (x, None), (buffer(x), None if out is None else buffer(out))]
+            given.append((x.ctypes.data, None if out is None else out.ctypes.data))
             for x_given, out_given in given * 2:
                 for background in (False, True):
                     found = call.start(x_given, out_given).wait() if background else call(x_given, out=out_given)
                     assert out_given is None or found is out_given
-                    seen = out if isinstance(found, Buffer) else found
+                    seen = out if isinstance(found, Buffer | int) else found
                     if seen is None or result is None:
                         assert seen is result
                         continue
@@ -243,6 +244,25 @@ def test_options() -> None:
     hocket.spawn(options, 3)
 
 
+def kept(comm: Communicator) -> None:
+    """What is given to be kept stays until a call in the background has ended, whoever holds its handle."""
+    memory, word = np.full(1 << 16, comm.rank + 1.0), np.zeros(1)
+    call, alive = comm.prepare("all_reduce", memory.shape, float, in_place=True), weakref.ref(memory)
+    if comm.rank == 0:
+        comm.recv(word, 1)
+    handle = call.start(memory.ctypes.data, keep=memory)
+    del memory
+    if comm.rank == 1:  # rank 0 has not begun
+        assert alive() is not None
+        comm.send(word, 0)
+    handle.wait()
+    assert alive() is None
+
+
+def test_kept() -> None:
+    hocket.spawn(kept, 2)
+
+
 def refused(comm: Communicator) -> None:
     """Arguments that are not as was prepared: an error on every rank, nothing written, and the next call works."""
     x, out, p = np.ones(12), np.zeros(12), comm.size
@@ -269,6 +289,7 @@ def refused(comm: Communicator) -> None:
         ),
         (InvalidArgument, "an address that is aligned", (aside, out), call),
         (InvalidArgument, "an address that is aligned", (Buffer(0, 96, "float64"), out), call),
+        (InvalidArgument, "an address that is aligned", (x.ctypes.data + 1, out), call),
         (WrongType, "which is none of bool, int8", (unknown, out), call),
         (
             WrongType,

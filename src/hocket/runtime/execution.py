@@ -172,7 +172,8 @@ class PreparedCall(_native.PreparedCall):
     """A collective for which everything is decided but where its arrays lie (``Communicator.prepare``).
 
     ``call(x, out)`` makes the call, and returns what the method of the collective would. ``x`` and ``out`` are NumPy
-    arrays of the type and shape that were prepared, or a ``Buffer`` each. They lie apart, or in place, as was prepared.
+    arrays of the type and shape that were prepared, or a ``Buffer`` each, or the address of one, a plain int. They lie
+    apart, or in place, as was prepared.
     One that lies apart may also be a list or a tuple of arrays of any shape and buffers, which stand one behind the
     other for what was prepared; unless they lie so in memory, they are copied.
     Whether a call was prepared is a rank's own affair: the others may use the method.
@@ -240,6 +241,8 @@ class PreparedCall(_native.PreparedCall):
                 continue
             if given is None:
                 raise WrongType(f"{self._lowered.name} was prepared for an {name}, which is None", caller())
+            if isinstance(given, int):
+                given = Buffer(given, operand.nbytes, operand.type.name)
             written = (Source.X if name == "x" else Source.OUT) in self._bound.writes
             if isinstance(given, list | tuple):
                 self._compare_parts(name, given, operand, written)

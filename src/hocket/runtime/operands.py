@@ -16,7 +16,7 @@ from hocket.errors import InvalidArgument, WrongType, caller
 Array = NDArray[np.generic]
 Parts = list[Array] | list[Buffer] | list[Array | Buffer] | tuple[Array | Buffer, ...]
 """What stands for an array: its parts one behind the other, wherever they lie."""
-Argument = Array | Buffer | Parts | None
+Argument = Array | Buffer | Parts | int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
-from hocket.errors import BootstrapFailed, HocketError, describe
+from hocket.errors import BootstrapFailed, CannotShare, HocketError, describe
 from hocket.runtime.launchers import MACHINES, Place
 
 _CONTAINERS = "containers must share the network of the host, or of one of them"
@@ -41,7 +41,8 @@ def place(store: Store, rank: int, size: int, protocol: str, timeout: float, pau
     """Wait until every rank has said in the store who it is, and agree on a token to meet under.
 
     ``pause`` sleeps and raises where it is known that a rank will never come. Each rank counts its own meetings in the
-    store, so that all take part in the same. Raises BootstrapFailed on every rank if they cannot share memory.
+    store, so that all take part in the same. Raises BootstrapFailed on every rank if they cannot meet: CannotShare, if
+    that is for where they are.
     """
     deadline = time.monotonic() + timeout
     notified: Callable[[list[str], timedelta], object] | None = getattr(store, "wait", None)
@@ -71,7 +72,7 @@ def place(store: Store, rank: int, size: int, protocol: str, timeout: float, pau
             except BootstrapFailed as error:
                 failed = error
             if failed is not None:
-                said = {"failed": failed.reason, "help": failed.help}
+                said = {"failed": failed.reason, "help": failed.help, "apart": isinstance(failed, CannotShare)}
             store.set(terms, json.dumps(said))
         else:
             wait([terms])
@@ -81,7 +82,7 @@ def place(store: Store, rank: int, size: int, protocol: str, timeout: float, pau
     except Exception as error:
         raise BootstrapFailed(f"the store failed: {describe(error)}") from error
     if "failed" in said:
-        raise BootstrapFailed(said["failed"], said["help"])
+        raise (CannotShare if said["apart"] else BootstrapFailed)(said["failed"], said["help"])
     if said["size"] != size:  # rank 0 looks at the ranks that it was told of
         raise BootstrapFailed(f"rank {rank} was told of {size} ranks, rank 0 of {said['size']}")
     return Place(rank, size, said["token"])
@@ -125,5 +126,6 @@ def _objection(identities: list[Mapping[str, object]]) -> BootstrapFailed | None
     ):
         others = [str(rank) for rank, identity in enumerate(identities) if identity[field] != first[field]]
         if others:
-            return BootstrapFailed(f"rank 0 and rank{'s' * (len(others) > 1)} {', '.join(others)} {how}", helps)
+            error = BootstrapFailed if field in ("protocol", "size") else CannotShare
+            return error(f"rank 0 and rank{'s' * (len(others) > 1)} {', '.join(others)} {how}", helps)
     return None

@@ -1,0 +1,367 @@
+"""A process group of torch, with the backends that it has anyway, whose collectives of CPU tensors hocket does."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+from torch._C import _distributed_c10d as c10d
+
+from hocket import _native
+from hocket.communicator import init
+from hocket.errors import CannotShare, HocketError, NotAccelerated, torch_text
+from hocket.torch.calls import OPERATORS, TYPES, All, Calls, backend_error
+
+_Options = Any
+"""Options of torch, or what is given in their place."""
+_CPU = torch.device("cpu")
+_SUM = distributed.ReduceOp.SUM
+_KINDS = (
+    c10d.AllreduceOptions,  # and the coalesced ones, which are a kind of these
+    c10d.BroadcastOptions,
+    c10d.ReduceOptions,
+    c10d.AllgatherOptions,
+    c10d.GatherOptions,
+    c10d.ScatterOptions,
+    c10d.ReduceScatterOptions,
+    c10d.AllToAllOptions,
+    c10d.BarrierOptions,
+)
+_POINT_TO_POINT = "messages between two ranks are for the backend of torch"
+
+
+class Group(distributed.ProcessGroup):  # type: ignore[misc]
+    """Ranks that meet twice: the backends of torch connect, and then hocket, if all are on one machine.
+
+    What falls back calls the backend of the device: torch's own methods would hold the GIL, which its threads need.
+    It depends on nothing but what torch wants to be equal on all ranks, as a rank that falls back alone would hang.
+    Methods are those that torch.distributed and C++ call; without ``opts.asyncOp`` they return None once all is done.
+    """
+
+    def __init__(self, store: distributed.Store, rank: int, size: int) -> None:
+        super().__init__(rank, size)  # the form with a store makes a group that C++ does not call
+        self._store = store
+        self._calls: Calls | None = None
+        self._declined = "its ranks have not met"
+        self._told: set[tuple[str, str]] = set()
+        self.met = False
+
+    def get_group_store(self) -> distributed.Store:
+        return self._store
+
+    def meet(self, timeout: float, tells: bool) -> None:
+        """Have the ranks meet, in seconds. ``tells``: rank 0 says what falls back. Raises DistBackendError."""
+        try:
+            comm = init(timeout, rank=self.rank(), size=self.size(), store=self._store)
+        except CannotShare as error:  # all ranks say the same
+            self._declined = error.reason
+        except HocketError as error:
+            raise backend_error("init", error) from error
+        else:
+            self._calls = Calls(comm)
+            weakref.finalize(self, comm.close)
+        self.met = True
+        if tells and self.rank() == 0:
+            _say(self._welcome())
+
+    def _welcome(self) -> str:
+        if self._calls is None:
+            return f"hocket does nothing here: {self._declined}"
+        others = sorted({device.type for device in self._device_types} - {"cpu"})
+        elsewhere = f", tensors on {' and '.join(others)}" if others else ""
+        return (
+            f"collectives of CPU tensors are done by hocket on {self.size()} ranks; send and recv{elsewhere}, and what "
+            f"hocket does not know go to torch's backends (HOCKET_LOG=info says when and why)"
+        )
+
+    def shutdown(self) -> None:
+        if self._calls is not None:
+            self._calls.comm.close(drain=True)
+        super().shutdown()
+
+    def abort(self) -> None:
+        if self._calls is not None:
+            self._calls.comm.abort()
+        super().abort()
+
+    def _does(self, collective: str, tensors: Sequence[Tensor], op: object = None) -> Calls | None:
+        """Whether hocket makes a call. Raises DistBackendError where it must, and does not."""
+        why = self._declined if self._calls is None else _obstacle(tensors, op)
+        if why is None:
+            return self._calls
+        self._fall_back(collective, why)
+        return None
+
+    def _fall_back(self, collective: str, why: str) -> None:
+        if os.environ.get("HOCKET_STRICT") == "1":
+            error = NotAccelerated(collective, why)
+            raise distributed.DistBackendError(torch_text(collective, error)) from error
+        if os.environ.get("HOCKET_LOG") == "info" and (collective, why) not in self._told:
+            self._told.add((collective, why))
+            _say(f"rank {self.rank()}: {collective} goes to torch's backend: {why}")
+
+    def _underneath(self, tensors: Sequence[Tensor]) -> Any:
+        return self._get_backend(tensors[0].device if tensors else torch.device("cpu"))
+
+    # The collectives
+
+    def allreduce(
+        self, tensors: Sequence[Tensor] | Tensor, opts: _Options = None, timeout: object = None, op: object = None
+    ) -> object:
+        calls = self._calls
+        if type(opts) is c10d.AllreduceOptions and calls is not None and len(tensors) == 1 and opts.reduceOp == _SUM:
+            (tensor,) = tensors
+            if tensor.is_cpu and tensor.is_contiguous():
+                call = calls.sums.get((tensor.dtype, tensor.numel()))
+                if call is not None:
+                    return calls.sum(call, tensor, opts.asyncOp)
+        return self.allreduce_coalesced(_listed(tensors), _options(c10d.AllreduceOptions, opts, timeout, reduceOp=op))
+
+    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: _Options = None) -> object:
+        opts = _options(c10d.AllreduceCoalescedOptions, opts)
+        if calls := self._does("all_reduce", tensors, opts.reduceOp):
+            pairs = [((), [tensor]) for tensor in tensors]
+            return calls.make("all_reduce", pairs, opts.asyncOp, op=_operator(opts.reduceOp))
+        backend = self._underneath(tensors)
+        if isinstance(opts, c10d.AllreduceCoalescedOptions):
+            return backend.allreduce_coalesced(tensors, opts)
+        return backend.allreduce(tensors, opts)
+
+    def broadcast(
+        self, tensors: Sequence[Tensor] | Tensor, opts: _Options = None, timeout: object = None, root: object = None
+    ) -> object:
+        tensors, opts = _listed(tensors), _options(c10d.BroadcastOptions, opts, timeout, rootRank=root)
+        if calls := self._does("broadcast", tensors):
+            return calls.make("broadcast", [((), tensors)], opts.asyncOp, root=opts.rootRank)
+        return self._underneath(tensors).broadcast(tensors, opts)
+
+    def reduce(
+        self,
+        tensors: Sequence[Tensor] | Tensor,
+        opts: _Options = None,
+        op: object = None,
+        timeout: object = None,
+        root: object = None,
+    ) -> object:
+        tensors, opts = _listed(tensors), _options(c10d.ReduceOptions, opts, timeout, rootRank=root, reduceOp=op)
+        if calls := self._does("reduce", tensors, opts.reduceOp):
+            op = _operator(opts.reduceOp)
+            return calls.make("reduce", [((), tensors)], opts.asyncOp, op=op, root=opts.rootRank)
+        return self._underneath(tensors).reduce(tensors, opts)
+
+    def allgather(self, outputs: Sequence[Any], inputs: Any, opts: _Options = None, timeout: object = None) -> object:
+        outputs, inputs = _nested(outputs), _listed(inputs)
+        opts = _options(c10d.AllgatherOptions, opts, timeout)
+        if calls := self._does("all_gather", [*inputs, *outputs[0]]):
+            counts = _uneven(outputs[0])
+            return calls.make("all_gather", [(inputs, outputs[0])], opts.asyncOp, counts=counts)
+        return self._underneath(inputs).allgather(outputs, inputs, opts)
+
+    def allgather_coalesced(
+        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: _Options = None
+    ) -> object:
+        opts = _options(c10d.AllgatherOptions, opts)
+        if calls := self._does("all_gather", [tensor for each in (inputs, *outputs) for tensor in each]):
+            pairs = [([x], list(out)) for x, *out in zip(inputs, *outputs, strict=True)]
+            return calls.make("all_gather", pairs, opts.asyncOp)
+        return self._underneath(inputs).allgather_coalesced(outputs, inputs, opts)
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: _Options = None) -> object:  # noqa: A002
+        opts = _options(c10d.AllgatherOptions, opts)
+        if calls := self._does("all_gather", [input, output]):
+            return calls.make("all_gather", [([input], [output])], opts.asyncOp)
+        return self._underneath([input])._allgather_base(output, input, opts)
+
+    def all_gather_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: _Options = None
+    ) -> object:
+        opts = _options(c10d.AllgatherOptions, opts)
+        if calls := self._does("all_gather", [*inputs, *outputs]):
+            return calls.make("all_gather", _pairs(inputs, outputs), opts.asyncOp)
+        backend = self._underneath(inputs)
+        return All([backend._allgather_base(out, x, opts) for x, out in zip(inputs, outputs, strict=True)])
+
+    def gather(
+        self,
+        outputs: Sequence[Any],
+        inputs: Any,
+        opts: _Options = None,
+        timeout: object = None,
+        root: object = None,
+    ) -> object:
+        outputs, inputs = _nested(outputs), _listed(inputs)
+        opts = _options(c10d.GatherOptions, opts, timeout, rootRank=root)
+        out = outputs[0] if outputs else []
+        if calls := self._does("gather", [*inputs, *out]):
+            return calls.make("gather", [(inputs, out)], opts.asyncOp, root=opts.rootRank)
+        return self._underneath(inputs).gather(outputs, inputs, opts)
+
+    def scatter(
+        self,
+        outputs: Any,
+        inputs: Sequence[Any],
+        opts: _Options = None,
+        timeout: object = None,
+        root: object = None,
+    ) -> object:
+        outputs, inputs = _listed(outputs), _nested(inputs)
+        opts = _options(c10d.ScatterOptions, opts, timeout, rootRank=root)
+        x = inputs[0] if inputs else []
+        if calls := self._does("scatter", [*outputs, *x]):
+            return calls.make("scatter", [(x, outputs)], opts.asyncOp, root=opts.rootRank)
+        return self._underneath(outputs).scatter(outputs, inputs, opts)
+
+    def reduce_scatter(
+        self, outputs: Any, inputs: Sequence[Any], opts: _Options = None, timeout: object = None, op: object = None
+    ) -> object:
+        outputs, inputs = _listed(outputs), _nested(inputs)
+        opts = _options(c10d.ReduceScatterOptions, opts, timeout, reduceOp=op)
+        if calls := self._does("reduce_scatter", [*outputs, *inputs[0]], opts.reduceOp):
+            op, counts = _operator(opts.reduceOp), _uneven(inputs[0])
+            return calls.make("reduce_scatter", [(inputs[0], outputs)], opts.asyncOp, op=op, counts=counts)
+        return self._underneath(outputs).reduce_scatter(outputs, inputs, opts)
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: _Options = None) -> object:  # noqa: A002
+        opts = _options(c10d.ReduceScatterOptions, opts)
+        if calls := self._does("reduce_scatter", [input, output], opts.reduceOp):
+            return calls.make("reduce_scatter", [([input], [output])], opts.asyncOp, op=_operator(opts.reduceOp))
+        return self._underneath([input])._reduce_scatter_base(output, input, opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: _Options = None
+    ) -> object:
+        opts = _options(c10d.ReduceScatterOptions, opts)
+        if calls := self._does("reduce_scatter", [*inputs, *outputs], opts.reduceOp):
+            op = _operator(opts.reduceOp)
+            return calls.make("reduce_scatter", _pairs(inputs, outputs), opts.asyncOp, op=op)
+        backend = self._underneath(inputs)
+        return All([backend._reduce_scatter_base(out, x, opts) for x, out in zip(inputs, outputs, strict=True)])
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,  # noqa: A002
+        output_split_sizes: Sequence[int],
+        input_split_sizes: Sequence[int],
+        opts: _Options = None,
+        timeout: object = None,
+    ) -> object:
+        opts = _options(c10d.AllToAllOptions, opts, timeout)
+        if calls := self._does("all_to_all", [input, output]):
+            counts = None
+            if output_split_sizes or input_split_sizes:
+                ranks = self.size()
+                counts = _rows(input, input_split_sizes, ranks), _rows(output, output_split_sizes, ranks)
+            return calls.make("all_to_all", [([input], [output])], opts.asyncOp, counts=counts)
+        splits = output_split_sizes, input_split_sizes
+        return self._underneath([input]).alltoall_base(output, input, *splits, opts)
+
+    def alltoall(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: _Options = None, timeout: object = None
+    ) -> object:
+        opts = _options(c10d.AllToAllOptions, opts, timeout)
+        if calls := self._does("all_to_all", [*inputs, *outputs]):
+            counts = tuple(map(Tensor.numel, inputs)), tuple(map(Tensor.numel, outputs))
+            return calls.make("all_to_all", [(inputs, outputs)], opts.asyncOp, counts=counts)
+        return self._underneath(inputs).alltoall(outputs, inputs, opts)
+
+    def barrier(self, opts: _Options = None, timeout: object = None) -> object:
+        opts = _options(c10d.BarrierOptions, opts, timeout)
+        device = opts.device or next((other for other in self._device_types if other.type != "cpu"), _CPU)
+        why = _elsewhere(device)
+        if self._calls is not None and why is None:
+            return self._calls.barrier(opts.asyncOp)
+        self._fall_back("barrier", why or self._declined)
+        return self._get_backend(device).barrier(opts)
+
+    def send(self, tensors: Sequence[Tensor], rank: int, tag: int = 0) -> object:
+        self._fall_back("send", _POINT_TO_POINT)
+        return self._underneath(tensors).send(tensors, rank, tag)
+
+    def recv(self, tensors: Sequence[Tensor], rank: int, tag: int = 0) -> object:
+        self._fall_back("recv", _POINT_TO_POINT)
+        return self._underneath(tensors).recv(tensors, rank, tag)
+
+    def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> object:
+        self._fall_back("recv", _POINT_TO_POINT)
+        return self._underneath(tensors).recv_anysource(tensors, tag)
+
+
+def _say(text: str) -> None:
+    print(f"hocket: {text}", file=sys.stderr, flush=True)
+
+
+def _elsewhere(device: torch.device) -> str | None:
+    return None if device.type == "cpu" else f"hocket works in the memory of the CPU, not on {device.type}"
+
+
+def _obstacle(tensors: Sequence[Tensor], op: Any) -> str | None:
+    """Why hocket does not take a call, from what must be the same on all ranks; None if it does."""
+    if not tensors:
+        return "it is called without a tensor"
+    for tensor in tensors:
+        if (why := _elsewhere(tensor.device)) is not None:
+            return why
+        if tensor.layout is not torch.strided:
+            return f"hocket takes dense tensors, not {tensor.layout}"
+    types = {tensor.dtype for tensor in tensors}
+    if len(types) > 1:
+        return "its tensors are of several types"
+    if op is None:
+        return None
+    name, operator = TYPES.get(types.pop()), OPERATORS.get(op.op)
+    if name is None or operator not in _native.OPERATORS_OF[name]:
+        return f"hocket does not combine {tensors[0].dtype} by {op.op.name}"
+    return None
+
+
+def _operator(op: Any) -> str:
+    return OPERATORS[op.op]
+
+
+def _options(kind: Any, given: Any, timeout: object = None, **fields: object) -> Any:
+    """Options as torch.distributed gives them, or made of what they are called with one by one.
+
+    What is given in the place of options is the first of these fields.
+    """
+    if isinstance(given, _KINDS):
+        return given
+    made = kind()
+    for at, (name, value) in enumerate(fields.items()):
+        value = given if value is None and at == 0 else value
+        if value is not None:
+            setattr(made, name, value)
+    if timeout is not None:
+        made.timeout = timeout
+    return made
+
+
+def _listed(tensors: Any) -> Sequence[Tensor]:
+    return [tensors] if isinstance(tensors, Tensor) else tensors
+
+
+def _nested(tensors: Sequence[Any]) -> Sequence[Sequence[Tensor]]:
+    return [tensors] if tensors and isinstance(tensors[0], Tensor) else tensors
+
+
+def _pairs(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[tuple[Sequence[Tensor], Sequence[Tensor]]]:
+    return [([x], [out]) for x, out in zip(inputs, outputs, strict=True)]
+
+
+def _uneven(blocks: Sequence[Tensor]) -> tuple[int, ...] | None:
+    """Elements of the block of each rank, where they differ."""
+    sizes = tuple(block.numel() for block in blocks)
+    return None if len(set(sizes)) == 1 else sizes
+
+
+def _rows(tensor: Tensor, splits: Sequence[int], ranks: int) -> tuple[int, ...]:
+    """Elements to or from each rank, of rows of a tensor."""
+    rows = tensor.shape[0] if tensor.dim() else 1
+    row = math.prod(tensor.shape[1:])
+    return tuple(n * row for n in splits or [rows // ranks] * ranks)
