@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -102,38 +101,55 @@ def _pickled(value: object) -> NDArray[np.uint8]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Roles:
-    """A collective on a rank: whether it has an input and an output."""
+class _Wanted:
+    """A call by name on one of some ranks, but for its arrays.
 
+    ``reads`` and ``writes``: whether the rank has an input, and an output. ``rows``: what its ``counts`` mean.
+    """
+
+    name: str
+    op: str
+    root: int
+    reproducible: Contract | None
     kind: _Kind
     ranks: int
     reads: bool
     writes: bool
+    rows: Counts | None
 
     def operands(self, given: Operands) -> Operands:
-        """What to run the schedule on, of a call without counts. Raises InvalidArgument for shapes that do not fit."""
-        kind, x, out, between, omitted = self.kind, given.x, given.out, given.between, given.omitted
-        if not self.writes:
-            return Operands(x, None)
+        """Those that the schedule runs on, with the ``out`` that the caller need not give. Raises InvalidArgument.
+
+        Without an input, ``x`` is looked at only where it must say what ``out`` is like.
+        """
+        x, out, between, omitted = given.x, given.out, given.between, Omitted.REFUSED
         if x is not None and (self.reads or out is None):
             shape = self.shape(x.shape)
-            if out is None and kind.cuts == kind.joins:
-                out, between, omitted = x, 0, Omitted.X
-            elif out is None:
-                out, omitted = Operand(shape, x.type), Omitted.FRESH
-            elif out.shape != shape:
+            if out is None and self.writes:
+                if self.rows is None and self.kind.cuts == self.kind.joins:
+                    out, between, omitted = x, 0, Omitted.X
+                else:
+                    out, omitted = Operand(shape, x.type), Omitted.FRESH
+            elif out is not None and out.shape != shape:
                 raise InvalidArgument(f"x of shape {x.shape} calls for an out of {shape}, not {out.shape}", caller())
+        elif out is not None and self.rows is not None:
+            self.rows.check_out(out.shape)
         return Operands(x, out, between, omitted) if self.reads else Operands(None, out, omitted=omitted)
 
-    def bytes(self, operands: Operands) -> int:
-        """Bytes of the larger buffer of a rank that has most, which every rank knows from its own arrays."""
-        operand, all_blocks = (operands.x, self.kind.cuts) if self.reads else (operands.out, self.kind.joins)
-        blocks = self.ranks if (self.kind.cuts or self.kind.joins) and not all_blocks else 1
+    def bytes(self, operands: Operands) -> int | None:
+        """Bytes of the larger buffer of a rank with most; None where not every rank knows it from its own arrays."""
+        if self.rows is not None:
+            return self.rows.bytes(operands)
+        kind = self.kind
+        operand, all_blocks = (operands.x, kind.cuts) if self.reads else (operands.out, kind.joins)
+        blocks = self.ranks if (kind.cuts or kind.joins) and not all_blocks else 1
         return 0 if operand is None else operand.nbytes * blocks
 
     def shape(self, x: tuple[int, ...]) -> tuple[int, ...]:
-        """Of the result, from that of ``x``."""
+        """Of the result, from that of ``x``. Raises InvalidArgument."""
         kind, ranks = self.kind, self.ranks
+        if self.rows is not None:
+            return self.rows.shape(x)
         if not (kind.cuts or kind.joins):
             return x
         rows = x[0] if x else 1
@@ -143,34 +159,6 @@ class _Roles:
             rows //= ranks
         return (rows * ranks if kind.joins else rows, *x[1:])
 
-    def counts(self, given: object, rank: int) -> Counts:
-        """What the ``counts`` of a call mean on a rank. Raises InvalidArgument."""
-        kind, ranks = self.kind, self.ranks
-        if kind.cuts and kind.joins:
-            return Counts.exchange(given, ranks)
-        inputs, outputs = (ranks if kind.cuts else 1) * self.reads, (ranks if kind.joins else 1) * self.writes
-        return Counts.agree(given, ranks, rank, inputs, outputs)
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """A call by name, but for its arrays. ``rows``: what its ``counts`` mean."""
-
-    name: str
-    op: str
-    root: int
-    reproducible: Contract | None
-    roles: _Roles
-    rows: Counts | None
-
-    def operands(self, given: Operands) -> Operands:
-        """Those that the schedule runs on, with the ``out`` that the caller need not give. Raises InvalidArgument."""
-        return self.roles.operands(given) if self.rows is None else self.rows.operands(given)
-
-    def bytes(self, operands: Operands) -> int | None:
-        """Bytes of the larger buffer of a rank with most; None where not every rank knows it."""
-        return self.roles.bytes(operands) if self.rows is None else self.rows.bytes(operands)
-
     def apart(self, x: Operand) -> Operands:
         """Of arrays that lie apart."""
         found = self.operands(Operands(x, None))
@@ -179,7 +167,7 @@ class _Wanted:
 
     def in_place(self, x: Operand, rank: int) -> Operands:
         """Of arrays that lie in place."""
-        found, kind = self.operands(Operands(x, None)), self.roles.kind
+        found, kind = self.operands(Operands(x, None)), self.kind
         if found.out is None or kind.cuts == kind.joins:
             if self.rows is not None and found.out is not None:
                 raise InvalidArgument(f"with counts, x and out of {self.name} must lie apart", caller())
@@ -679,8 +667,8 @@ class Communicator:
         """Prepare a call by name and make it. ``_call`` does the same, and remembers what was prepared."""
         try:
             wanted = self._wanted(name, op, root, counts, reproducible)
-            reads = wanted.roles.reads or (out is None and wanted.roles.writes)
-            given = operands_of(x if reads else None, out if wanted.roles.writes else None)
+            reads = wanted.reads or (out is None and wanted.writes)
+            given = operands_of(x if reads else None, out if wanted.writes else None)
             operands = wanted.operands(given)
             call = self._prepared(wanted, operands, [self._endpoint.shares(operands, x, out)])
         except Exception as error:
@@ -719,19 +707,28 @@ class Communicator:
         operands = wanted.in_place(x, self.rank) if in_place else wanted.apart(x)
         return self._prepared(wanted, operands, [True, False], None if timeout is None else _seconds(timeout))
 
-    def _wanted(self, name: str, op: str, root: int, counts: object, reproducible: Contract | None) -> _Wanted:
-        roles = self._roles(name, root)
-        if counts is not None and not (roles.kind.cuts or roles.kind.joins):
-            raise InvalidArgument(f"{name} takes no counts: it has no blocks", caller())
-        rows = None if counts is None else roles.counts(counts, self.rank)
-        return _Wanted(name, op, root, reproducible, roles, rows)
+    def _wanted(self, name: str, op: str, root: object, counts: object, reproducible: Contract | None) -> _Wanted:
+        kind, ranks, rank, rows = _KINDS[name], self.size, whole(root), None
+        if rank is None or not 0 <= rank < ranks:
+            raise InvalidArgument(f"root must be in [0, {ranks}), not {root!r}", caller())
+        is_root = rank == self.rank
+        reads, writes = kind.reads or is_root, (kind.writes or is_root) and (kind.first or self.rank > 0)
+        if counts is not None:
+            if not (kind.cuts or kind.joins):
+                raise InvalidArgument(f"{name} takes no counts: it has no blocks", caller())
+            if kind.cuts and kind.joins:
+                rows = Counts.exchange(counts, ranks)
+            else:
+                inputs, outputs = (ranks if kind.cuts else 1) * reads, (ranks if kind.joins else 1) * writes
+                rows = Counts.agree(counts, ranks, self.rank, inputs, outputs)
+        return _Wanted(name, op, rank, reproducible, kind, ranks, reads, writes, rows)
 
     def _prepared(
         self, wanted: _Wanted, operands: Operands, kinds: Sequence[bool], timeout: float | None = None
     ) -> PreparedCall:
         """Choose and load what a call by name runs. ``kinds``: whether its arrays may be memory that ranks share."""
         endpoint, uneven = self._endpoint, wanted.rows is not None
-        call = self._described(wanted.name, wanted.bytes(operands), wanted.root, wanted.reproducible, uneven)
+        call = self._described(wanted, wanted.bytes(operands))
         choice = choose(call)
         find = partial(endpoint.program, _called(choice))
         loaded = self._default(choice, find, uneven)
@@ -750,23 +747,13 @@ class Communicator:
         shared, others = alternatives(True), alternatives(False)
         return endpoint.prepare(loaded, bound, wanted.op, choice.tile, shared, others, timeout)
 
-    def _roles(self, name: str, root: object) -> _Roles:
-        rank = whole(root)
-        if rank is None or not 0 <= rank < self.size:
-            raise InvalidArgument(f"root must be in [0, {self.size}), not {root!r}", caller())
-        kind, is_root = _KINDS[name], rank == self.rank
-        writes = (kind.writes or is_root) and (kind.first or self.rank > 0)
-        return _Roles(kind, self.size, kind.reads or is_root, writes)
-
-    def _described(
-        self, name: str, size: int | None, root: int, reproducible: Contract | None, uneven: bool = False
-    ) -> Call:
+    def _described(self, wanted: _Wanted, size: int | None) -> Call:
+        name, root, reproducible, uneven = wanted.name, wanted.root, wanted.reproducible, wanted.rows is not None
         if reproducible is not None and not isinstance(reproducible, str):
             raise WrongType(f"reproducible must be the name of a contract, not {name_of(reproducible)}", caller())
         endpoint = self._endpoint
-        at = operator.index(root)
         threads, sockets, oversubscribed = endpoint.threads, endpoint.sockets, endpoint.oversubscribed
-        return Call(name, self.size, size, at, reproducible, threads, sockets, oversubscribed, uneven, endpoint.tuned)
+        return Call(name, self.size, size, root, reproducible, threads, sockets, oversubscribed, uneven, endpoint.tuned)
 
     def _default(self, choice: Choice, find: Find[Found], uneven: bool = False) -> Found:
         """The program of a choice; with ``uneven``, one that can run with counts."""
@@ -813,8 +800,7 @@ class Communicator:
             raise InvalidArgument(f"there is no collective {name!r}, only {', '.join(NAMED)}", caller())
         if not isinstance(nbytes, int) or nbytes < 0 or nbytes >> 62:
             raise InvalidArgument(f"nbytes must be a number of bytes, not {nbytes!r}", caller())
-        self._roles(name, root)
-        call = self._described(name, nbytes, root, reproducible)
+        call = self._described(self._wanted(name, "sum", root, None, reproducible), nbytes)
         choice = choose(call)
         schedule = self._default(choice, self._schedule)
         lending = partial(self._zero_copy, call, choice, self._schedule)

@@ -304,7 +304,7 @@ def every_collective(comm: Communicator, sizes: list[int], file: bool) -> None:
                 call(comm, name, n, root, forms, lent)  # type: ignore[arg-type]
             alone = name in ("broadcast", "reduce", "gather", "scatter")  # only the root has both arrays
             blocks = p if name in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter") else 1
-            described = comm._described(name, 4 * n * blocks, root, None)
+            described = comm._described(comm._wanted(name, "sum", root, None, None), 4 * n * blocks)
             default = comm._default(choose(described), comm._schedule)
             alone_in_one = comm._endpoint.outlook(default, n).candidate.one_round
             large = lends(described, alone_in_one, attached=False)

@@ -12,10 +12,9 @@ from itertools import accumulate
 import numpy as np
 
 from hocket import _native
-from hocket._native import Omitted
 from hocket.collectives import whole
 from hocket.errors import InvalidArgument, caller
-from hocket.runtime.operands import Operand, Operands
+from hocket.runtime.operands import Operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,27 +49,18 @@ class Counts:
             )
         return Counts(sends, receives)
 
-    def operands(self, given: Operands) -> Operands:
-        """Those of a call, with the ``out`` that it allocates where it is given none. Raises InvalidArgument.
+    def shape(self, x: tuple[int, ...]) -> tuple[int, ...]:
+        """Of the result, from that of ``x``. Raises InvalidArgument."""
+        rows = sum(self.inputs or self.agreed or ())
+        if x[:1] != (rows,):
+            raise InvalidArgument(f"counts call for an x of {_number(rows)}, not of shape {x}", caller())
+        return (sum(self.outputs), *x[1:])
 
-        Without an input, ``x`` is looked at only where it must say what ``out`` is like.
-        """
-        x, out, omitted = given.x, given.out, Omitted.REFUSED
-        if x is not None and (self.inputs or out is None):
-            rows = sum(self.inputs or self.agreed or ())
-            if not x.shape or x.shape[0] != rows:
-                raise InvalidArgument(f"counts call for an x of {_number(rows)}, not of shape {x.shape}", caller())
-            shape = (sum(self.outputs), *x.shape[1:])
-            if out is None and self.outputs:
-                out, omitted = Operand(shape, x.type), Omitted.FRESH
-            elif self.outputs and out is not None and out.shape != shape:
-                raise InvalidArgument(f"x of shape {x.shape} calls for an out of {shape}, not {out.shape}", caller())
-        elif out is not None and out.shape[:1] != (sum(self.outputs),):
-            raise InvalidArgument(
-                f"counts call for an out of {_number(sum(self.outputs))}, not of shape {out.shape}", caller()
-            )
-        x, out = x if self.inputs else None, out if self.outputs else None
-        return Operands(x, out, None if x is None or out is None else given.between, omitted)
+    def check_out(self, shape: tuple[int, ...]) -> None:
+        """Raises InvalidArgument for what no result can be like, of a call that has no ``x``."""
+        rows = sum(self.outputs)
+        if shape[:1] != (rows,):
+            raise InvalidArgument(f"counts call for an out of {_number(rows)}, not of shape {shape}", caller())
 
     def bytes(self, operands: Operands) -> int | None:
         """Bytes of a buffer with the blocks of all ranks; None where a rank knows only its own."""
