@@ -44,7 +44,7 @@ from hocket.runtime.execution import wait_any as wait_any
 from hocket.runtime.operands import Buffer as Buffer
 from hocket.runtime.operands import Omitted, Operand, Operands, element_type, name_of, operands_of
 from hocket.runtime.stores import Store
-from hocket.tuning import NAMED, Call, Choice, choose, declined, has_zero_copy, lends, zero_copy_program
+from hocket.tuning import NAMED, Call, Choice, choose, declined, has_zero_copy, zero_copy_program
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Result = TypeVar("Result")
@@ -771,7 +771,7 @@ class Communicator:
     ) -> Found | None:
         """What replaces a default program where ranks can access each other's arrays."""
         name, root, reproducible = choice.line.collective, choice.root, choice.reproducible
-        if not lends(call, one_round, attached) or not has_zero_copy(name, reproducible, inplace=variant.inplace):
+        if declined(call, one_round, attached) or not has_zero_copy(name, reproducible, inplace=variant.inplace):
             return None
 
         def compiled() -> Schedule:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from hocket.algorithms import all_pairs, chain, direct, knomial, movement_avoiding, recursive_halving, ring, scan
 from hocket.ir.schedule import Schedule
 from hocket.program import Contract, Program
-from hocket.tunables import Tunables, show_size
+from hocket.tunables import ROWS, Tunables, show_size
 
 _BLOCKWISE = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
 """Collectives in which the larger buffer of a rank is a block for each rank."""
@@ -119,10 +119,6 @@ class Line:
     tile: Callable[[Tunables], int] | None = None
 
 
-def _flat_broadcast(ranks: int, root: int, _: int) -> Program:
-    return knomial.broadcast(ranks, max(2, ranks), root)
-
-
 def _flat_reduce(ranks: int, root: int, _: int) -> Program:
     return knomial.reduce(ranks, max(2, ranks), root)
 
@@ -142,7 +138,7 @@ TABLE = (
     Line("reduce_scatter", _FEW, lambda p, *_: direct.reduce_scatter(p)),
     Line("reduce_scatter", _LARGE, lambda p, *_: ring.reduce_scatter(p)),
     Line("all_to_all", _ANY, lambda p, *_: direct.all_to_all(p)),
-    Line("broadcast", _ANY, _flat_broadcast),
+    Line("broadcast", _ANY, lambda p, root, _: knomial.broadcast(p, max(2, p), root)),
     Line("reduce", _EARLY_SHORT, _flat_reduce, tile=lambda tuned: tuned.early_short_tile_bytes),
     Line("reduce", _EARLY, _flat_reduce, tile=lambda tuned: tuned.early_tile_bytes),
     Line("reduce", _ONE_SHOT_AT_ROOT, _flat_reduce),
@@ -161,18 +157,6 @@ NAMED = tuple(dict.fromkeys(line.collective for line in TABLE))
 """The collectives that are called by name, each a method of Communicator."""
 
 
-class _Shown(dict[str, str]):
-    """Tunables by name, as a sentence has them."""
-
-    def __init__(self, tuned: Tunables) -> None:
-        super().__init__()
-        self._tuned = tuned
-
-    def __missing__(self, name: str) -> str:
-        value: int = getattr(self._tuned, name)
-        return show_size(value) if name.endswith("_bytes") else str(value)
-
-
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What a call runs: ``instances`` of the program of a line."""
@@ -187,7 +171,7 @@ class Choice:
     @property
     def why(self) -> str:
         """The condition that holds."""
-        return self.line.when.text.format_map(_Shown(self.tuned))
+        return self.line.when.text.format_map({row.name: row.show(getattr(self.tuned, row.name)) for row in ROWS})
 
     @property
     def tile(self) -> int | None:
@@ -235,18 +219,13 @@ def has_zero_copy(name: str, reproducible: Contract | None = None, *, inplace: b
     return name in _ZERO_COPY and reproducible != "across-sizes" and not (name == "all_to_all" and inplace)
 
 
-def lends(call: Call, one_round: bool, attached: bool) -> bool:
-    """Whether a rank offers a zero-copy program in a call, where its arrays can be accessed by others.
+def declined(call: Call, one_round: bool, attached: bool) -> str | None:
+    """Why a rank offers no zero-copy program in a call, where its arrays can be accessed by others; None: it does.
 
     ``one_round``: the call would else take one round. That is faster for short messages, and where ranks share cores:
     they wait for each other once, not twice. ``attached``: arrays are private, so others access them by cross-memory
     attach, each time a call of the system; that is for long calls only, in one round or not.
     """
-    return declined(call, one_round, attached) is None
-
-
-def declined(call: Call, one_round: bool, attached: bool) -> str | None:
-    """Why a rank does not; None: it does. See ``lends``."""
     if call.size is None or call.ranks == 1 or call.uneven or call.name not in _ZERO_COPY:
         return "it has no program for arrays in place of slots"
     if attached and call.reproducible == "across-sizes":

@@ -40,7 +40,7 @@ from hocket.runtime import arena, segments
 from hocket.runtime.execution import VARIANTS, Endpoint, LoadedPlan, PreparedCall, Variant
 from hocket.runtime.operands import operands_of
 from hocket.runtime.plan import lower
-from hocket.tuning import NAMED, choose, lends, zero_copy_program
+from hocket.tuning import NAMED, choose, declined, zero_copy_program
 from tests.property.programs import random_case
 from tests.runtime.cases import PAIRS, Run, check, data
 from tests.runtime.test_call_cache import slow_path
@@ -307,7 +307,7 @@ def every_collective(comm: Communicator, sizes: list[int], file: bool) -> None:
             described = comm._described(comm._wanted(name, "sum", root, None, None), 4 * n * blocks)
             default = comm._default(choose(described), comm._schedule)
             alone_in_one = comm._endpoint.outlook(default, n).candidate.one_round
-            large = lends(described, alone_in_one, attached=False)
+            large = declined(described, alone_in_one, attached=False) is None
             inplace = not (forms == "a" or (alone and forms[root % len(forms)] == "a"))
             some = forms == "ia" and not alone and p > 1
             buffered = not large or some or (name == "all_to_all" and inplace)
