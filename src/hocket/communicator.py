@@ -42,7 +42,7 @@ from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.execution import PreparedCall as PreparedCall
 from hocket.runtime.execution import wait_any as wait_any
 from hocket.runtime.operands import Buffer as Buffer
-from hocket.runtime.operands import Omitted, Operand, Operands, element_type, name_of, operands_of
+from hocket.runtime.operands import Array, Omitted, Operand, Operands, element_type, name_of, operands_of
 from hocket.runtime.stores import Store
 from hocket.tuning import NAMED, Call, Choice, choose, declined, has_zero_copy, zero_copy_program
 
@@ -57,6 +57,8 @@ Later = Literal[True]
 """Whether a call is in the background."""
 Rows = Sequence[int] | None
 """``counts``: rows of the block of each rank."""
+Pair = tuple[Sequence[int], Sequence[int]] | None
+"""``counts`` of an AllToAll: rows to each rank, and from each."""
 
 Find = Callable[[Key, Callable[[], Schedule]], Found]
 """Finds what a program is, or makes it by compiling."""
@@ -260,8 +262,8 @@ class Communicator:
     def run(
         self,
         schedule: Schedule,
-        x: Given[Scalar],
-        out: Given[Scalar] = None,
+        x: Array | None,
+        out: Array | None = None,
         *,
         op: str = "sum",
         tile: int | None = None,
@@ -325,8 +327,8 @@ class Communicator:
     @brief
     def all_reduce(
         self,
-        x: NDArray[Scalar],
-        out: Given[Scalar] = None,
+        x: Array,
+        out: Array | None = None,
         *,
         op: str = "sum",
         reproducible: Contract | None = None,
@@ -349,9 +351,7 @@ class Communicator:
         self, x: NDArray[Scalar], out: Given[Scalar] = None, *, counts: Rows = None, async_: Later
     ) -> Handle[NDArray[Scalar]]: ...
     @brief
-    def all_gather(
-        self, x: NDArray[Scalar], out: Given[Scalar] = None, *, counts: Rows = None, async_: bool = False
-    ) -> object:
+    def all_gather(self, x: Array, out: Array | None = None, *, counts: Rows = None, async_: bool = False) -> object:
         """Join ``x`` of all ranks along axis 0, on every rank: (n, ...) gives (size * n, ...), a scalar (size,).
 
         Allocates without ``out``. With ``counts``, ``x`` of rank r has ``counts[r]`` rows. Errors are those of ``run``.
@@ -374,13 +374,7 @@ class Communicator:
     ) -> Handle[NDArray[Scalar]]: ...
     @brief
     def reduce_scatter(
-        self,
-        x: NDArray[Scalar],
-        out: Given[Scalar] = None,
-        *,
-        op: str = "sum",
-        counts: Rows = None,
-        async_: bool = False,
+        self, x: Array, out: Array | None = None, *, op: str = "sum", counts: Rows = None, async_: bool = False
     ) -> object:
         """Combine ``x`` of all ranks; rank r gets block r of ``size`` along axis 0: (size * n, ...) gives (n, ...).
 
@@ -391,31 +385,14 @@ class Communicator:
 
     @overload
     def all_to_all(
-        self,
-        x: NDArray[Scalar],
-        out: Given[Scalar] = None,
-        *,
-        counts: tuple[Sequence[int], Sequence[int]] | None = None,
-        async_: Now = False,
+        self, x: NDArray[Scalar], out: Given[Scalar] = None, *, counts: Pair = None, async_: Now = False
     ) -> NDArray[Scalar]: ...
     @overload
     def all_to_all(
-        self,
-        x: NDArray[Scalar],
-        out: Given[Scalar] = None,
-        *,
-        counts: tuple[Sequence[int], Sequence[int]] | None = None,
-        async_: Later,
+        self, x: NDArray[Scalar], out: Given[Scalar] = None, *, counts: Pair = None, async_: Later
     ) -> Handle[NDArray[Scalar]]: ...
     @brief
-    def all_to_all(
-        self,
-        x: NDArray[Scalar],
-        out: Given[Scalar] = None,
-        *,
-        counts: tuple[Sequence[int], Sequence[int]] | None = None,
-        async_: bool = False,
-    ) -> object:
+    def all_to_all(self, x: Array, out: Array | None = None, *, counts: Pair = None, async_: bool = False) -> object:
         """Block r of ``size`` along axis 0 goes to rank r, which joins what it gets in rank order.
 
         Works in ``x`` without ``out``. With ``counts``, a pair, block r has ``counts[0][r]`` rows and rank r sends
@@ -433,7 +410,7 @@ class Communicator:
         self, x: Given[Scalar], out: Given[Scalar] = None, *, root: int = 0, async_: Later
     ) -> Handle[NDArray[Scalar]]: ...
     @brief
-    def broadcast(self, x: Given[Scalar], out: Given[Scalar] = None, *, root: int = 0, async_: bool = False) -> object:
+    def broadcast(self, x: Array | None, out: Array | None = None, *, root: int = 0, async_: bool = False) -> object:
         """Every rank gets ``x`` of the root. Works in ``x`` without ``out``.
 
         Off the root ``x`` is not read: it may be None where there is an ``out``. Errors are those of ``run``.
@@ -450,7 +427,7 @@ class Communicator:
     ) -> Handle[NDArray[Scalar] | None]: ...
     @brief
     def reduce(
-        self, x: NDArray[Scalar], out: Given[Scalar] = None, *, op: str = "sum", root: int = 0, async_: bool = False
+        self, x: Array, out: Array | None = None, *, op: str = "sum", root: int = 0, async_: bool = False
     ) -> object:
         """Combine ``x`` of all ranks element by element; the root gets the result, in ``x`` without ``out``.
 
@@ -468,7 +445,7 @@ class Communicator:
     ) -> Handle[NDArray[Scalar] | None]: ...
     @brief
     def gather(
-        self, x: NDArray[Scalar], out: Given[Scalar] = None, *, root: int = 0, counts: Rows = None, async_: bool = False
+        self, x: Array, out: Array | None = None, *, root: int = 0, counts: Rows = None, async_: bool = False
     ) -> object:
         """Join ``x`` of all ranks along axis 0, on the root: (n, ...) gives (size * n, ...), a scalar (size,).
 
@@ -487,7 +464,7 @@ class Communicator:
     ) -> Handle[NDArray[Scalar]]: ...
     @brief
     def scatter(
-        self, x: Given[Scalar], out: Given[Scalar] = None, *, root: int = 0, counts: Rows = None, async_: bool = False
+        self, x: Array | None, out: Array | None = None, *, root: int = 0, counts: Rows = None, async_: bool = False
     ) -> object:
         """Rank r gets block r of ``size`` along axis 0 of the root's ``x``: (size * n, ...) gives (n, ...).
 
@@ -506,7 +483,7 @@ class Communicator:
         self, x: NDArray[Scalar], out: Given[Scalar] = None, *, op: str = "sum", async_: Later
     ) -> Handle[NDArray[Scalar]]: ...
     @brief
-    def scan(self, x: NDArray[Scalar], out: Given[Scalar] = None, *, op: str = "sum", async_: bool = False) -> object:
+    def scan(self, x: Array, out: Array | None = None, *, op: str = "sum", async_: bool = False) -> object:
         """Combine ``x`` of ranks 0 to r element by element on rank r. Works in ``x`` without ``out``.
 
         Added in the order of ranks. There is no op avg. Errors are those of ``run``.
@@ -522,7 +499,7 @@ class Communicator:
         self, x: NDArray[Scalar], out: Given[Scalar] = None, *, op: str = "sum", async_: Later
     ) -> Handle[NDArray[Scalar] | None]: ...
     @brief
-    def exscan(self, x: NDArray[Scalar], out: Given[Scalar] = None, *, op: str = "sum", async_: bool = False) -> object:
+    def exscan(self, x: Array, out: Array | None = None, *, op: str = "sum", async_: bool = False) -> object:
         """Combine ``x`` of the ranks before r element by element on rank r. Works in ``x`` without ``out``.
 
         Rank 0 gets None; its ``x`` and ``out`` are not written. Otherwise as ``scan``.
