@@ -37,12 +37,12 @@ from hocket.runtime import arena, launch
 from hocket.runtime.adopted import Adopted as Adopted
 from hocket.runtime.bootstrap import MOST_RANKS, meet
 from hocket.runtime.counts import Counts
-from hocket.runtime.execution import NO_ALTERNATIVES, VARIANTS, Alternatives, Endpoint, Key, Variant, brief
+from hocket.runtime.execution import NO_ALTERNATIVES, VARIANTS, Alternatives, Endpoint, Key, brief
 from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.execution import PreparedCall as PreparedCall
 from hocket.runtime.execution import wait_any as wait_any
-from hocket.runtime.operands import Buffer as Buffer
 from hocket.runtime.operands import Array, Omitted, Operand, Operands, element_type, name_of, operands_of
+from hocket.runtime.operands import Buffer as Buffer
 from hocket.runtime.stores import Store
 from hocket.tuning import NAMED, Call, Choice, choose, declined, has_zero_copy, zero_copy_program
 
@@ -717,8 +717,8 @@ class Communicator:
             if shared not in kinds or bound.n is None or barred:
                 return NO_ALTERNATIVES
             return [
-                self._zero_copy(call, choice, find, eager, variant, not shared) if variant.suits(bound) else None
-                for variant in VARIANTS
+                self._zero_copy(call, choice, find, eager, inplace, not shared) if bound.lies(inplace) else None
+                for inplace in VARIANTS
             ]
 
         shared, others = alternatives(True), alternatives(False)
@@ -744,19 +744,19 @@ class Communicator:
         return find((*choice.key, uneven), compiled)
 
     def _zero_copy(
-        self, call: Call, choice: Choice, find: Find[Found], one_round: bool, variant: Variant, attached: bool
+        self, call: Call, choice: Choice, find: Find[Found], one_round: bool, inplace: bool, attached: bool
     ) -> Found | None:
         """What replaces a default program where ranks can access each other's arrays."""
         name, root, reproducible = choice.line.collective, choice.root, choice.reproducible
-        if declined(call, one_round, attached) or not has_zero_copy(name, reproducible, inplace=variant.inplace):
+        if declined(call, one_round, attached) or not has_zero_copy(name, reproducible, inplace=inplace):
             return None
 
         def compiled() -> Schedule:
-            program = zero_copy_program(name, self.size, root, reproducible, inplace=variant.inplace)
+            program = zero_copy_program(name, self.size, root, reproducible, inplace=inplace)
             assert program is not None
             return program.compile(instances=choice.instances, reproducible=reproducible, storage="peer")
 
-        return find((name, root, reproducible, choice.instances, variant), compiled)
+        return find((name, root, reproducible, choice.instances, inplace), compiled)
 
     def _schedule(self, key: Key, compiled: Callable[[], Schedule]) -> Schedule:
         """A program, compiled here."""

@@ -14,7 +14,7 @@ import numpy as np
 from hocket.errors import counted
 from hocket.ir.schedule import Schedule
 from hocket.ir.traffic import Path, Traffic, traffic
-from hocket.runtime.execution import VARIANTS, Endpoint, Variant
+from hocket.runtime.execution import VARIANTS, Endpoint
 from hocket.runtime.plan import pace
 from hocket.tuning import Choice
 from hocket.verify.events import Events
@@ -137,7 +137,7 @@ def explain(
     endpoint: Endpoint,
     choice: Choice,
     schedule: Schedule,
-    lending: Callable[[bool, Variant, bool], Schedule | None],
+    lending: Callable[[bool, bool, bool], Schedule | None],
     declined: str | None,
     size: int,
 ) -> Explanation:
@@ -159,11 +159,11 @@ def explain(
 
     def there(path: Path) -> tuple[Shared, ...]:
         found = []
-        for way in VARIANTS:
-            lent = lending(settled.one_round, way, path == "cma")
+        for inplace in VARIANTS:
+            lent = lending(settled.one_round, inplace, path == "cma")
             if lent is not None:
-                sums = sum(traffic(lent, n, _ITEM, path=path, apart=not way.inplace), Traffic())
-                found.append(Shared(way.inplace, lent.name, sums.loaded, sums.stored))
+                sums = sum(traffic(lent, n, _ITEM, path=path, apart=not inplace), Traffic())
+                found.append(Shared(inplace, lent.name, sums.loaded, sums.stored))
         return tuple(found)
 
     work, depth = pace(schedule)

@@ -37,7 +37,7 @@ from hocket.errors import (
 )
 from hocket.ir.messages import two_rounds
 from hocket.runtime import arena, segments
-from hocket.runtime.execution import VARIANTS, Endpoint, LoadedPlan, PreparedCall, Variant
+from hocket.runtime.execution import VARIANTS, Endpoint, LoadedPlan, PreparedCall
 from hocket.runtime.operands import operands_of
 from hocket.runtime.plan import lower
 from hocket.tuning import NAMED, choose, declined, zero_copy_program
@@ -311,7 +311,7 @@ def every_collective(comm: Communicator, sizes: list[int], file: bool) -> None:
             inplace = not (forms == "a" or (alone and forms[root % len(forms)] == "a"))
             some = forms == "ia" and not alone and p > 1
             buffered = not large or some or (name == "all_to_all" and inplace)
-            expected = set() if buffered else {1 + VARIANTS.index(Variant(inplace))}
+            expected = set() if buffered else {1 + VARIANTS.index(inplace)}
             assert set(found) == expected, (name, n, forms, found)
         for forms in ("i", "a"):
             with ways() as found:

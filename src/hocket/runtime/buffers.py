@@ -43,6 +43,11 @@ class Bound:
         """Whether it takes more than the memory of x and out."""
         return self.initial is not Source.NOTHING or self.taken is not None or self.apart
 
+    def lies(self, inplace: bool) -> bool:
+        """Whether x and out lie in place, or apart; what is one array alone lies in both ways."""
+        alone = self.operands.x is None or self.result is Source.NOTHING
+        return alone or (self.operands.between is not None) is inplace
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:

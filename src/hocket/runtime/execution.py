@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NoReturn, TypeVar, cast
+from typing import NamedTuple, NoReturn, TypeVar, cast
 
 import numpy as np
 
@@ -91,21 +91,8 @@ class LoadedPlan:
         return self.lowered.layout
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """How the arrays that ranks access lie to each other."""
-
-    inplace: bool
-
-    def suits(self, bound: Bound) -> bool:
-        """Whether the arrays of a call lie so."""
-        operands = bound.operands
-        alone = operands.x is None or bound.result is Source.NOTHING
-        return alone or (operands.between is not None) is self.inplace
-
-
-VARIANTS = Variant(inplace=True), Variant(inplace=False)
-"""The zero-copy variants of native/protocol/header.h."""
+VARIANTS = True, False
+"""The zero-copy variants of native/protocol/header.h: arrays that ranks access lie in place, or apart."""
 
 Alternatives = Sequence[LoadedPlan | None]
 """What a call can run instead where ranks can access each other's arrays: a program, or none, for each of VARIANTS."""
@@ -113,35 +100,24 @@ Alternatives = Sequence[LoadedPlan | None]
 NO_ALTERNATIVES: Alternatives = (None,) * len(VARIANTS)
 
 
-@dataclass(frozen=True, slots=True)
-class _Offer:
-    """Alternatives as native code takes them, and what they were lowered from."""
+class _Offer(NamedTuple):
+    """Alternatives, also as native code takes them."""
 
     native: _native.Alternatives | None
-    lowered: tuple[Plan | None, ...]
+    plans: Alternatives
 
-    @staticmethod
-    def of(given: Alternatives, bound: Bound) -> _Offer:
-        """Those that work on the memory of x and out alone, and all on the same buffers."""
-        chosen: list[LoadedPlan | None] = [None] * len(VARIANTS)
-        buffers: tuple[Source, Source] | None = None
-        for way, other in enumerate(given):
-            if other is None:
-                continue
+
+def _offer(given: Alternatives, bound: Bound) -> _Offer:
+    """Those that work on the memory of x and out alone, and all on the same buffers."""
+    chosen: list[LoadedPlan | None] = [None] * len(VARIANTS)
+    buffers: tuple[Source, Source] | None = None
+    for variant, other in enumerate(given):
+        if other is not None:
             instead = other.layout.bind(bound.operands)
             if not instead.copies and buffers in (None, (instead.input, instead.output)):
-                chosen[way], buffers = other, (instead.input, instead.output)
-        if buffers is None:
-            return _Offer(None, (None,) * len(VARIANTS))
-        plans = [None if other is None else other.plan for other in chosen]
-        return _Offer(
-            _native.Alternatives(plans, *buffers), tuple(None if other is None else other.lowered for other in chosen)
-        )
-
-    @staticmethod
-    def of_itself(loaded: LoadedPlan, bound: Bound) -> _Offer:
-        """Of a program whose messages lie in arrays anyway."""
-        return _Offer(_native.Alternatives([loaded.plan, None], bound.input, bound.output), (loaded.lowered, None))
+                chosen[variant], buffers = other, (instead.input, instead.output)
+    plans = [None if other is None else other.plan for other in chosen]
+    return _Offer(None if buffers is None else _native.Alternatives(plans, *buffers), chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +181,11 @@ class PreparedCall(_native.PreparedCall):
         self._endpoint = endpoint
         self._bound = bound
         self._lowered = loaded.lowered
-        either = zip(shared.lowered, others.lowered, strict=True)
-        self._plans = None if lends else loaded.lowered, *(one or other for one, other in either)
+        plans = (
+            None if lends else loaded,
+            *(one or other for one, other in zip(shared.plans, others.plans, strict=True)),
+        )
+        self._plans = [None if plan is None else plan.lowered for plan in plans]
 
     def _raise(self, outcome: Outcome) -> NoReturn:
         self._endpoint._raise(outcome, self._plans)
@@ -467,10 +446,10 @@ class Endpoint:
                 raise InvalidArgument(f"the messages of {plan.name} lie in its arrays: it works {how} only", caller())
             if bound.n and bound.operands.omitted is Omitted.FRESH:
                 raise _private(plan)
-            offered = _Offer.of_itself(loaded, bound)
-            offers = offered, offered
+            itself = _Offer(_native.Alternatives([loaded.plan, None], bound.input, bound.output), (loaded, None))
+            offers = itself, itself
         else:
-            offers = _Offer.of(shared, bound), _Offer.of(others, bound)
+            offers = _offer(shared, bound), _offer(others, bound)
         element = kind.name if kind.opaque and bound.n is not None else None
         average = op == "avg" and bound.n is not None
         terms = _native.Terms(bound.n, kind.code, code, tile or 0, average, element, bound.units, timeout or 0.0)
