@@ -214,7 +214,7 @@ _ZERO_COPY_IN_ONE_ROUND = frozenset({"all_reduce", "all_gather", "reduce_scatter
 """Collectives that lend shared arrays, if they are not short, also where they would take one round."""
 
 
-def has_zero_copy(name: str, reproducible: Contract | None = None, *, inplace: bool) -> bool:
+def has_zero_copy(name: str, reproducible: Contract | None, *, inplace: bool) -> bool:
     """Whether there is a program for arrays that all ranks can access."""
     return name in _ZERO_COPY and reproducible != "across-sizes" and not (name == "all_to_all" and inplace)
 
@@ -255,29 +255,16 @@ def is_small(name: str, ranks: int, size: int) -> bool:
     return choose(Call(name, ranks, size)).line.program is small
 
 
-def default_program(
-    name: str,
-    ranks: int,
-    root: int = 0,
-    reproducible: Contract | None = None,
-    *,
-    small: bool = False,
-    sockets: int = 1,
-) -> Program:
+def default_program(name: str, ranks: int, root: int = 0, *, small: bool = False, sockets: int = 1) -> Program:
     """The program of a collective for small buffers, or for the largest.
 
     ``sockets``: those that the ranks fill, one after the other.
     """
-    return choose(Call(name, ranks, 0 if small else None, root, reproducible, sockets=sockets)).program(ranks)
+    return choose(Call(name, ranks, 0 if small else None, root, sockets=sockets)).program(ranks)
 
 
 def zero_copy_program(
-    name: str,
-    ranks: int,
-    root: int = 0,
-    reproducible: Contract | None = None,
-    *,
-    inplace: bool,
+    name: str, ranks: int, root: int = 0, reproducible: Contract | None = None, *, inplace: bool
 ) -> Program | None:
     """What a communicator runs instead where ranks can access each other's arrays. None: nothing.
 

@@ -209,7 +209,7 @@ def gather(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Me
     except HocketError:
         raise
     except (OSError, ValueError) as error:
-        raise _impossible(here, timeout, error) from error
+        raise _meant(here, timeout, error) from error
     os.close(met.arenas[here.rank])
     met.arenas[here.rank] = -1
     return met
@@ -246,11 +246,8 @@ def _host(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Mee
                     os.close(descriptor)
             if own is not None:
                 own.close()
-            failed = _impossible(here, timeout, error) if _is_expected(error) else error
-            host.dismiss(_told(here, failed), listener)
-            if failed is error:
-                raise
-            raise failed from error
+            host.dismiss(_told(here, _meant(here, timeout, error)), listener)
+            raise
     with own:
         os.dup2(own.fileno(), host.lifelines[0], inheritable=False)
     met = Meeting(0, here.size, created, host.lifelines, host.arenas, cores, token, sockets)
@@ -467,12 +464,9 @@ def _join(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Mee
                 os.close(descriptor)
             if own is not None:
                 own.close()
-            failed = _impossible(here, timeout, error) if _is_expected(error) else error
             with suppress(OSError):
-                _send(host, _told(here, failed), [], deadline + _PATIENCE)
-            if failed is error:
-                raise
-            raise failed from error
+                _send(host, _told(here, _meant(here, timeout, error)), [], deadline + _PATIENCE)
+            raise
     lifelines, arenas = received[: here.size], received[here.size : -1]
     with own:
         os.dup2(own.fileno(), lifelines[here.rank], inheritable=False)
@@ -670,19 +664,16 @@ def _heard(data: bytes, kind: type[Word]) -> Word:
     raise BootstrapFailed(reason, helps) if rank is None else PeerFailed(rank, reason)
 
 
-def _is_expected(error: BaseException) -> bool:
-    """Whether it is of the system, or of a message that makes no sense."""
-    return isinstance(error, OSError | ValueError) and not isinstance(error, HocketError)
-
-
 def _absent(here: Place, timeout: float, missing: Collection[int], also: str = "") -> HocketError:
     """Who was not there in time. Ranks that have met before wait as they do in a call."""
     names = set(map(here.name, missing))
     return CallTimeout(min(names), timeout) if here.called else stores.absent(here.size, timeout, names, also)
 
 
-def _impossible(here: Place, timeout: float, error: BaseException) -> HocketError:
-    """What an error of the system, or a message that makes no sense, means for this meeting."""
+def _meant(here: Place, timeout: float, error: BaseException) -> BaseException:
+    """What an error of the system, or a message that makes no sense, means for this meeting; others as they are."""
+    if isinstance(error, HocketError) or not isinstance(error, OSError | ValueError):
+        return error
     if isinstance(error, TimeoutError):
         return _absent(here, timeout, {0})
     number = error.errno if isinstance(error, OSError) else None

@@ -10,7 +10,7 @@ from hocket._native import Omitted, Source
 from hocket.collectives import Alias
 from hocket.errors import InvalidArgument, WrongType, caller
 from hocket.ir.geometry import check_size
-from hocket.ir.schedule import Narrowing, Schedule
+from hocket.ir.schedule import Narrowing
 from hocket.runtime.counts import Counts
 from hocket.runtime.operands import NO_TYPE, ElementType, Operand, Operands
 
@@ -51,11 +51,10 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The buffers of a schedule on one rank. ``own`` is the unit of the target where an alias begins. ``name``: what
-    errors call the schedule.
+    """The buffers of a schedule on one rank. ``name``: what errors call the schedule.
 
     ``moves``: elements are only moved, so they may be of any type. ``splits``: an in-place schedule can run with two
-    memories too.
+    memories too. ``writes_input``: its steps store to the input buffer.
     """
 
     name: str
@@ -65,7 +64,6 @@ class Layout:
     input_blocks: int
     output_blocks: int
     alias: Alias | None
-    own: int
     inplace: bool
     moves: bool
     writes_input: bool
@@ -95,7 +93,7 @@ class Layout:
                 )
         if given[-1].type != kind:
             raise WrongType(f"x is of {kind}, out of {given[-1].type}", caller())
-        unit = self.rank if self.alias is None else self.own
+        unit = self.rank if self.alias is None else self.alias.offset // self.chunks
         if counts is None:
             n = self._unit(x, out)
             if n is None:
@@ -195,26 +193,6 @@ class Layout:
                 raise InvalidArgument(f"x calls for an out of {n * blocks} elements, not {array.size}", caller())
             n = array.size // blocks
         return n
-
-
-def layout_of(schedule: Schedule, rank: int, moves: bool, writes_input: bool, splits: bool) -> Layout:
-    """The buffers of ``rank``. ``writes_input``: its steps store to the input buffer; for the rest see Layout."""
-    collective = schedule.collective
-    inputs, outputs, alias = collective.input_blocks(rank), collective.output_blocks(rank), collective.alias(rank)
-    return Layout(
-        schedule.name,
-        collective.chunks,
-        schedule.narrowings,
-        rank,
-        inputs,
-        outputs,
-        alias,
-        alias.offset // collective.chunks if alias is not None else 0,
-        collective.inplace,
-        moves,
-        writes_input,
-        splits,
-    )
 
 
 def _overlap() -> InvalidArgument:

@@ -8,8 +8,6 @@ import pickle
 import re
 import selectors
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import time
@@ -19,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing.connection import Connection, Pipe
 from types import FrameType
 from typing import BinaryIO, NamedTuple, TypeVar
 
@@ -39,7 +38,6 @@ from hocket.runtime.processes import (
 
 Result = TypeVar("Result")
 
-_LENGTH = struct.Struct("<Q")
 _LAST_LINES = 400  # of what a rank said that are kept, in case that it fails
 _LONGEST = 4096  # bytes of a line that are kept, and of a progress bar that are passed on before its end
 
@@ -82,12 +80,12 @@ def _call(payload: bytes, ranks: int) -> list[Result]:
     # A fresh interpreter that finds what this one finds.
     code = f"import sys; sys.path[:] = {sys.path!r}; from hocket.runtime.launch import _serve; _serve({os.getpid()})"
     processes: list[subprocess.Popen[bytes]] = []
-    lines: list[socket.socket] = []
+    lines: list[Connection] = []
     ends = Ends()
     try:
         for rank, variables in enumerate(environment(ranks, ends)):
             with _starting(rank):
-                near, far = socket.socketpair()
+                near, far = Pipe()
                 with far:
                     lines.append(near)
                     processes.append(
@@ -100,11 +98,9 @@ def _call(payload: bytes, ranks: int) -> list[Result]:
                     )
         for line in lines:
             with suppress(OSError):  # it ended already: reading will tell
-                line.sendall(_LENGTH.pack(len(payload)) + payload)
+                line.send_bytes(payload)
         results: list[Result] = _gather(processes, lines, ends)
-        for process in processes:
-            with suppress(subprocess.TimeoutExpired):  # what a rank does at its end is not cut short
-                process.wait(GRACE)
+        _wait(processes)  # what a rank does at its end is not cut short
         return results
     finally:
         Family(*(process.pid for process in processes if process.poll() is None)).end()
@@ -114,7 +110,7 @@ def _call(payload: bytes, ranks: int) -> list[Result]:
             line.close()
 
 
-def _gather(processes: Sequence[subprocess.Popen[bytes]], lines: Sequence[socket.socket], ends: Ends) -> list[Result]:
+def _gather(processes: Sequence[subprocess.Popen[bytes]], lines: Sequence[Connection], ends: Ends) -> list[Result]:
     answers: dict[int, Result] = {}
     failures: list[_Failure] = []
     deadline: float | None = None
@@ -127,7 +123,8 @@ def _gather(processes: Sequence[subprocess.Popen[bytes]], lines: Sequence[socket
                 waiting.unregister(key.fileobj)
                 answer = _receive(lines[rank])
                 if answer is None:
-                    how = _ending(processes[rank].wait())
+                    code = processes[rank].wait()
+                    how = _ending(code, f"exited with code {code} without a result")
                     failures.append(_Failure(rank, RankFailed(rank, how)))
                     ends.tell(rank, how)
                 elif answer.report is None:
@@ -157,36 +154,27 @@ def _raised(rank: int, error: BaseException | None, report: str) -> BaseExceptio
     return error
 
 
-def _receive(line: socket.socket) -> _Answer | None:
+def _receive(line: Connection) -> _Answer | None:
     """What a rank sent; None if it ended first."""
-    data = _read(line)
-    return None if data is None else pickle.loads(data)
-
-
-def _read(line: socket.socket) -> bytes | None:
-    with suppress(ConnectionError):
-        head = line.recv(_LENGTH.size, socket.MSG_WAITALL)
-        if len(head) == _LENGTH.size:
-            (length,) = _LENGTH.unpack(head)
-            data = bytearray()
-            while len(data) < length and (part := line.recv(min(length - len(data), 1 << 20))):
-                data += part
-            if len(data) == length:
-                return bytes(data)
-    return None
+    try:
+        data = line.recv_bytes()
+    except (EOFError, OSError):
+        return None
+    answer: _Answer = pickle.loads(data)
+    return answer
 
 
 def _serve(parent: int) -> None:
     """The life of a process that ``call`` started; its line to the parent is the first argument."""
     die_with(parent)
-    line = socket.socket(fileno=int(sys.argv.pop()))
-    line.set_inheritable(False)
+    line = Connection(int(sys.argv.pop()))
+    os.set_inheritable(line.fileno(), False)
     os.register_at_fork(after_in_child=line.close)  # a child does not answer for this rank
-    answer = _Answer(None, None, None)
     try:
-        data = _read(line)
-        if data is None:
-            os._exit(1)  # the parent is gone
+        data = line.recv_bytes()
+    except (EOFError, OSError):
+        os._exit(1)  # the parent is gone
+    try:
         fn, args = pickle.loads(data)
         packed = cloudpickle.dumps(_Answer(fn(*args), None, None))
     except BaseException as error:
@@ -194,27 +182,25 @@ def _serve(parent: int) -> None:
         try:
             pickle.loads(packed := cloudpickle.dumps(_Answer(None, error, report)))
         except Exception:
-            packed = cloudpickle.dumps(answer._replace(report=report))
+            packed = cloudpickle.dumps(_Answer(None, None, report))
     with suppress(OSError):
-        line.sendall(_LENGTH.pack(len(packed)) + packed)
+        line.send_bytes(packed)
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """For processes that were made to end; one of another user could not be."""
+    """For processes that end, or were made to; one of another user could not be."""
     for process in processes:
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE)
 
 
-def _ending(code: int) -> str:
-    return f"was ended by {_signal(code)}" if code < 0 else f"exited with code {code} without a result"
-
-
-def _signal(code: int) -> str:
+def _ending(code: int, exited: str) -> str:
+    if code >= 0:
+        return exited
     try:
-        return signal.Signals(-code).name
+        return f"was ended by {signal.Signals(-code).name}"
     except ValueError:  # real-time ones have no names
-        return f"signal {-code}"
+        return f"was ended by signal {-code}"
 
 
 @contextmanager
@@ -372,7 +358,7 @@ class _Job:
                 ended.append(int(key.data))
         for rank in sorted(ended):
             code = self._processes[rank].wait()
-            self._ends.tell(rank, f"was ended by {_signal(code)}" if code < 0 else f"exited with code {code}")
+            self._ends.tell(rank, _ending(code, f"exited with code {code}"))
             if code and rank in self._running:
                 self.failed.append((rank, code))
                 self._deadline = min(self._deadline, time.monotonic() + GRACE)
@@ -424,6 +410,6 @@ def launch(command: Sequence[str], ranks: int) -> int:
         return 0
     # Ranks that failed only because another did say so; the first that did not is the cause.
     rank, code = next((found for found in job.failed if not job.follows(found[0])), job.failed[0])
-    how = f"was ended by {_signal(code)}" if code < 0 else f"failed with exit code {code}"
+    how = _ending(code, f"failed with exit code {code}")
     print(f"\nrank {rank} {how}", *job.last_words(rank), sep="\n", file=sys.stderr, flush=True)
     return code if code > 0 else 128 - code

@@ -15,7 +15,7 @@ from hocket.ir.chunk_dag import Span
 from hocket.ir.memory import apart, last_pushes, last_stores
 from hocket.ir.messages import Connection, multicasts, one_round, two_rounds
 from hocket.ir.schedule import Destination, Rank, Receive, Schedule, Send, Source, Step
-from hocket.runtime.buffers import Layout, layout_of
+from hocket.runtime.buffers import Layout
 
 _PLACES = {"in": 0, "out": 1, "sc": 2}
 _RECEIVE, _SEND, _HERE = 3, 4, 5
@@ -109,11 +109,10 @@ class _Whole:
         return self._readers.get(connection, (0, 0))[1] > 0
 
     def plan(self, rank: int) -> Plan:
-        schedule = self._schedule
-        part = schedule.ranks[rank]
-        splits = schedule.collective.alias(rank) is not None and not self._in_place
+        schedule, collective = self._schedule, self._schedule.collective
+        part, alias = schedule.ranks[rank], collective.alias(rank)
         # The others need not run theirs: the traffic is the same.
-        two = apart(schedule.collective, rank, part) if splits else None
+        two = apart(collective, rank, part) if alias is not None and not self._in_place else None
         lines: dict[Location, int] = {}
         steps = []
         for block in part.thread_blocks:
@@ -125,11 +124,24 @@ class _Whole:
         writes_input = any(
             isinstance(d, Span) and d.buffer == "in" for b in part.thread_blocks for s in b.steps for d in s.dsts
         )
+        layout = Layout(
+            name=schedule.name,
+            chunks=collective.chunks,
+            narrowings=schedule.narrowings,
+            rank=rank,
+            input_blocks=collective.input_blocks(rank),
+            output_blocks=collective.output_blocks(rank),
+            alias=alias,
+            inplace=collective.inplace,
+            moves=self._moves,
+            writes_input=writes_input,
+            splits=two is not None,
+        )
         return Plan(
             self._digest,
             self._words(rank, part),
             None if two is None else self._words(rank, two),
-            layout_of(schedule, rank, self._moves, writes_input, two is not None),
+            layout,
             self._in_place,
             self._averages,
             tuple(steps),
