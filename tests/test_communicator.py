@@ -432,7 +432,7 @@ def large_tiles(comm: Communicator) -> None:
                 before = comm.traffic()
                 assert (comm.run(schedule, x, tile=tile) == 3).all()  # type: ignore[union-attr]
                 assert comm.traffic() - before == traffic(schedule, n, 8, apart=False)[comm.rank]
-        settled = comm._endpoint.outlook(schedule, 1 << 33, 1 << 28).candidate
+        settled = comm._endpoint.outlook(schedule, 1 << 33, 1 << 28)
         assert settled.tile * settled.slots <= 1 << 30
         assert settled.tile >= 1 << 25
 

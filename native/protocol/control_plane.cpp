@@ -6,8 +6,6 @@
 #include <cstring>
 #include <utility>
 
-#include "protocol/hash.h"
-
 namespace hocket {
 namespace {
 

@@ -9,6 +9,14 @@
 
 namespace hocket {
 
+// A hash of words, the same on all ranks: SplitMix64 (Steele, Lea and Flood, OOPSLA'14).
+inline u64 mix(u64 x) {
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+    x = (x ^ x >> 27) * 0x94d049bb133111eb;
+    return x ^ x >> 31;
+}
+
 // The digests of calls that exchange words: 0 is that of a barrier, and no schedule has any of these.
 constexpr u64 kSplit = 1;
 constexpr u64 kAdopt = 2;

@@ -17,9 +17,7 @@
 #include <stdexcept>
 #include <variant>
 
-#include "python/call_cache.h"
-#include "python/flight.h"
-#include "python/kernels.h"
+#include "python/bindings.h"
 #include "python/prepared_call.h"
 #include "transport/arena.h"
 #include "transport/cma.h"
@@ -65,7 +63,8 @@ template <class Body> std::optional<Outcome> alone(Member& member, Body body) {
         outcome = lock.owns_lock() && member.flights == 0 ? body() : Outcome{Fault::kBusy, 0, {}};
     }
     if (PyErr_Occurred()) throw nb::python_error();
-    return told(std::move(outcome));
+    if (outcome.fault == Fault::kNone) return std::nullopt;
+    return outcome;
 }
 
 // What another process finds in this one's memory, if it may look there, and stores there again.
@@ -246,16 +245,14 @@ void bind_recorder(nb::module_& m) {
 void bind_plan(nb::module_& m) {
     nb::class_<Plan>(m, "Plan").def_prop_ro("number", &Plan::number, "No other plan of its communicator has it.");
 
-    nb::class_<Candidate>(m, "Candidate", "A way that a call can go. Sizes in bytes; ``slots`` of a connection.")
-        .def_prop_ro("tile", [](const Candidate& candidate) { return candidate.geometry.tile; })
-        .def_prop_ro("tiles", [](const Candidate& candidate) { return candidate.geometry.tiles; })
-        .def_ro("slots", &Candidate::slots)
-        .def_prop_ro(
-            "one_round",
-            [](const Candidate& candidate) {
-                return select(candidate.plan->header(), candidate, 0, 0).path != Path::kFifo;
-            },
-            "Whether it is eager, where no rank offers its arrays.");
+    nb::class_<Outlook>(m, "Outlook", "How a call would run. Sizes in bytes; ``slots`` of a connection.")
+        .def_prop_ro("tile", [](const Outlook& outlook) { return outlook.geometry.tile; })
+        .def_prop_ro("tiles", [](const Outlook& outlook) { return outlook.geometry.tiles; })
+        .def_ro("slots", &Outlook::slots)
+        .def_ro("one_round", &Outlook::one_round, "Whether it is eager, where no rank offers its arrays.")
+        .def_ro("touched", &Outlook::touched, "On all ranks.")
+        .def_ro("streams", &Outlook::streams, "Whether it stores non-temporally, as no cache holds what it touches.")
+        .def_ro("threads", &Outlook::threads);
 
     nb::class_<Units>(m, "Units")
         .def(
@@ -296,7 +293,7 @@ void bind_calls(nb::class_<Member>& member) {
                     Outcome found = member.communicator->exchange(mine, digest);
                     if (found.fault == Fault::kNone)
                         for (u32 r = 0; r < member.communicator->size(); ++r)
-                            words.emplace_back(member.communicator->said(r).text);
+                            words.emplace_back(member.communicator->control().said(r).text);
                     return found;
                 });
                 if (outcome) return *outcome;
@@ -389,19 +386,22 @@ void bind_life(nb::class_<Member>& member) {
                 return std::make_tuple(moved.loaded, moved.stored);
             },
             "Bytes loaded and stored by the kernels in all calls that have ended.")
-        .def("leave", [](Member& member) { member.communicator->leave(); })
+        .def("leave", [](Member& member) { member.communicator->control().leave(); })
         .def("forked", &Member::forked)
         .def(
             "ended",
             [](const Member& member, u32 rank) -> std::optional<Outcome> {
-                Outcome found = member.communicator->ended(rank);
+                Outcome found = member.communicator->control().ended(rank);
                 if (found.fault == Fault::kNone) return std::nullopt;
                 return found;
             },
             "rank"_a,
             "Why a rank will make no more calls, and whose fault that is; None if it may. Local: no other takes part.")
         .def(
-            "fail", [](Member& member, u32 culprit, nb::str why) { member.communicator->fail(culprit, to_utf8(why)); },
+            "fail",
+            [](Member& member, u32 culprit, nb::str why) {
+                member.communicator->control().fail(culprit, to_utf8(why));
+            },
             "culprit"_a, "why"_a);
 }
 
@@ -421,29 +421,12 @@ void bind_member(nb::module_& m) {
             },
             "words"_a, "digest"_a, "name"_a, nb::keep_alive<0, 1>())
         .def(
-            "candidate",
-            [](Member& member, Plan& plan, u64 n, u32 type, u64 tile) {
-                return member.communicator->candidate(plan, n, type, tile);
+            "outlook",
+            [](Member& member, const Plan& plan, u64 n, u32 type, u64 tile, bool input, bool output) {
+                return member.communicator->outlook(plan, n, type, tile, input, output);
             },
-            "plan"_a, "n"_a, "type"_a, "tile"_a, nb::keep_alive<0, 2>(),
-            "How a call of n elements a unit would run. Local: no other rank takes part.")
-        .def(
-            "touched",
-            [](Member& member, const Candidate& candidate, bool input, bool output) {
-                return member.communicator->touched(candidate, input, output);
-            },
-            "candidate"_a, "input"_a, "output"_a,
-            "Bytes that it would touch on all ranks, with an array for the input, for the output.")
-        .def(
-            "streams",
-            [](Member& member, const Candidate& candidate, bool input, bool output) {
-                return member.communicator->streams(candidate, input, output);
-            },
-            "candidate"_a, "input"_a, "output"_a, "Whether it would store non-temporally, as they do not hold these.")
-        .def(
-            "threads",
-            [](Member& member, const Candidate& candidate) { return member.communicator->wanted_threads(candidate); },
-            "candidate"_a);
+            "plan"_a, "n"_a, "type"_a, "tile"_a, "input"_a, "output"_a,
+            "How a call of n elements a unit would run, with an array for the input, for the output. Local.");
     bind_calls(member);
     bind_life(member);
     bind_adoption(m, member);

@@ -1,4 +1,7 @@
-#include "python/call_cache.h"
+// Calls by name that have been made before: a table from what Python passes to a prepared call.
+//
+// The first call of its kind takes the slow path, through all checks of hocket/communicator.py, and is entered here. A
+// call that finds itself in the table, argument for argument, needs no further look at a Python object.
 
 #include <nanobind/stl/string.h>
 
@@ -10,6 +13,7 @@
 #include <vector>
 
 #include "python/arrays.h"
+#include "python/bindings.h"
 #include "python/prepared_call.h"
 
 namespace nb = nanobind;
@@ -208,14 +212,7 @@ class CallCache {
 
 // The method itself, without what binding it to Python would cost.
 PyObject* call(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-    try {
-        return nb::inst_ptr<CallCache>(self)->call(arguments, count);
-    } catch (nb::python_error& error) {
-        error.restore();
-    } catch (const std::exception& error) {
-        PyErr_SetString(PyExc_RuntimeError, error.what());
-    }
-    return nullptr;
+    return or_error([&] { return nb::inst_ptr<CallCache>(self)->call(arguments, count); });
 }
 
 // What a method made by `brief` has for `self`: the method, the attribute that takes calls, and its arguments.

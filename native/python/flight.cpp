@@ -10,6 +10,8 @@
 #include <mutex>
 #include <vector>
 
+#include "python/bindings.h"
+
 namespace nb = nanobind;
 using namespace nb::literals;
 
@@ -58,11 +60,6 @@ template <class Over> void await(Over over) {
 }
 
 }  // namespace
-
-std::optional<Outcome> told(Outcome outcome) {
-    if (outcome.fault == Fault::kNone && outcome.variant == kBuffered) return std::nullopt;
-    return outcome;
-}
 
 void Flight::make_way(Member& member) {
     sweep();

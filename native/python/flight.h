@@ -6,14 +6,10 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <optional>
 
 #include "python/member.h"
 
 namespace hocket {
-
-// What Python is told of a call: nothing, where all went well and through slots.
-std::optional<Outcome> told(Outcome outcome);
 
 // A call that is made in the background, and what it uses until it has ended. It is posted, or a job in the member's
 // queue. Of a posted call, whose messages fit the header, the others have all that they need of this rank, so it can
@@ -98,7 +94,5 @@ struct Handle {
 // Begins a call in the member's queue.
 Handle queued(nanobind::object member, nanobind::object owner, Flight::Body body,
               nanobind::object result = nanobind::none());
-
-void bind_flight(nanobind::module_& module);
 
 }  // namespace hocket

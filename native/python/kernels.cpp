@@ -1,5 +1,4 @@
-#include "python/kernels.h"
-
+// The kernels of this processor, and how sizes cut buffers, for Python and for tests.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -10,14 +9,30 @@
 #include "core/interpreter.h"
 #include "device/kernels.h"
 #include "python/arrays.h"
+#include "python/bindings.h"
 #include "python/gil.h"
-#include "python/held.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace hocket {
 namespace {
+
+// The memory of a contiguous array, held while it is used.
+class Held {
+  public:
+    explicit Held(nb::handle array) {
+        if (PyObject_GetBuffer(array.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
+    }
+    ~Held() { PyBuffer_Release(&view_); }
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+    char* data() const { return static_cast<char*>(view_.buf); }
+    u64 bytes() const { return u64(view_.len); }
+
+  private:
+    Py_buffer view_{};
+};
 
 template <u32 N> nb::tuple names(const char* const (&table)[N]) {
     nb::list list;

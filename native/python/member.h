@@ -1,7 +1,6 @@
 // A communicator as Python holds it.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -29,24 +28,6 @@ class Busy {
 
   private:
     std::atomic_flag taken_;
-};
-
-// The arrays of a call, which it holds for ever unless the call has told no other rank where they lie, or nobody can
-// still be writing to them. Destroyed with the GIL.
-class Exposed {
-  public:
-    explicit Exposed(std::array<PyObject*, 2> arrays) : arrays_(arrays) {}
-    ~Exposed() {
-        if (exposed)
-            for (PyObject* array : arrays_) Py_XINCREF(array);
-    }
-    Exposed(const Exposed&) = delete;
-    Exposed& operator=(const Exposed&) = delete;
-
-    bool exposed = true;  // until the call has an outcome
-
-  private:
-    const std::array<PyObject*, 2> arrays_;
 };
 
 struct Lifelines {

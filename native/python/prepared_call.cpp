@@ -13,6 +13,7 @@
 #include <stdexcept>
 
 #include "python/arrays.h"
+#include "python/bindings.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -50,15 +51,11 @@ nb::object held_by(nb::object member, nb::object plan, const std::optional<Alter
     held.append(std::move(plan));
     for (const auto* alternatives : {&shared, &others})
         if (*alternatives)
-            for (const nb::object& object : (*alternatives)->objects) held.append(object);
+            for (Plan* const other : (*alternatives)->plans) held.append(nb::find(other));
     return nb::tuple(held);
 }
 
 }  // namespace
-
-PyObject* call_python(PyObject* callee, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) {
-    return or_stay([&] { return PyObject_Vectorcall(callee, arguments, size_t(count), keywords); });
-}
 
 PreparedCall::PreparedCall(nb::object member, nb::object plan, Terms terms, Operands operands, const Binding& binding,
                            std::optional<Alternatives> shared, std::optional<Alternatives> others, bool only_shared)
@@ -71,8 +68,6 @@ PreparedCall::PreparedCall(nb::object member, nb::object plan, Terms terms, Oper
       shared_(std::move(shared)),
       others_(std::move(others)),
       only_shared_(only_shared) {
-    for (auto* alternatives : {&shared_, &others_})  // held_ has them, until it is released
-        if (*alternatives) (*alternatives)->objects = {};
     const Terms& t = terms_;
     if (t.op >= kOperators || (t.tile & (t.tile - 1)) || (t.tile && t.tile < kAlign))
         throw std::invalid_argument("operator or tile");
@@ -83,9 +78,9 @@ PreparedCall::PreparedCall(nb::object member, nb::object plan, Terms terms, Oper
     if (plan_->lends() && !shared_) throw std::invalid_argument("a plan that lends is offered");
     check(plan_->header(), binding.input, binding.output);
     for (const auto* alternatives : {&shared_, &others_})
-        for (const Variant variant : kZeroCopy)
-            if (*alternatives && (*alternatives)->plans[variant] != nullptr)
-                check((*alternatives)->plans[variant]->header(), (*alternatives)->input, (*alternatives)->output);
+        for (u32 v = 0; *alternatives && v < std::size(kZeroCopy); ++v)
+            if (const Plan* const other = (*alternatives)->plans[v])
+                check(other->header(), (*alternatives)->input, (*alternatives)->output);
     const Source first = binding.input != Source::kNothing ? binding.input : binding.output;
     if (binding.place + length(binding.initial) > length(first) && binding.initial != Source::kNothing)
         throw std::invalid_argument("what is copied first is longer than its buffer");
@@ -317,7 +312,7 @@ BoundCall::BoundCall(PreparedCall& prepared, const Argument& given_x, const Argu
     const bool shared = (!operands.x || x->shared) && (!operands.out || out->shared);
     const std::optional<Alternatives>& alternatives = shared ? prepared.shared_ : prepared.others_;
     if (!alternatives) return;
-    std::copy_n(alternatives->plans, kVariants, offer_.plans);
+    std::copy(alternatives->plans.begin(), alternatives->plans.end(), offer_.plans + kZeroCopy[0]);
     offer_.input = at(alternatives->input);
     offer_.output = at(alternatives->output);
     offered_ = {objects[u32(alternatives->input)], objects[u32(alternatives->output)]};
@@ -366,7 +361,7 @@ void BoundCall::join(Argument& list, const std::vector<Argument>& parts, bool be
 
 Outcome BoundCall::run() {
     copy_in();
-    if (call_.offer != nullptr) exposed_.emplace(offered_);
+    exposed_ = call_.offer != nullptr;  // until it has an outcome
     Outcome outcome = prepared_.member_->communicator->run(*prepared_.plan_, call_);
     ended(outcome);
     return outcome;
@@ -393,7 +388,7 @@ Outcome BoundCall::go_on() {
 void BoundCall::ended(const Outcome& outcome) {
     if (lists_ && outcome.fault == Fault::kNone)
         for (const Copy& copy : lists_->after) std::memcpy(copy.to, copy.from, copy.bytes);
-    if (exposed_) exposed_->exposed = outcome.exposed;
+    exposed_ = outcome.exposed;
     prepared_.variant_ = outcome.variant;
 }
 
@@ -402,30 +397,13 @@ namespace {
 // call(x, out), both of which may be left out or named.
 PyObject* call_slot(PyObject* self, PyObject* arguments, PyObject* keywords) {
     PyObject* given[2] = {Py_None, Py_None};
-    bool named[2] = {};
+    const char* names[] = {"x", "out", nullptr};
     const Py_ssize_t count = PyTuple_GET_SIZE(arguments);
-    bool good = count <= 2;
-    for (Py_ssize_t a = 0; good && a < count; ++a) given[a] = PyTuple_GET_ITEM(arguments, a);
-    PyObject *name, *value;
-    for (Py_ssize_t at = 0; good && keywords != nullptr && PyDict_Next(keywords, &at, &name, &value);) {
-        const u32 which = PyUnicode_CompareWithASCIIString(name, "out") == 0 ? 1 : 0;
-        good = (which == 1 || PyUnicode_CompareWithASCIIString(name, "x") == 0) && count <= Py_ssize_t(which) &&
-               !named[which];
-        if (good) given[which] = value;
-        named[which] = true;
-    }
-    if (!good) {
-        PyErr_SetString(PyExc_TypeError, "a prepared call takes x and out");
+    if (keywords == nullptr && count <= 2) std::copy_n(PySequence_Fast_ITEMS(arguments), count, given);
+    else if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "|OO:PreparedCall", const_cast<char**>(names), &given[0],
+                                          &given[1]))
         return nullptr;
-    }
-    try {
-        return PreparedCall::call(self, given[0], given[1]);
-    } catch (nb::python_error& error) {
-        error.restore();
-    } catch (const std::exception& error) {
-        PyErr_SetString(PyExc_RuntimeError, error.what());
-    }
-    return nullptr;
+    return or_error([&] { return PreparedCall::call(self, given[0], given[1]); });
 }
 
 PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(call_slot)}, {0, nullptr}};
@@ -474,34 +452,21 @@ void bind_parts(nb::module_& module) {
         .def(nb::init<std::optional<Operand>, std::optional<Operand>, std::optional<long long>, Omitted>(),
              "x"_a.none(), "out"_a.none(), "between"_a.none(), "omitted"_a);
     nb::class_<PreparedCall::Terms>(module, "Terms")
-        .def(
-            "__init__",
-            [](PreparedCall::Terms* self, std::optional<u64> n, u32 type, u32 op, u64 tile, bool average,
-               std::optional<std::string> element, const Units* units, double timeout) {
-                new (self) PreparedCall::Terms{n, type, op, tile, average, std::move(element), timeout, {}};
-                if (units != nullptr) self->units = *units;
-            },
-            "n"_a.none(), "type"_a, "op"_a, "tile"_a = 0, "average"_a = false, "element"_a.none() = nb::none(),
-            "units"_a.none() = nb::none(), "timeout"_a = 0.0,
-            "``average``: the result is divided by the number of ranks. ``timeout``: 0 for that of the communicator.");
+        .def(nb::init<std::optional<u64>, u32, u32, u64, bool, std::optional<std::string>, std::optional<Units>,
+                      double>(),
+             "n"_a.none(), "type"_a, "op"_a, "tile"_a = 0, "average"_a = false, "element"_a.none() = nb::none(),
+             "units"_a.none() = nb::none(), "timeout"_a = 0.0,
+             "``average``: the result is divided by the number of ranks. ``timeout``: 0 for that of the communicator.");
     nb::class_<Binding>(module, "Binding")
         .def(nb::init<Source, Source, Source, Source, u64, std::optional<u64>>(), "input"_a, "output"_a,
              "initial"_a = Source::kNothing, "result"_a = Source::kNothing, "place"_a = 0,
              "taken"_a.none() = nb::none(), "See Bound in hocket/runtime/buffers.py.");
     nb::class_<Alternatives>(module, "Alternatives")
-        .def(
-            "__init__",
-            [](Alternatives* self, std::array<nb::object, std::size(kZeroCopy)> plans, Source input, Source output) {
-                new (self) Alternatives{std::move(plans), {}, input, output};
-                for (const Variant variant : kZeroCopy) {
-                    const nb::object& plan = self->objects[variant - kZeroCopy[0]];
-                    if (!plan.is_none()) self->plans[variant] = nb::cast<Plan*>(plan);
-                }
-            },
-            "plans"_a, "input"_a, "output"_a,
-            nb::sig("def __init__(self, plans: collections.abc.Sequence[Plan | None], input: Source, output: Source)"
-                    " -> None"),
-            "The plans of VARIANTS in hocket/runtime/execution.py, and the buffers that they work on.");
+        .def(nb::init<std::array<Plan*, std::size(kZeroCopy)>, Source, Source>(), "plans"_a, "input"_a, "output"_a,
+             nb::sig("def __init__(self, plans: collections.abc.Sequence[Plan | None], input: Source, output: Source)"
+                     " -> None"),
+             nb::keep_alive<1, 2>(),
+             "The plans of VARIANTS in hocket/runtime/execution.py, and the buffers that they work on.");
 }
 
 }  // namespace

@@ -57,8 +57,7 @@ struct Binding {
 
 // The plans of the variants in kZeroCopy, null for none, and the buffers that they work on.
 struct Alternatives {
-    std::array<nanobind::object, std::size(kZeroCopy)> objects;
-    Plan* plans[kVariants];
+    std::array<Plan*, std::size(kZeroCopy)> plans;
     Source input, output;
 };
 
@@ -71,8 +70,8 @@ class PreparedCall {
         u64 tile;
         bool average;
         std::optional<std::string> element;
-        double timeout;
         std::optional<Units> units;
+        double timeout;
     };
     struct Operands {
         std::optional<Operand> x, out;     // none for what is not looked at
@@ -120,7 +119,7 @@ class PreparedCall {
     const Terms terms_;
     const Operands operands_;
     const Binding binding_;
-    std::optional<Alternatives> shared_, others_;  // whose objects are in held_
+    const std::optional<Alternatives> shared_, others_;
     const bool only_shared_;
     Call call_{};         // but for addresses
     bool brief_ = false;  // BoundCall
@@ -135,6 +134,11 @@ class BoundCall {
     BoundCall(PreparedCall& prepared, const Argument& given_x, const Argument& given_out);
     BoundCall(const BoundCall&) = delete;
     BoundCall& operator=(const BoundCall&) = delete;
+    // Holds for ever what others may still be writing to.
+    ~BoundCall() {
+        if (exposed_)
+            for (PyObject* array : offered_) Py_XINCREF(array);
+    }
 
     Outcome run();
     // Communicator::post, and what is left to do after it: all, if it returned false.
@@ -171,13 +175,26 @@ class BoundCall {
     Offer offer_;
     bool posted_ = false;
     std::array<PyObject*, 2> offered_{};
-    std::optional<Exposed> exposed_;
+    bool exposed_ = false;  // others have been told where they lie
     PyObject* result_;
 };
 
 // Calls what may be Python, and never throws what would pass through a thread that the interpreter has given up.
-PyObject* call_python(PyObject* callee, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords = nullptr);
+inline PyObject* call_python(PyObject* callee, PyObject* const* arguments, Py_ssize_t count,
+                             PyObject* keywords = nullptr) {
+    return or_stay([&] { return PyObject_Vectorcall(callee, arguments, size_t(count), keywords); });
+}
 
-void bind_prepared_call(nanobind::module_& module);
+// For slots of CPython: what `body` returns, null with a Python error for what it throws.
+template <class Body> PyObject* or_error(Body body) noexcept {
+    try {
+        return body();
+    } catch (nanobind::python_error& error) {
+        error.restore();
+    } catch (const std::exception& error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+    return nullptr;
+}
 
 }  // namespace hocket

@@ -92,6 +92,15 @@ struct Candidate : Shape {
     Kernel kernel;
 };
 
+// How a plan would run by itself: whether in one round, the bytes that it would touch on all ranks, whether that is
+// more than the caches hold, so that it stores non-temporally, and how many threads it would take.
+struct Outlook : Shape {
+    bool one_round;
+    u64 touched;
+    bool streams;
+    u32 threads;
+};
+
 // The candidates of a call, by variant.
 using Candidates = Candidate[kVariants];
 

@@ -4,8 +4,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "protocol/hash.h"
-
 namespace hocket {
 namespace {
 
@@ -101,9 +99,16 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
 Communicator::~Communicator() = default;
 
 Outcome Communicator::run(Plan& plan, const Call& call) {
-    Outcome outcome = recorded(plan.number(), [&](auto event) { return carry_out(plan, call, event); });
-    if (call.finish.result != nullptr && outcome.fault == Fault::kNone) finish(call.finish, outcome.variant);
-    return outcome;
+    return recorded(plan.number(), [&](auto event) { return carry_out(plan, call, event); });
+}
+
+Outlook Communicator::outlook(const Plan& plan, u64 n, u32 type, u64 tile, bool input, bool output) const {
+    const PlanHeader& h = plan.header();
+    const Settings& s = settings_;
+    const Shape shape = settle(h, n, type, tile, true, s.tunables);
+    return {shape, select(h, shape, 0, 0).path != Path::kFifo, touched_bytes(plan.view(), shape, input, output),
+            streams_for(plan.view(), shape, input, output, s.cache_bytes, false, 0, s.tunables),
+            threads_for(h, shape.geometry, s.threads, s.team_bytes)};
 }
 
 Outcome Communicator::barrier() {
@@ -155,9 +160,10 @@ template <class Event> Outcome Communicator::carry_on(CallState& state, Event ev
     if (!state.size_known() && !learn_size(state)) return {};  // nobody has data
 
     // Select.
-    Shortage shortage = select_path(state);
-    if (!shortage) shortage = open_path(state);
-    if (shortage) return zero_copy_.withdraw(give_up_for(shortage), state.told);
+    if (const int failed = select_path(state))
+        return zero_copy_.withdraw(give_up_for("slots and scratch", failed), state.told);
+    if (const int failed = open_path(state))
+        return zero_copy_.withdraw(give_up_for("the arrays of others", failed), state.told);
 
     // Execute.
     Outcome outcome = execute(state, event);
@@ -166,6 +172,7 @@ template <class Event> Outcome Communicator::carry_on(CallState& state, Event ev
     if (state.timed)
         tuned_.ended(state.plan.digest(), state.unit(), state.variant != kBuffered, state.entered,
                      state.probe.is_far != nullptr, state.probe.far);
+    if (state.call.finish.result != nullptr) finish(state);
     return outcome;
 }
 
@@ -184,11 +191,8 @@ bool Communicator::post(Plan& plan, const Call& call) {
 
 Outcome Communicator::complete() {
     const std::unique_ptr<CallState> state = std::move(posted_);
-    Outcome outcome = control_.dead() && !control_.all_entered() ? control_.is_dead() : control_.await_all();
-    if (outcome.fault == Fault::kNone) outcome = carry_on(*state, nullptr);
-    if (state->call.finish.result != nullptr && outcome.fault == Fault::kNone)
-        finish(state->call.finish, outcome.variant);
-    return outcome;
+    Outcome entered = control_.dead() && !control_.all_entered() ? control_.is_dead() : control_.await_all();
+    return entered.fault == Fault::kNone ? carry_on(*state, nullptr) : entered;
 }
 
 // What this rank says of the call to the others.
@@ -270,7 +274,7 @@ void Communicator::offer(CallState& state) {
     if (is_private) {
         state.advice = tuned_.advise(state.plan.digest(), state.unit());
         Candidate& offered = state.candidates[preferred(state.told.variants)];
-        if (!state.advice.zero_copy || !zero_copy_.cma().allowed(state.plan, offered)) state.told = {};
+        if (!state.advice.zero_copy || !zero_copy_.reachable(state.plan, offered)) state.told = {};
     }
     state.told.tuned = state.advice.timed;
     state.told.timing = tuned_.timing();
@@ -341,10 +345,10 @@ bool Communicator::learn_size(CallState& state) const {
 }
 
 // Of what all ranks have said. A tiny call says nothing of buffers. One that was settled to be eager, of which a rank
-// has sent nothing, is settled again.
-Communicator::Shortage Communicator::select_path(CallState& state) {
+// has sent nothing, is settled again. Returns 0, or an errno where that takes memory.
+int Communicator::select_path(CallState& state) {
     if (!state.size_known())
-        if (const int failed = prepare_all(state)) return {"slots and scratch", failed};
+        if (const int failed = prepare_all(state)) return failed;
     u32 all = state.tiny ? 0 : ~u32(0), any = 0;
     if (!state.tiny) {
         state.timed = tuned_.agreed(state.plan.digest(), state.unit(), state.advice.timed);
@@ -357,17 +361,14 @@ Communicator::Shortage Communicator::select_path(CallState& state) {
     const Selection selected = select(state.plan.header(), state.buffered(), all, any);
     state.path = selected.path;
     state.variant = selected.variant;
-    if (state.path == Path::kFifo && state.buffered().eager())
-        if (const int failed = prepare(state, state.buffered(), false)) return {"slots and scratch", failed};
-    return {};
+    const bool again = state.path == Path::kFifo && state.buffered().eager();
+    return again ? prepare(state, state.buffered(), false) : 0;
 }
 
-Communicator::Shortage Communicator::open_path(CallState& state) {
+// Returns 0, or an errno where the buffers of others cannot be mapped.
+int Communicator::open_path(CallState& state) {
     const Candidate& chosen = state.chosen();
-    if (state.path == Path::kZeroCopy) {
-        const int failed = zero_copy_.open(chosen);
-        return failed ? Shortage{"the arrays of others", failed} : Shortage{};
-    }
+    if (state.path == Path::kZeroCopy) return zero_copy_.open(chosen);
     if (state.path != Path::kFifo) {
         if (!state.size_known()) eager_.open(*chosen.plan, chosen, control_.call());  // it had nothing to send
         add(0, state.sent);
@@ -375,15 +376,15 @@ Communicator::Shortage Communicator::open_path(CallState& state) {
         fifo_.open(chosen);
     }
     if (state.call.initial_bytes != 0) std::memcpy(state.call.initial_to, state.call.initial, state.call.initial_bytes);
-    return {};
+    return 0;
 }
 
 template <class Event> Outcome Communicator::execute(CallState& state, Event event) {
     const Candidate& chosen = state.chosen();
     const bool zero_copy = state.variant != kBuffered;
     Run<Event> run{state, execution(state, chosen, chosen.input, chosen.output),
-                   zero_copy ? zero_copy_.cma().since(*chosen.plan) : std::nullopt, event};
-    run.threads = wanted_threads(chosen);
+                   zero_copy ? zero_copy_.attached_since(*chosen.plan) : std::nullopt, event};
+    run.threads = threads_for(chosen.plan->header(), chosen.geometry, settings_.threads, settings_.team_bytes);
     if (run.threads > 1) run.threads = team_.grow(run.threads);
     const bool attached = run.attached_since.has_value();
     run.streams = streams_of(state, attached);
@@ -410,7 +411,7 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
     const u64 blocks = chosen.plan->header().blocks;
     const u32 begin = u32(blocks * thread / run.threads), end = u32(blocks * (thread + 1) / run.threads);
     const Room room = chosen.plan->room(thread, run.attached_since.has_value());
-    CmaCopies* const copies = run.attached_since ? zero_copy_.cma().copies(thread) : nullptr;
+    CmaCopies* const copies = run.attached_since ? zero_copy_.copies(thread) : nullptr;
     u64 looked = run.attached_since.value_or(0);
     auto device = [&] {
         const bool by_blocks = run.state.path == Path::kFifo;
@@ -420,7 +421,7 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
     }();
     Outcome found = control_.drive(
         [&] {
-            if (copies != nullptr) zero_copy_.cma().watch(*chosen.plan, thread, looked);
+            if (copies != nullptr) zero_copy_.watch(*chosen.plan, thread, looked);
             const Progress progress = run.execution.advance(device, room, begin, end);
             if (progress == Progress::kStalled) device.stalls();
             return progress;
@@ -438,8 +439,7 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
         });
     device.drain();
     add(thread, device.moved);
-    if (copies != nullptr && found.fault == Fault::kNone && copies->error() != 0)
-        return zero_copy_.cma().failure(*copies);
+    if (copies != nullptr && found.fault == Fault::kNone && copies->error() != 0) return zero_copy_.failure(*copies);
     return found;
 }
 
@@ -483,8 +483,9 @@ bool Communicator::streams_of(const CallState& state, bool attached) const {
                        state.probe.far && !attached, state.probe.larger(), settings_.tunables);
 }
 
-void Communicator::finish(const Finish& left, Variant variant) const {
-    if (left.taken != nullptr && variant == kBuffered) std::memcpy(left.result, left.taken, left.bytes);
+void Communicator::finish(const CallState& state) const {
+    const Finish& left = state.call.finish;
+    if (left.taken != nullptr && state.variant == kBuffered) std::memcpy(left.result, left.taken, left.bytes);
     if (left.divide != nullptr) left.divide(left.result, left.bytes, size());
 }
 
@@ -495,9 +496,9 @@ Outcome Communicator::refuse_for_memory(int error) {
     return outcome;
 }
 
-Outcome Communicator::give_up_for(const Shortage& shortage) {
-    const std::string why = std::string("has no memory for ") + shortage.of + ": " + std::strerror(shortage.error);
-    return control_.give_up({Fault::kPeer, rank(), why});
+Outcome Communicator::give_up_for(const char* missing, int error) {
+    return control_.give_up(
+        {Fault::kPeer, rank(), std::string("has no memory for ") + missing + ": " + std::strerror(error)});
 }
 
 // A line has one writer at a time: the threads of one call have each their own, and calls do not overlap. Relaxed: a

@@ -39,30 +39,11 @@ class Communicator {
     Outcome exchange(const std::string& word, u64 digest);
     Outcome refuse(const std::string& why, CallFlag how = kRefused) { return control_.refuse(why, how); }
 
-    // How a plan would run by itself, the bytes that it would touch on all ranks, whether that is more than the caches
-    // hold, so that it stores past them, and how many threads it would take.
-    Candidate candidate(Plan& plan, u64 n, u32 type, u64 tile) const {
-        return {settle(plan.header(), n, type, tile, true, settings_.tunables), &plan, nullptr, nullptr, nullptr};
-    }
-    u64 touched(const Candidate& candidate, bool input, bool output) const {
-        return touched_bytes(candidate.plan->view(), candidate, input, output);
-    }
-    bool streams(const Candidate& candidate, bool input, bool output) const {
-        const u64 caches = settings_.cache_bytes;
-        return streams_for(candidate.plan->view(), candidate, input, output, caches, false, 0, settings_.tunables);
-    }
-    u32 wanted_threads(const Candidate& candidate) const {
-        return threads_for(candidate.plan->header(), candidate.geometry, settings_.threads, settings_.team_bytes);
-    }
+    // With an array for the input, for the output.
+    Outlook outlook(const Plan& plan, u64 n, u32 type, u64 tile, bool input, bool output) const;
 
     // What the kernels have moved in all calls that have ended. May be called while another thread is in a call.
     Traffic traffic() const;
-
-    // See ControlPlane.
-    const CallHeader& said(u32 rank) const { return control_.said(rank); }
-    void leave() { control_.leave(); }
-    void fail(u32 culprit, const std::string& why) { control_.fail(culprit, why); }
-    Outcome ended(u32 rank) const { return control_.ended(rank); }
 
   private:
     struct CallState;
@@ -70,13 +51,6 @@ class Communicator {
 
     struct alignas(kLine) Moved {
         Traffic sum{};
-    };
-
-    // Why a rank cannot go on with a call that all have entered.
-    struct Shortage {
-        const char* of = nullptr;  // null: it can
-        int error = 0;
-        explicit operator bool() const { return of != nullptr; }
     };
 
     template <class Body> Outcome recorded(u64 plan, Body body);
@@ -92,16 +66,16 @@ class Communicator {
     void send_eagerly(CallState& state);
     void meanwhile(CallState& state) const;
     bool learn_size(CallState& state) const;
-    Shortage select_path(CallState& state);
-    Shortage open_path(CallState& state);
+    int select_path(CallState& state);
+    int open_path(CallState& state);
     template <class Event> Outcome execute(CallState& state, Event event);
     template <class Event> Outcome work(Run<Event>& run, u32 thread);
     template <class Event> Outcome work_together(Run<Event>& run);
     Execution<Cpu, End> execution(CallState& state, const Candidate& candidate, char* input, char* output) const;
     bool streams_of(const CallState& state, bool attached) const;
-    void finish(const Finish& left, Variant variant) const;
+    void finish(const CallState& state) const;
     Outcome refuse_for_memory(int error);
-    Outcome give_up_for(const Shortage& shortage);
+    Outcome give_up_for(const char* missing, int error);
     void add(u32 thread, const Traffic& moved);
 
     Memory& memory_;

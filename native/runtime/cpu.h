@@ -4,13 +4,8 @@
 
 #include "device/atomics.h"
 #include "policy/select.h"
-#include "runtime/cma_copies.h"
+#include "transport/cma.h"
 #include "transport/fifo.h"
-
-// A rank ends a call without waiting for those who read what it has lent.
-#ifndef HOCKET_RELAX_READERS
-#define HOCKET_RELAX_READERS 0
-#endif
 
 namespace hocket {
 
@@ -54,29 +49,29 @@ struct Cpu {
     // Slots. Sequentially consistent because `wake` then looks whether the peer sleeps (waiting.h); as acquire and
     // release they carry the bytes of the slot.
     static void publish_filled(u64* counter, u64 value) {  // pairs with observe_filled
-        __atomic_store_n(counter, value, HOCKET_PICK(HOCKET_RELAX_FILLED_PUBLISH, __ATOMIC_SEQ_CST));
+        __atomic_store_n(counter, value, order("FILLED_PUBLISH", __ATOMIC_SEQ_CST));
     }
     static u64 observe_filled(const u64* counter) {  // pairs with publish_filled
-        return __atomic_load_n(counter, HOCKET_PICK(HOCKET_RELAX_FILLED_OBSERVE, __ATOMIC_SEQ_CST));
+        return __atomic_load_n(counter, order("FILLED_OBSERVE", __ATOMIC_SEQ_CST));
     }
     static void publish_freed(u64* counter, u64 value) {  // pairs with observe_freed
-        __atomic_store_n(counter, value, HOCKET_PICK(HOCKET_RELAX_FREED_PUBLISH, __ATOMIC_SEQ_CST));
+        __atomic_store_n(counter, value, order("FREED_PUBLISH", __ATOMIC_SEQ_CST));
     }
     static u64 observe_freed(const u64* counter) {  // pairs with publish_freed
-        return __atomic_load_n(counter, HOCKET_PICK(HOCKET_RELAX_FREED_OBSERVE, __ATOMIC_SEQ_CST));
+        return __atomic_load_n(counter, order("FREED_OBSERVE", __ATOMIC_SEQ_CST));
     }
 
     // Semaphores stay inside a rank. A thread sleeps on them only if there is another that could publish them.
     void publish_semaphore(u64* semaphore, u64 value) {  // pairs with observe_semaphore
         if (together) {
-            __atomic_store_n(semaphore, value, HOCKET_PICK(HOCKET_RELAX_SEMAPHORE_PUBLISH, __ATOMIC_SEQ_CST));
+            __atomic_store_n(semaphore, value, order("SEMAPHORE_PUBLISH", __ATOMIC_SEQ_CST));
             ring(control[rank].bell);
         } else {
-            __atomic_store_n(semaphore, value, HOCKET_PICK(HOCKET_RELAX_SEMAPHORE_PUBLISH, __ATOMIC_RELEASE));
+            __atomic_store_n(semaphore, value, order("SEMAPHORE_PUBLISH", __ATOMIC_RELEASE));
         }
     }
     static u64 observe_semaphore(const u64* semaphore) {  // pairs with publish_semaphore
-        return __atomic_load_n(semaphore, HOCKET_PICK(HOCKET_RELAX_SEMAPHORE_OBSERVE, __ATOMIC_SEQ_CST));
+        return __atomic_load_n(semaphore, order("SEMAPHORE_OBSERVE", __ATOMIC_SEQ_CST));
     }
 };
 

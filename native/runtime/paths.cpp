@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 namespace hocket {
 
@@ -78,6 +79,20 @@ void ZeroCopyPath::describe(const Candidates& candidates, BufferDescription& fou
     }
 }
 
+bool ZeroCopyPath::reachable(Plan& plan, const Candidate& offered) const {
+    const auto can_be = [&](Place place, const char* at, u64 blocks) {
+        const std::span<const char> buffer(at, at != nullptr ? blocks * offered.geometry.unit : 0);
+        std::span<const char>& known = plan.latest.reachable[place];
+        if (buffer.empty() || (buffer.data() == known.data() && buffer.size() == known.size())) return true;
+        if (!memory_.reachable(buffer.data(), buffer.size())) return false;
+        known = buffer;
+        return true;
+    };
+    const PlanHeader& h = offered.plan->header();
+    return memory_.open() && can_be(kInput, offered.input, h.input_blocks) &&
+           can_be(kOutput, offered.output, h.output_blocks);
+}
+
 int ZeroCopyPath::open(const Candidate& candidate) {
     Plan& plan = *candidate.plan;
     if (const int failed = map_peers(plan)) return failed;
@@ -115,7 +130,7 @@ int ZeroCopyPath::map_peers(const Plan& plan) {
 
 Outcome ZeroCopyPath::finish(const Candidate& candidate, Execution<Cpu, End>& running) {
     if (candidate.rounds == Rounds::kTwo) return await_partners(*candidate.plan, running);
-    return HOCKET_RELAX_READERS ? Outcome{} : await_readers(running);
+    return is_weakened("READERS") ? Outcome{} : await_readers(running);  // weakened: it waits for no reader
 }
 
 // Waits until nobody reads this rank's buffers any more.
@@ -171,6 +186,40 @@ Outcome ZeroCopyPath::withdraw(Outcome outcome, const BufferDescription& told) c
         else outcome.exposed |= place != kNowhere;
     }
     return outcome;
+}
+
+std::optional<u64> ZeroCopyPath::attached_since(const Plan& plan) const {
+    std::optional<u64> since;
+    for (const ConnectionRecord& record : plan.connections()) {
+        if (!attaches(record)) continue;
+        const u64 told = control_.said(record.peer).buffers.since;
+        since = since ? std::min(*since, told) : told;
+    }
+    return since;
+}
+
+// The kernel knows a process by a number, which another may get once that has ended. It takes as many new processes as
+// there are numbers: who was there a moment ago has its number still.
+void ZeroCopyPath::watch(const Plan& plan, u32 thread, u64& looked) {
+    if (control_.clock().ticks() - looked <= control_.waiting().recheck_ticks) return;
+    looked = control_.clock().ticks();
+    for (const ConnectionRecord& record : plan.connections()) {
+        if (!attaches(record) || !control_.is_gone(record.peer)) continue;
+        copies_[thread].lose(record.peer);
+        return;
+    }
+}
+
+// Since a rank has ended, or its array is gone, or this rank may not access it any more.
+Outcome ZeroCopyPath::failure(const CmaCopies& copies) const {
+    const u32 owner = copies.rank();
+    if (control_.failed(owner)) return control_.give_up_for(owner);
+    const std::string why = std::strerror(copies.error());
+    if (copies.error() == ESRCH) return control_.give_up({Fault::kPeer, owner, "has ended"});
+    if (copies.error() == EFAULT)
+        return control_.give_up({Fault::kPeer, owner, "has an array that cannot be reached: " + why});
+    const std::string whose = "may not access the memory of rank " + std::to_string(owner) + " any more: ";
+    return control_.give_up({Fault::kPeer, control_.rank(), whose + why + " (HOCKET_REACH=never does without)"});
 }
 
 }  // namespace hocket

@@ -3,9 +3,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "protocol/control_plane.h"
-#include "runtime/cma_peers.h"
 #include "runtime/plan.h"
 
 namespace hocket {
@@ -44,10 +45,10 @@ class ZeroCopyPath {
         : control_(control),
           memory_(memory),
           fifo_(fifo),
-          cma_use_(cma_use),
-          cma_(control, memory, cma_use == CmaUse::kNever ? 0 : threads) {}
+          cma_use_(cma_use) {
+        for (u32 t = 0; t < threads && cma_use != CmaUse::kNever; ++t) copies_.emplace_back(memory);
+    }
 
-    CmaPeers& cma() { return cma_; }
     // By rank: the buffers of others that the latest call uses.
     const PeerBuffers* peers() const { return peers_.get(); }
 
@@ -61,9 +62,24 @@ class ZeroCopyPath {
     // with the call, and access what lies there.
     Outcome withdraw(Outcome outcome, const BufferDescription& told) const;
 
+    // By cross-memory attach: whether others can access this rank's buffers.
+    bool reachable(Plan& plan, const Candidate& offered) const;
+    // Since when this rank knows where private memory lies that it is to access; none where there is nothing to access.
+    std::optional<u64> attached_since(const Plan& plan) const;
+    // The copies of a thread in the latest call.
+    CmaCopies* copies(u32 thread) { return &copies_[thread]; }
+    // Has the copies of a thread fail if a rank has ended whose memory they access. Looks now and then: `looked` when
+    // it did.
+    void watch(const Plan& plan, u32 thread, u64& looked);
+    // How a call fails whose copies have.
+    Outcome failure(const CmaCopies& copies) const;
+
   private:
     bool is_private(const char* at, const Shape& shape) const {
         return at != nullptr && shape.geometry.unit != 0 && memory_.place(at) == kNowhere;
+    }
+    bool attaches(const ConnectionRecord& record) const {
+        return record.storage != kSlots && !lies_here(record) && control_.said(record.peer).buffers.is_private;
     }
     int map_peers(const Plan& plan);
     Outcome await_readers(Execution<Cpu, End>& running);
@@ -73,7 +89,7 @@ class ZeroCopyPath {
     Memory& memory_;
     const FifoPath& fifo_;
     const CmaUse cma_use_;
-    CmaPeers cma_;
+    std::vector<CmaCopies> copies_;  // by thread
     std::unique_ptr<PeerBuffers[]> peers_;
 };
 

@@ -2,7 +2,6 @@
 
 #include <stdexcept>
 
-#include "protocol/hash.h"
 #include "runtime/communicator.h"
 
 namespace hocket {

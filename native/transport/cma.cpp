@@ -1,7 +1,7 @@
 #include "transport/cma.h"
 
 #include <sys/uio.h>
-#include <cerrno>
+#include <algorithm>
 
 namespace hocket {
 namespace {
@@ -19,6 +19,47 @@ int pull_from(pid_t process, const char* theirs, char* mine, u64 bytes) {
 int push_to(pid_t process, char* theirs, const char* mine, u64 bytes) {
     const iovec here{const_cast<char*>(mine), bytes}, there{theirs, bytes};
     return told(::process_vm_writev(process, &here, 1, &there, 1, 0), bytes);
+}
+
+void CmaCopies::note(u32 rank, int error, u64 bytes, Traffic& moved) {
+    error_ = error;
+    rank_ = rank;
+    moved.loaded += bytes;
+    moved.stored += bytes;
+}
+
+void CmaCopies::reduce(Kernel kernel, const Room& room, u32 sources, u32 used, u64 bytes, Traffic& moved) {
+    const u32* const owners = room.owners;
+    char** const loaded = room.pointers + used;  // where the kernel loads from, and stores to
+    char** const stored = loaded + sources;
+    const bool stores = std::find(owners + sources, owners + used, kMine) != owners + used;
+    const bool copies = sources == 1 && (stores || owners[0] == kMine);  // and so needs no block
+    const u64 most = copies && used == 2 ? bytes : kCmaBlocks / sources / kAlign * kAlign;
+    for (u64 at = 0; at < bytes && error_ == 0; at += most) {
+        const u64 size = std::min(most, bytes - at);
+        u32 here = 0, done = 0;
+        for (u32 d = sources; d < used; ++d)
+            if (owners[d] == kMine) stored[here++] = room.pointers[d] + at;
+        for (u32 s = 0; s < sources && error_ == 0; ++s) {
+            loaded[s] = room.pointers[s] + at;
+            if (owners[s] == kMine) continue;
+            const char* const theirs = loaded[s];
+            loaded[s] = copies ? stored[0] : blocks_.get() + s * most;
+            done = copies;
+            note(owners[s], memory_.pull(owners[s], theirs, loaded[s], size), size, moved);
+        }
+        if (sources > 1 && here == 0) stored[here++] = blocks_.get();
+        if (error_ == 0 && here > done) {
+            kernel(stored + done, here - done, loaded, sources, size, {});
+            moved.loaded += sources * size;
+            moved.stored += (here - done) * size;
+        }
+        const char* const result = sources == 1 ? loaded[0] : stored[0];
+        for (u32 d = sources; d < used && error_ == 0; ++d) {
+            if (owners[d] == kMine) continue;
+            note(owners[d], memory_.push(owners[d], room.pointers[d] + at, result, size), size, moved);
+        }
+    }
 }
 
 }  // namespace hocket

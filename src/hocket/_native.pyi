@@ -254,8 +254,8 @@ class Plan:
     def number(self) -> int:
         """No other plan of its communicator has it."""
 
-class Candidate:
-    """A way that a call can go. Sizes in bytes; ``slots`` of a connection."""
+class Outlook:
+    """How a call would run. Sizes in bytes; ``slots`` of a connection."""
 
     @property
     def tile(self) -> int: ...
@@ -266,6 +266,17 @@ class Candidate:
     @property
     def one_round(self) -> bool:
         """Whether it is eager, where no rank offers its arrays."""
+
+    @property
+    def touched(self) -> int:
+        """On all ranks."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether it stores non-temporally, as no cache holds what it touches."""
+
+    @property
+    def threads(self) -> int: ...
 
 class Units:
     def __init__(self, input: Sequence[int], output: Sequence[int], digest: int | None, text: str) -> None:
@@ -345,20 +356,11 @@ class Member:
         tunables: Mapping[str, int] = {},
     ) -> None: ...
     def plan(self, words: bytes, digest: int, name: str) -> Plan: ...
-    def candidate(self, plan: Plan, n: int, type: int, tile: int) -> Candidate:
+    def outlook(self, plan: Plan, n: int, type: int, tile: int, input: bool, output: bool) -> Outlook:
         """
-        How a call of n elements a unit would run. Local: no other rank takes part.
-        """
-
-    def touched(self, candidate: Candidate, input: bool, output: bool) -> int:
-        """
-        Bytes that it would touch on all ranks, with an array for the input, for the output.
+        How a call of n elements a unit would run, with an array for the input, for the output. Local.
         """
 
-    def streams(self, candidate: Candidate, input: bool, output: bool) -> bool:
-        """Whether it would store non-temporally, as they do not hold these."""
-
-    def threads(self, candidate: Candidate) -> int: ...
     def barrier(self) -> Outcome | None: ...
     def exchange(self, word: str, digest: int) -> Outcome | list[str]:
         """What every rank said, in rank order. ``digest``: SPLIT or ADOPT."""

@@ -151,16 +151,15 @@ def explain(
     blocks = max(map(max, sizes))
     n = -(-size // (_ITEM * blocks))
     outlook = endpoint.outlook(schedule, n, choice.tile)
-    settled = outlook.candidate
     chunk = size / (blocks * collective.chunks)
     apart = any(x != y for r, (x, y) in enumerate(sizes) if collective.alias(r) is not None)
-    buffered: Path = "eager" if settled.one_round else "fifo"
+    buffered: Path = "eager" if outlook.one_round else "fifo"
     moved = sum(traffic(schedule, n, _ITEM, path=buffered, apart=apart), Traffic())
 
     def there(path: Path) -> tuple[Shared, ...]:
         found = []
         for inplace in VARIANTS:
-            lent = lending(settled.one_round, inplace, path == "cma")
+            lent = lending(outlook.one_round, inplace, path == "cma")
             if lent is not None:
                 sums = sum(traffic(lent, n, _ITEM, path=path, apart=not inplace), Traffic())
                 found.append(Shared(inplace, lent.name, sums.loaded, sums.stored))
@@ -170,13 +169,13 @@ def explain(
     cores = min(ranks * outlook.threads, len(os.sched_getaffinity(0)))
     share = ranks * outlook.threads / cores  # ranks that take turns on a core
     bandwidth = _bandwidth(_rounded(outlook.touched // cores), cores)
-    late = max(0, depth - work) / settled.tiles
+    late = max(0, depth - work) / outlook.tiles
     steps = max(sum(len(block.steps) for block in rank.thread_blocks) for rank in schedule.ranks)
     rounds = _rounds(schedule)
     data = (work * share / outlook.threads + late) * chunk / bandwidth
-    constant = _CALL if settled.one_round else _CALL + rounds * _ROUND + steps * settled.tiles * _STEP
+    constant = _CALL if outlook.one_round else _CALL + rounds * _ROUND + steps * outlook.tiles * _STEP
     if endpoint.oversubscribed:
-        constant += share * _TURN * (1 if settled.one_round else 1 + rounds)  # all enter, then each round
+        constant += share * _TURN * (1 if outlook.one_round else 1 + rounds)  # all enter, then each round
     return Explanation(
         collective=choice.line.collective,
         ranks=ranks,
@@ -189,10 +188,10 @@ def explain(
         thread_blocks=max(len(rank.thread_blocks) for rank in schedule.ranks),
         steps=sum(1 for _ in schedule.steps()),
         rounds=rounds,
-        tile=settled.tile,
-        tiles=settled.tiles,
-        slots=settled.slots,
-        one_round=settled.one_round,
+        tile=outlook.tile,
+        tiles=outlook.tiles,
+        slots=outlook.slots,
+        one_round=outlook.one_round,
         threads=outlook.threads,
         oversubscribed=endpoint.oversubscribed,
         touched=outlook.touched,

@@ -35,7 +35,7 @@ TEST(team_fails) {
         if (rank == 0) {  // which sends nothing
             looks = false;
             while (!looks) ::sched_yield();
-            return communicator.fail(0, "raised something");
+            return communicator.control().fail(0, "raised something");
         }
         CHECK(outcome.fault == Fault::kPeer && outcome.rank == 0 && outcome.text == "raised something");
     });
@@ -62,7 +62,7 @@ void failed_later(u64 first) {
         Communicator communicator(rank, 3, memory, {}, mine);
         while (rank == 0 && !looks) ::sched_yield();
         CHECK(communicator.barrier().fault == Fault::kNone);
-        if (rank == 0) return communicator.leave();
+        if (rank == 0) return communicator.control().leave();
         const Outcome outcome = communicator.barrier();
         CHECK(outcome.fault == Fault::kPeer && outcome.rank == 0 && outcome.text == "closed its communicator");
         if (rank == 1) has_failed = true;
@@ -127,7 +127,7 @@ void lent_in_vain(bool two_rounds) {
         if (rank == 1) {
             CHECK(outcome.fault == Fault::kNone && memory.kept.empty());
             while (!looks) ::sched_yield();
-            return communicator.fail(1, "raised something");
+            return communicator.control().fail(1, "raised something");
         }
         CHECK(outcome.fault == Fault::kPeer && outcome.rank == 1);
         CHECK(outcome.text == (two_rounds ? "was interrupted" : "raised something"));

@@ -25,8 +25,8 @@ void ring_calls(u32 ranks, bool fused, u64 slots, u64 first) {
             const Outcome outcome =
                 communicator.run(plan, {at, nullptr, nullptr, nullptr, 0, n, tile, type_named("int32"), 0, true});
             CHECK(outcome.fault == Fault::kNone);
-            const Candidate candidate = communicator.candidate(plan, n, type_named("int32"), tile);
-            CHECK(candidate.slots == std::bit_ceil(slots));
+            const Outlook outlook = communicator.outlook(plan, n, type_named("int32"), tile, true, false);
+            CHECK(outlook.slots == std::bit_ceil(slots));
             for (u64 i = 0; i < n; ++i)
                 CHECK(data[i] == int(ranks * (i * 7 + u64(round)) + 1000 * (ranks * (ranks - 1) / 2)));
         }

@@ -146,7 +146,7 @@ LITMUS(litmus_state) {
         ThreadMemory memory(world);
         Communicator communicator(rank, 2, memory, {}, settings(1));
         if (rank == 0) {
-            communicator.fail(0, "raised something");
+            communicator.control().fail(0, "raised something");
         } else {
             const Outcome outcome = communicator.barrier();
             CHECK(outcome.fault == Fault::kPeer && outcome.rank == 0 && outcome.text == "raised something");

@@ -306,7 +306,7 @@ def every_collective(comm: Communicator, sizes: list[int], file: bool) -> None:
             blocks = p if name in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter") else 1
             described = comm._described(comm._wanted(name, "sum", root, None, None), 4 * n * blocks)
             default = comm._default(choose(described), comm._schedule)
-            alone_in_one = comm._endpoint.outlook(default, n).candidate.one_round
+            alone_in_one = comm._endpoint.outlook(default, n).one_round
             large = declined(described, alone_in_one, attached=False) is None
             inplace = not (forms == "a" or (alone and forms[root % len(forms)] == "a"))
             some = forms == "ia" and not alone and p > 1

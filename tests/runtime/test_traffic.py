@@ -91,7 +91,7 @@ def count(comm: Communicator, given: dict[int, list[Schedule]]) -> Counted:
             continue
         for number, schedule in enumerate(schedules):
             for n in ELEMENTS:
-                eager = few._endpoint.outlook(schedule, n).candidate.one_round
+                eager = few._endpoint.outlook(schedule, n).one_round
                 for apart in (False, True):
                     x, out = arrays(schedule, few.rank, n, apart)
                     before = few.traffic()

@@ -120,16 +120,6 @@ def _offer(given: Alternatives, bound: Bound) -> _Offer:
     return _Offer(None if buffers is None else _native.Alternatives(plans, *buffers), chosen)
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """How a call would run. ``touched``: bytes on all ranks; ``streams``: it stores non-temporally."""
-
-    candidate: _native.Candidate
-    touched: int
-    streams: bool
-    threads: int
-
-
 Result = TypeVar("Result")
 Method = TypeVar("Method", bound=Callable[..., object])
 
@@ -474,19 +464,18 @@ class Endpoint:
 
     def is_eager(self, loaded: LoadedPlan, bound: Bound) -> bool:
         """Whether a call takes one round, where all ranks know their sizes."""
-        return bound.n is not None and self._alive().candidate(loaded.plan, bound.n, bound.type.code, 0).one_round
+        if bound.n is None:
+            return False
+        return self._alive().outlook(loaded.plan, bound.n, bound.type.code, 0, input=True, output=True).one_round
 
-    def outlook(self, schedule: Schedule, n: int, tile: int | None = None) -> Outlook:
+    def outlook(self, schedule: Schedule, n: int, tile: int | None = None) -> _native.Outlook:
         """How a call on units of n float32 would run, without ``out``; no other rank takes part."""
-        member = self._alive()
         loaded = self._of(schedule)
         layout = loaded.layout
         in_place = layout.alias is not None and layout.input_blocks == layout.output_blocks
         plan = loaded.apart if layout.alias is not None and not in_place else loaded.plan
-        candidate = member.candidate(plan, n, _native.TYPES.index("float32"), tile or 0)
         arrays = layout.input_blocks > 0, layout.output_blocks > 0 and not in_place
-        touched, streams = member.touched(candidate, *arrays), member.streams(candidate, *arrays)
-        return Outlook(candidate, touched, streams, member.threads(candidate))
+        return self._alive().outlook(plan, n, _native.TYPES.index("float32"), tile or 0, *arrays)
 
     def empty(self, shape: object, dtype: object) -> Array:
         """See ``Communicator.empty``."""

@@ -1,0 +1,13 @@
+// The parts of the Python module.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace hocket {
+
+void bind_kernels(nanobind::module_& module);
+void bind_flight(nanobind::module_& module);
+void bind_prepared_call(nanobind::module_& module);
+void bind_call_cache(nanobind::module_& module);
+
+}  // namespace hocket
