@@ -283,7 +283,7 @@ def given_up(comm: Communicator, how: str, call: str) -> str:
             comm.all_reduce(np.ones(5))
 
     if comm.rank == 0:
-        name = {"all_reduce": "_slow_path"}.get(call, call)
+        name = {"all_reduce": "_slow_path", "split": "_said"}.get(call, call)
         if how == "abort":
             thread = once_in_call(comm.abort, name)
             with pytest.raises(CommunicatorDead):
