@@ -1,0 +1,98 @@
+"""Collectives of torch.distributed on hocket and on Gloo: ``torchrun --nproc-per-node 2 benchmarks/torch_backend.py``.
+
+For each collective and size, calls that wait and calls with ``async_op`` that are waited for at once. Bytes are those
+of a rank's larger tensor, float32. ``--shapes N`` measures all_reduce over N shapes in turn beside one of the mean length.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from itertools import cycle
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch_pairs import Body, Groups, mean
+
+Call = Callable[[Tensor, Tensor, dist.ProcessGroup, bool], dist.Work | None]
+"""On the whole and on a rank's part of it."""
+
+COLLECTIVES: dict[str, Call] = {
+    "all_reduce": lambda whole, part, group, later: dist.all_reduce(whole, group=group, async_op=later),
+    "all_gather": lambda whole, part, group, later: dist.all_gather_into_tensor(whole, part, group, later),
+    "reduce_scatter": lambda whole, part, group, later: dist.reduce_scatter_tensor(
+        part, whole, group=group, async_op=later
+    ),
+    "all_to_all": lambda whole, part, group, later: dist.all_to_all_single(
+        torch.empty_like(whole), whole, group=group, async_op=later
+    ),
+    "broadcast": lambda whole, part, group, later: dist.broadcast(whole, 0, group, later),
+}
+SIZES = [4 << shift for shift in range(0, 25, 4)]
+
+
+def bound(call: Call, whole: Tensor, size: int, later: bool) -> Body:
+    part = torch.zeros(max(1, whole.numel() // size))
+
+    def wait(group: dist.ProcessGroup) -> None:
+        work = call(whole, part, group, True)
+        assert work is not None
+        work.wait()
+
+    return wait if later else lambda group: call(whole, part, group, False)
+
+
+def shapes(groups: Groups, number: int, given: argparse.Namespace) -> None:
+    """What it costs that no two calls in succession have the same shape."""
+    many = cycle([torch.zeros(1000 + n) for n in range(number)])
+    one = cycle([torch.zeros(1000 + number // 2)])
+    for name, tensors in ("one shape", one), (f"{number} shapes", many):
+        found = groups.compare(
+            lambda group, tensors=tensors: dist.all_reduce(next(tensors), group=group),
+            seconds=given.seconds,
+            rounds=given.rounds,
+        )
+        if groups.rank == 0:
+            print(f"{name:>15} {found}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--collective", nargs="+", choices=COLLECTIVES, default=list(COLLECTIVES))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.05, help="of a window")
+    parser.add_argument("--shapes", type=int, metavar="N")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    given = parser.parse_args()
+    groups = Groups()
+    if groups.rank == 0:
+        print(f"{'collective':>15} {'bytes':>9} {'':>5}{'gloo us':>10}{'ours us':>10}{'ratio':>9}", flush=True)
+    if given.shapes:
+        shapes(groups, given.shapes, given)
+    rows = []
+    for name in given.collective if not given.shapes else ():
+        for size in SIZES:
+            length = size // 4 if name == "all_reduce" or name == "broadcast" else max(groups.size, size // 4)
+            whole = torch.zeros(length)
+            for mode in "sync", "async":
+                body = bound(COLLECTIVES[name], whole, groups.size, mode == "async")
+                found = groups.compare(body, seconds=given.seconds, rounds=given.rounds)
+                rows.append({"collective": name, "bytes": 4 * length, "mode": mode, **asdict(found)})
+                if groups.rank == 0:
+                    print(f"{name:>15} {4 * length:9} {mode:>5}{found}", flush=True)
+    if groups.rank == 0 and rows:
+        for mode in "sync", "async":
+            of_mode = mean([row["ratio"] for row in rows if row["mode"] == mode])
+            print(f"geometric mean, {mode}: {of_mode:.1f}")
+        print(f"geometric mean: {mean([row['ratio'] for row in rows]):.1f}")
+        if given.json is not None:
+            given.json.write_text(json.dumps(rows, indent=1) + "\n")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
