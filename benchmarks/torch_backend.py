@@ -1,7 +1,7 @@
 """Collectives of torch.distributed on hocket and on Gloo: ``torchrun --nproc-per-node 2 benchmarks/torch_backend.py``.
 
 For each collective and size, calls that wait and calls with ``async_op`` that are waited for at once. Bytes are those
-of a rank's larger tensor, float32. ``--shapes N`` measures all_reduce over N shapes in turn beside one of the mean length.
+of a rank's larger tensor, float32. ``--shapes N`` measures all_reduce over N shapes in turn beside one.
 """
 
 from __future__ import annotations

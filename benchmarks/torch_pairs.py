@@ -7,13 +7,12 @@ rounds of what a call took rank 0, and a ratio that of the two windows of a roun
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-import hocket.torch
+import torch
 import torch.distributed as dist
 from machine import describe, title
 
@@ -42,10 +41,8 @@ class Groups:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.pair = dist.new_group(backend="gloo"), dist.new_group(backend="hocket")
         if self.rank == 0:
-            versions = (
-                f"torch {hocket.torch.VERSION}, {self.size} ranks, OMP_NUM_THREADS {os.environ['OMP_NUM_THREADS']}"
-            )
-            print(title(describe()), versions, flush=True)
+            machine = describe() | {"torch": torch.__version__, "ranks": self.size, "threads": torch.get_num_threads()}
+            print(title(machine), flush=True)
 
     def compare(self, body: Body, *, seconds: float, rounds: int) -> Paired:
         """Both, in windows of as many calls as take so long, the same number on all ranks."""

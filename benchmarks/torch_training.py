@@ -1,9 +1,8 @@
 """Training steps of examples/train_ddp.py on Gloo and on hocket: ``python benchmarks/torch_training.py``.
 
 The same script, started in turn on Gloo, with HOCKET=1, and with HOCKET=1 and a hook that fuses the average of the
-gradients. "communication" is what the backward pass takes more than one whose gradients stay where they are, of the same
-step. Medians over the steps but the first three; ratios to Gloo's of the same round, and their range over rounds. Loss
-curves are compared too.
+gradients. "communication" is what the backward pass takes more than one whose gradients stay where they are, of
+the same step. Medians over the steps but the first three; ratios to Gloo's of the same round. Loss curves are compared.
 """
 
 from __future__ import annotations
