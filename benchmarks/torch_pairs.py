@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median, quantiles
 
+import hocket.torch  # noqa: F401 (it names the backend)
 import torch
 import torch.distributed as dist
 from machine import describe, title
