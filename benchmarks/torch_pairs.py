@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-import hocket.torch  # noqa: F401 (it names the backend)
 import torch
 import torch.distributed as dist
 from machine import describe, title
+
+import hocket.torch  # noqa: F401 (it names the backend)
 
 Body = Callable[[dist.ProcessGroup], object]
 
