@@ -1122,3 +1122,8 @@ class NotAccelerated(HocketError, RuntimeError):
 def torch_text(collective: str, error: HocketError) -> str:
     """What a DistBackendError says. That of a timeout has the words that callers of torch look for."""
     return f"{collective}: Timed out {error}" if isinstance(error, CallTimeout) else f"{collective}: {error}"
+
+
+def torch_late(collective: str, seconds: float) -> str:
+    """The same of a wait with a limit. The call goes on."""
+    return f"{collective}: Timed out after {seconds:.3g} s of waiting for it"

@@ -13,7 +13,7 @@ from torch import Tensor, distributed
 
 from hocket import _native
 from hocket.communicator import Buffer, Communicator, Handle, PreparedCall
-from hocket.errors import CallTimeout, HocketError, InvalidArgument, WrongType, describe, torch_text
+from hocket.errors import HocketError, InvalidArgument, WrongType, describe, torch_late, torch_text
 from hocket.runtime.operands import Argument
 
 TYPES: dict[torch.dtype, str] = {getattr(torch, name): name for name in _native.TYPES}
@@ -89,7 +89,7 @@ class Work(distributed.Work):  # type: ignore[misc]
         self._lock = threading.Lock()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        if timeout is not None and timeout.total_seconds() > 0:
+        if timeout is not None and timeout.total_seconds() > 0 and self._handles:
             self._await(timeout.total_seconds())
         try:
             for handle in self._handles:
@@ -127,27 +127,22 @@ class Work(distributed.Work):  # type: ignore[misc]
         return self._result
 
     def get_future(self) -> torch.futures.Future[list[Tensor]]:
-        """It is completed by the thread for callbacks, or here if the call has ended."""
-        future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
+        """It is completed by the thread for callbacks, or at once if the call has ended.
 
-        def ended(_: _Handle) -> None:
-            try:
-                future.set_result(self.result())
-            except Exception as error:
-                future.set_exception(error)
-
+        C++ does not see the exception of a future, and would take it for tensors, but one that ``then`` has raised.
+        """
+        ended: torch.futures.Future[None] = torch.futures.Future()
         if self._handles:
-            self._handles[-1].add_done_callback(ended)
+            self._handles[-1].add_done_callback(lambda _: ended.set_result(None))
         else:
-            future.set_result(self._result)
-        return future
+            ended.set_result(None)
+        return ended.then(lambda _: self.result())
 
     def _await(self, seconds: float) -> None:
         over = threading.Event()
-        for handle in self._handles[-1:]:
-            handle.add_done_callback(lambda _: over.set())
-            if not over.wait(seconds):
-                raise backend_error(self._collective, CallTimeout(-1, seconds))
+        self._handles[-1].add_done_callback(lambda _: over.set())
+        if not over.wait(seconds):
+            raise distributed.DistBackendError(torch_late(self._collective, seconds))
 
     def _finish(self) -> None:
         with self._lock:

@@ -7,23 +7,26 @@ import os
 import sys
 import weakref
 from collections.abc import Sequence
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor, distributed
 from torch._C import _distributed_c10d as c10d
+from torch._C._dynamo import eval_frame
 
 from hocket import _native
 from hocket.communicator import init
 from hocket.errors import CannotShare, HocketError, NotAccelerated, torch_text
-from hocket.torch.calls import OPERATORS, TYPES, All, Calls, backend_error
+from hocket.torch.calls import OPERATORS, TYPES, All, Calls, Work, backend_error
 
 _Options = Any
 """Options of torch, or what is given in their place."""
 _CPU = torch.device("cpu")
 _SUM = distributed.ReduceOp.SUM
 _KINDS = (
-    c10d.AllreduceOptions,  # and the coalesced ones, which are a kind of these
+    c10d.AllreduceOptions,
+    c10d.AllreduceCoalescedOptions,
     c10d.BroadcastOptions,
     c10d.ReduceOptions,
     c10d.AllgatherOptions,
@@ -73,12 +76,15 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
     def _welcome(self) -> str:
         if self._calls is None:
             return f"hocket does nothing here: {self._declined}"
-        others = sorted({device.type for device in self._device_types} - {"cpu"})
-        elsewhere = f", tensors on {' and '.join(others)}" if others else ""
+        others = self._accelerators()
+        elsewhere = f", tensors on {' and '.join(device.type for device in others)}" if others else ""
         return (
             f"collectives of CPU tensors are done by hocket on {self.size()} ranks; send and recv{elsewhere}, and what "
             f"hocket does not know go to torch's backends (HOCKET_LOG=info says when and why)"
         )
+
+    def _accelerators(self) -> list[torch.device]:
+        return [device for device in self._device_types if device.type != "cpu" and torch.accelerator.is_available()]
 
     def shutdown(self) -> None:
         if self._calls is not None:
@@ -273,7 +279,7 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
 
     def barrier(self, opts: _Options = None, timeout: object = None) -> object:
         opts = _options(c10d.BarrierOptions, opts, timeout)
-        device = opts.device or next((other for other in self._device_types if other.type != "cpu"), _CPU)
+        device = opts.device or next(iter(self._accelerators()), _CPU)
         why = _elsewhere(device)
         if self._calls is not None and why is None:
             return self._calls.barrier(opts.asyncOp)
@@ -332,13 +338,10 @@ def _options(kind: Any, given: Any, timeout: object = None, **fields: object) ->
     """
     if isinstance(given, _KINDS):
         return given
-    made = kind()
-    for at, (name, value) in enumerate(fields.items()):
-        value = given if value is None and at == 0 else value
+    made, first = kind(), next(iter(fields), "timeout")
+    for name, value in {"timeout": timeout, **fields, first: fields.get(first) if given is None else given}.items():
         if value is not None:
             setattr(made, name, value)
-    if timeout is not None:
-        made.timeout = timeout
     return made
 
 
@@ -365,3 +368,16 @@ def _rows(tensor: Tensor, splits: Sequence[int], ranks: int) -> tuple[int, ...]:
     rows = tensor.shape[0] if tensor.dim() else 1
     row = math.prod(tensor.shape[1:])
     return tuple(n * row for n in splits or [rows // ranks] * ranks)
+
+
+def _untraced(cls: type) -> None:
+    """Have torch.compile run methods as they are, and all that they call."""
+    strategy = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
+    for method in vars(cls).values():
+        if isinstance(method, FunctionType):
+            eval_frame.set_code_exec_strategy(method.__code__, strategy)
+            method._torchdynamo_disable = True  # type: ignore[attr-defined]
+
+
+for _cls in (Group, Work, All):
+    _untraced(_cls)

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import hashlib
+import os
+import random
 import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+from tests.integrations.torch.functions import all_functions, finished
 
 
 def unchanged() -> None:
@@ -40,6 +52,281 @@ def named() -> None:
         x = torch.zeros(2)
         dist.recv(x, 0)
         assert x.tolist() == [1, 1]
+    dist.destroy_process_group()
+
+
+def two_groups() -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+    """One of hocket, of all ranks, and the same of Gloo."""
+    import hocket.torch  # noqa: F401
+
+    dist.init_process_group("hocket")
+    return dist.group.WORLD, dist.new_group(backend="gloo")
+
+
+def functions() -> None:
+    """Every function, now and later, twice, as Gloo has it."""
+    ours, plain = two_groups()
+    for name, function in all_functions():
+        expected = finished(function(plain, False))
+        for later in (False, True) * 2:
+            found = finished(function(ours, later))
+            assert len(found) == len(expected)
+            for a, b in zip(found, expected, strict=True):
+                assert torch.equal(a, b), (name, later, a, b)
+    dist.destroy_process_group()
+
+
+def models() -> None:
+    """What each comes to, bit by bit."""
+    from tests.integrations.torch.models import MODELS
+
+    dist.init_process_group("cpu:gloo")
+    for name, model in MODELS.items():
+        whole = torch.cat([tensor.flatten().double() for tensor in model()])
+        print(name, hashlib.sha256(whole.numpy().tobytes()).hexdigest()[:12], float(whole.sum()))
+    dist.destroy_process_group()
+
+
+def raised(call: Callable[[], object], kind: type[Exception] = dist.DistBackendError) -> str:
+    """What a call raises."""
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    raise AssertionError("nothing was raised")
+
+
+def refusals() -> None:
+    """Wrong arguments raise on every rank, and the next call works."""
+    ours, _ = two_groups()
+    rank, size = ours.rank(), ours.size()
+    mine = rank == 1
+    cases: list[Callable[[], object]] = [
+        lambda: dist.all_reduce(torch.ones(5 if mine else 4)),
+        lambda: dist.all_reduce(torch.ones(4, dtype=torch.int32 if mine else torch.float32)),
+        lambda: dist.all_reduce(torch.ones(4), dist.ReduceOp.MIN if mine else dist.ReduceOp.MAX),
+        lambda: dist.all_gather_into_tensor(torch.zeros(4 * size - mine), torch.ones(4)),
+        lambda: dist.reduce_scatter_tensor(torch.zeros(4 + mine), torch.ones(4 * size)),
+        lambda: dist.all_gather([torch.zeros(4 + mine) for _ in range(size)], torch.ones(4)),
+        lambda: dist.all_to_all_single(torch.zeros(3), torch.zeros(3), [1, 2], [1 + mine, 2 - mine]),
+        lambda: dist.barrier() if mine else dist.all_reduce(torch.ones(1)),
+    ]
+    for number, case in enumerate(cases):
+        said = raised(case)
+        assert ": error[" in said, said
+        x = torch.ones(3)
+        dist.all_reduce(x)
+        assert x.tolist() == [size] * 3, number
+        work = dist.all_reduce(torch.ones(7 + mine), async_op=True)
+        assert "all_reduce: " in raised(work.wait)
+        assert isinstance(work.exception(), dist.DistBackendError)
+        assert work.is_completed()
+        assert not work.is_success()
+    dist.destroy_process_group()
+
+
+def strict() -> None:
+    """With HOCKET_STRICT=1 what would fall back raises, and the reason is said."""
+    ours, _ = two_groups()
+    x = torch.ones(4, dtype=torch.int32)
+    print(raised(lambda: dist.send(x, 1 - ours.rank())))
+    print(raised(lambda: dist.all_reduce(x, dist.ReduceOp.AVG)))
+    print(raised(lambda: dist.all_reduce(torch.eye(2).to_sparse())))
+    dist.all_reduce(x)
+    dist.destroy_process_group()
+
+
+def fall_backs() -> None:
+    """What hocket does not do is done by Gloo, and said once."""
+    dist.init_process_group("gloo")
+    rank, other = dist.get_rank(), 1 - dist.get_rank()
+    for _ in range(2):
+        x = torch.eye(2).to_sparse()
+        dist.all_reduce(x)
+        assert torch.equal(x.to_dense(), 2 * torch.eye(2))
+        sent, got = torch.full((2,), rank), torch.zeros(2, dtype=torch.int64)
+        for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, sent, other), dist.P2POp(dist.irecv, got, other)]):
+            work.wait()
+        assert got.tolist() == [other, other]
+    print(raised(lambda: dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.AVG), RuntimeError))
+    dist.monitored_barrier()
+    dist.destroy_process_group()
+
+
+def apart() -> None:
+    """Ranks that seem to be on two machines."""
+    from hocket.runtime import stores
+
+    known = stores._identity
+    stores._identity = lambda *given: {**known(*given), "machine": os.environ["RANK"]}
+    dist.init_process_group("gloo")
+    x = torch.ones(3)
+    if os.environ.get("HOCKET_STRICT") == "1":
+        print(raised(lambda: dist.all_reduce(x)))
+    else:
+        dist.all_reduce(x)
+        assert x.tolist() == [2, 2, 2]
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+def dies() -> None:
+    """A rank ends in the middle of training."""
+    dist.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1000, 1000))
+    for step in range(1000):
+        if step == 3 and dist.get_rank() == 1:
+            os._exit(0)
+        begin = time.monotonic()
+        try:
+            model(torch.ones(2, 1000)).sum().backward()
+        except RuntimeError as error:
+            print(f"{time.monotonic() - begin:.2f} s: {error}")
+            break
+    else:
+        raise AssertionError("nothing was raised")
+    print(raised(lambda: dist.all_reduce(torch.ones(2))))
+    dist.destroy_process_group()
+
+
+def times_out() -> None:
+    """A rank does not come."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=1))
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 0:
+        print(raised(dist.barrier))
+        store.set("over", "")
+    else:
+        store.wait(["over"], timedelta(seconds=60))
+        print(raised(dist.barrier))
+    dist.destroy_process_group()
+
+
+def waits() -> None:
+    """A wait with a limit; what else a Work can do."""
+    ours, _ = two_groups()
+    x, store = torch.ones(1000), dist.distributed_c10d._get_default_store()
+    if ours.rank() == 1:
+        store.wait(["tried"])
+    work = dist.all_reduce(x, async_op=True)
+    if ours.rank() == 0:
+        assert not work.is_completed()
+        print(raised(lambda: work.wait(timedelta(seconds=0.1))))
+        store.set("tried", "")
+    done: list[object] = []
+    future = work.get_future().then(lambda future: done.append(future.value()))
+    work.wait()
+    future.wait()
+    assert torch.equal(done[0][0], torch.full((1000,), 2.0))  # type: ignore[index]
+    assert work.is_success()
+    assert work.result()[0] is x
+    for dropped in range(50):
+        dist.all_reduce(torch.full((10000,), float(dropped)), async_op=True)
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def progress() -> None:
+    """A call in the background goes on while this rank lets no other thread use Python."""
+    ours, _ = two_groups()
+    x, store = torch.ones(1 << 20), dist.distributed_c10d._get_default_store()
+    dist.all_reduce(x)
+    work = dist.all_reduce(x, async_op=True)
+    if ours.rank() == 1:
+        ctypes.PyDLL(None).sleep(2)  # with the GIL
+        store.set("awake", "")
+    work.wait()
+    assert ours.rank() == 1 or not store.check(["awake"])
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def threads() -> None:
+    """Threads that use one group are served one after the other."""
+    dist.init_process_group("gloo")
+
+    def sums() -> None:
+        for number in range(200):
+            x = torch.ones(100)
+            work = dist.all_reduce(x, async_op=bool(number % 2))
+            if work is not None:
+                work.wait()
+            assert x.tolist() == [2.0] * 100
+
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(sums) for _ in range(2)]:
+            done.result()
+    dist.destroy_process_group()
+
+
+def leaves() -> None:
+    """Groups that are made and go leave nothing; one that is not destroyed is no trouble at the end."""
+    dist.init_process_group("gloo")
+    seen = []
+    for number in range(8):
+        group = dist.new_group()
+        x = torch.ones(10000)
+        work = dist.all_reduce(x, group=group, async_op=True)
+        dist.destroy_process_group(group)
+        work.wait()
+        assert x[0] == 2
+        del group, work
+        gc.collect()
+        if number > 1:
+            seen.append(len(list(Path("/proc/self/fd").iterdir())))
+    assert seen[0] == seen[-1], seen
+    globals()["held"] = dist.all_reduce(torch.ones(100), async_op=True), dist.new_group()
+
+
+def sequences(number: str) -> None:
+    """Random calls on several groups, now and later, mixed with calls of the same on Gloo."""
+    ours, plain = two_groups()
+    size = ours.size()
+    groups = [(ours, plain), (dist.new_group(), dist.new_group(backend="gloo"))]
+    halves = [list(range(size // 2 + 1)), list(range(size // 2, size))]
+    for ranks in halves:
+        made = dist.new_group(ranks), dist.new_group(ranks, backend="gloo")
+        if ours.rank() in ranks:
+            groups.append(made)
+    known = {len(ranks): [f for f in all_functions() if "_objects" not in f[0] or len(ranks) > 1] for ranks in halves}
+    known[size] = list(all_functions())
+    for seed in range(int(number)):
+        flying = []
+        draw = random.Random(seed)
+        for _ in range(draw.randrange(1, 8)):
+            which, at, later = draw.randrange(4), draw.random(), draw.random() < 0.5
+            mine = [pair for pair in groups[:2] if which < 2] or groups[2:]
+            for group, reference in [mine[which]] if which < 2 else mine:
+                choices = known[group.size()]
+                name, function = choices[int(at * len(choices))]
+                flying.append((name, function(group, later), finished(function(reference, False))))
+        draw.shuffle(flying)
+        for name, outcome, expected in flying:
+            for a, b in zip(finished(outcome), expected, strict=True):
+                assert torch.equal(a, b), (seed, name, a, b)
+    dist.destroy_process_group()
+
+
+def orders() -> None:
+    """Groups of disjoint ranks, made in different orders; a mesh; groups of groups."""
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    ours, others = ([0, 1], [2, 3]) if rank < 2 else ([2, 3], [0, 1])
+    groups = [dist.new_group(ours, use_local_synchronization=True) for _ in range(3)]
+    for group in reversed(groups):
+        x = torch.tensor([float(rank)])
+        dist.all_reduce(x, group=group)
+        assert x.item() == sum(ours)
+    assert others
+    _, subgroups = dist.new_subgroups(2)
+    assert len(subgroups) == 2
+    mesh = dist.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+    for name, expected in (("a", rank % 2 * 2 + 2), ("b", rank // 2 * 4 + 1)):
+        x = torch.tensor([float(rank)])
+        dist.all_reduce(x, group=mesh.get_group(name))
+        assert x.item() == expected
+        assert "hocket" in type(mesh.get_group(name)).__module__
     dist.destroy_process_group()
 
 
