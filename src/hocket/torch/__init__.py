@@ -8,3 +8,5 @@ What hocket does not do goes to Gloo, or to the backend of the device that a ten
 from __future__ import annotations
 
 from hocket.torch.entry import SUPPORTED as SUPPORTED
+from hocket.torch.shared import empty as empty
+from hocket.torch.shared import share_gradients as share_gradients
