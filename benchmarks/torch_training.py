@@ -1,7 +1,8 @@
 """Training steps of examples/train_ddp.py on Gloo and on hocket: ``python benchmarks/torch_training.py``.
 
-The same script, started in turn on Gloo and with HOCKET=1. "communication" is what the backward pass takes more than one whose gradients stay where they are, of
-the same step. Medians over the steps but the first three; ratios to Gloo's of the same round. Loss curves are compared.
+The same script, started in turn on Gloo, with HOCKET=1, and with gradients in shared memory besides. "communication" is
+what the backward pass takes more than one whose gradients stay where they are, of the same step. Medians over the steps
+but the first three; ratios to Gloo's of the same round. Loss curves are compared.
 """
 
 from __future__ import annotations
@@ -19,17 +20,22 @@ from machine import describe, title
 
 SCRIPT = Path(__file__).parent.parent / "examples" / "train_ddp.py"
 WARMUPS = 3
-CONTENDERS: dict[str, dict[str, str]] = {"gloo": {}, "hocket": {"HOCKET": "1"}}
+CONTENDERS: dict[str, tuple[dict[str, str], list[str]]] = {
+    "gloo": ({}, []),
+    "hocket": ({"HOCKET": "1"}, []),
+    "shared": ({"HOCKET": "1"}, ["--prepare", "hocket.torch:share_gradients"]),
+}
 
 
 def launch(contender: str, given: argparse.Namespace, model: str) -> dict[str, object]:
     """What rank 0 of a job wrote."""
+    variables, options = CONTENDERS[contender]
     with tempfile.TemporaryDirectory() as work:
         found = Path(work) / "found.json"
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(given.ranks)]
         command += [str(SCRIPT), "--model", model, "--steps", str(given.steps), "--compute", "--json", str(found)]
-        command += ["--views"] if given.views else []
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **CONTENDERS[contender]}
+        command += options + (["--views"] if given.views else [])
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
         return dict(json.loads(found.read_text()))
 

@@ -56,7 +56,18 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 
 ORDER = [
-    *("language", "coming-from", "algorithms", "runtime", "pytorch", "msccl", "msccl-programs", "ci", "traffic", "how-fast"),
+    *(
+        "language",
+        "coming-from",
+        "algorithms",
+        "runtime",
+        "pytorch",
+        "msccl",
+        "msccl-programs",
+        "ci",
+        "traffic",
+        "how-fast",
+    ),
     *("proof", "calls", "agreement", "paths", "policy"),
 ]
 """Of the pages of the guide, and of those of the design; one that is not named comes last."""

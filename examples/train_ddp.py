@@ -97,7 +97,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--batch", type=int, default=8, help="images of a rank in a step")
     parser.add_argument("--views", action="store_true", help="gradients are views of DDP's buckets")
-    parser.add_argument("--hook", metavar="MODULE:FUNCTION", help="a communication hook of DDP's")
+    parser.add_argument("--prepare", metavar="MODULE:FUNCTION", help="called with the model of DDP")
     parser.add_argument("--compute", action="store_true", help="also time steps whose gradients stay where they are")
     parser.add_argument("--json", type=Path, metavar="FILE", help="written by rank 0")
     return parser.parse_args()
@@ -110,9 +110,9 @@ def main() -> None:
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // dist.get_world_size()))
     torch.manual_seed(1)
     model = DistributedDataParallel(MODELS[given.model](), gradient_as_bucket_view=given.views)
-    if given.hook:
-        module, _, function = given.hook.partition(":")
-        model.register_comm_hook(None, getattr(importlib.import_module(module), function))
+    if given.prepare:
+        module, _, function = given.prepare.partition(":")
+        getattr(importlib.import_module(module), function)(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     generator = torch.Generator().manual_seed(rank)
     losses: list[float] = []

@@ -96,7 +96,9 @@ def test_links_lead_somewhere() -> None:
 
 @pytest.mark.parametrize(
     "example",
-    [path for path in sorted((ROOT / "examples").glob("*.py")) if path.name != "train_ddp.py"],  # tests/integrations/torch
+    [
+        path for path in sorted((ROOT / "examples").glob("*.py")) if path.name != "train_ddp.py"
+    ],  # tests/integrations/torch
     ids=lambda path: path.name,
 )
 def test_example(example: Path, tmp_path: Path) -> None:

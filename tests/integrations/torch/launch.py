@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -18,9 +18,11 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def start(job: str, ranks: int = 2, env: Mapping[str, str] | None = None) -> list[subprocess.Popen[str]]:
-    """Start the ranks of a job: ``name`` or ``name:argument`` of jobs.py, or a path."""
-    command = [job] if job.endswith(".py") else ["-m", "tests.integrations.torch.jobs", job]
+def start(
+    job: str, ranks: int = 2, env: Mapping[str, str] | None = None, options: Sequence[str] = ()
+) -> list[subprocess.Popen[str]]:
+    """Start the ranks of a job: ``name`` or ``name:argument`` of jobs.py, or a path and its options."""
+    command = [job, *options] if job.endswith(".py") else ["-m", "tests.integrations.torch.jobs", job]
     given = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
     given.update({"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}, **(env or {}))
     return [
@@ -36,9 +38,15 @@ def start(job: str, ranks: int = 2, env: Mapping[str, str] | None = None) -> lis
     ]
 
 
-def run(job: str, ranks: int = 2, env: Mapping[str, str] | None = None, timeout: float = 300) -> list[str]:
+def run(
+    job: str,
+    ranks: int = 2,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 300,
+    options: Sequence[str] = (),
+) -> list[str]:
     """What each rank of a job has printed. All must end well."""
-    started = start(job, ranks, env)
+    started = start(job, ranks, env, options)
     try:
         said = [process.communicate(timeout=timeout)[0] for process in started]
     finally:
