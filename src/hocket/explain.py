@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -99,7 +99,6 @@ class Explanation:
     predicted: float
 
     def __str__(self) -> str:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
         moved, buffers = self.loaded + self.stored, (self.loaded + self.stored) / max(1, self.bytes)
         how = (
             "in one round, with the header of the call"
@@ -109,28 +108,28 @@ class Explanation:
         past = "stored past them" if self.non_temporal else "within them"
         attached = "; ".join(map(str, self.attached)) or f"none: {self.why_not_attached}"
         lines = {
-            "call": f"{{collective}} of {counted(self.bytes, 'byte')} on {counted(self.ranks, 'rank')}",
-            "program": "{program}",
-            "because": "{why}",
+            "call": f"{self.collective} of {counted(self.bytes, 'byte')} on {counted(self.ranks, 'rank')}",
+            "program": self.program,
+            "because": self.why,
             "schedule": (
                 f"{counted(self.thread_blocks, 'thread block')} a rank, {counted(self.steps, 'step')} in all, "
                 f"{counted(self.rounds, 'round')}"
             ),
-            "tiles": "{tiles} of {tile} bytes for each chunk",
+            "tiles": f"{self.tiles} of {self.tile} bytes for each chunk",
             "messages": how,
             "shared": f"with arrays of comm.empty: {'; '.join(map(str, self.shared)) or 'the same'}",
             "attached": f"private arrays, where it is faster: {attached}",
-            "threads": "{threads} a rank",
+            "threads": f"{self.threads} a rank",
             "cores": (
                 "fewer than ranks: they take turns, and one that waits yields its core at once, and soon sleeps"
                 if self.oversubscribed
                 else "at least one a rank: one that waits spins for a while before it yields"
             ),
-            "caches": f"{{touched}} bytes are touched, {{caches}} fit: {past}",
-            "traffic": f"{moved} bytes ({{loaded}} loaded, {{stored}} stored), {buffers:.4g} times the buffer",
+            "caches": f"{self.touched} bytes are touched, {self.caches} fit: {past}",
+            "traffic": f"{moved} bytes ({self.loaded} loaded, {self.stored} stored), {buffers:.4g} times the buffer",
             "predicted": f"{self.predicted * 1e6:.4g} us, at {self.bandwidth / 1e9:.3g} GB/s a core",
         }
-        return "\n".join(f"{name:<10} {text.format(**values)}" for name, text in lines.items())
+        return "\n".join(f"{name:<10} {text}" for name, text in lines.items())
 
 
 def explain(

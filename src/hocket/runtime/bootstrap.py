@@ -250,8 +250,8 @@ def _host(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Mee
             raise
     with own:
         os.dup2(own.fileno(), host.lifelines[0], inheritable=False)
-    met = Meeting(0, here.size, created, host.lifelines, host.arenas, cores, token, sockets)
-    return replace(met, processes=processes if agreed else [], always=agreed == _ALWAYS)
+    processes, always = processes if agreed else [], agreed == _ALWAYS
+    return Meeting(0, here.size, created, host.lifelines, host.arenas, cores, token, sockets, processes, always)
 
 
 def _created(here: Place) -> int | BootstrapFailed:

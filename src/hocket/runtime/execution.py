@@ -205,8 +205,8 @@ class PreparedCall(_native.PreparedCall):
             out = x
         fresh = out is None and expected.omitted is Omitted.FRESH
         used = []
-        for name, given, operand in (("x", x, expected.x), ("out", None if fresh else out, expected.out)):
-            if operand is None or (fresh and name == "out"):
+        for name, given, operand in (("x", x, expected.x), ("out", out, None if fresh else expected.out)):
+            if operand is None:
                 continue
             if given is None:
                 raise WrongType(f"{self._lowered.name} was prepared for an {name}, which is None", caller())
@@ -810,10 +810,9 @@ class Endpoint:
 
     def _raise(self, outcome: Outcome, plans: Sequence[Plan | None] = (None,)) -> NoReturn:
         """``plans``: by the way that a call goes, through slots or as VARIANTS says."""
-        plan = plans[outcome.variant] if outcome.stall is not None else None
         step: StepName | None = None
         peer: int | None = None
-        if outcome.stall is not None and plan is not None:
+        if outcome.stall is not None and (plan := plans[outcome.variant]) is not None:
             block, number, _, peer = outcome.stall
             step = plan.step_name(block, number)
         if outcome.fault is Fault.MISMATCH:
