@@ -219,22 +219,15 @@ template <Device D, Port<D> P> class Execution {
         return done ? Progress::kDone : moved ? Progress::kMoved : Progress::kStalled;
     }
 
-    // The first rank that may still read what this one has lent it; null if there is none. For after the last advance.
-    const u32* reader()
+    // The first rank, or `only` that one, that may still read what this one has lent it; null if there is none. For
+    // after the last advance.
+    const u32* reader(const u32* only = nullptr)
         requires ZeroCopyPort<P>
     {
         for (u32 c = 0; c < plan_.header->connections; ++c)
-            if (lends(c) && !ends_[c].all_released()) return &ends_[c].peer;
+            if (lends(c) && (only == nullptr || ends_[c].peer == *only) && !ends_[c].all_released())
+                return &ends_[c].peer;
         return nullptr;
-    }
-
-    // Whether that rank may still.
-    bool reads(u32 peer)
-        requires ZeroCopyPort<P>
-    {
-        for (u32 c = 0; c < plan_.header->connections; ++c)
-            if (lends(c) && ends_[c].peer == peer && !ends_[c].all_released()) return true;
-        return false;
     }
 
     // For errors: the step that says, or learns, that messages of connection `end` lie here.

@@ -237,21 +237,25 @@ void Flight::sweep() {
     for (const std::shared_ptr<Flight>& flight : ended) flight->done();
 }
 
-u64 Flight::wait_any(const std::vector<std::shared_ptr<Flight>>& flights) {
-    u64 found = 0;
-    const auto over = [&] {
-        for (found = 0; found < flights.size(); ++found)
-            if (flights[found]->ended_) return true;
-        return false;
-    };
+u64 Flight::wait_any(const std::vector<Handle*>& handles) {
+    std::vector<std::shared_ptr<Flight>> flights;
+    for (const Handle* handle : handles) {
+        if (handle == nullptr) throw nb::type_error("a handle is None");
+        flights.push_back(handle->flight);
+    }
     for (u64 f = 0; f < flights.size(); ++f)
         if (flights[f]->done()) return f;
-    await(over);
+    u64 found = 0;
+    await([&] {
+        found = u64(std::find_if(flights.begin(), flights.end(), [](const auto& f) { return f->ended_.load(); }) -
+                    flights.begin());
+        return found != flights.size();
+    });
     return found;
 }
 
-Handle queued(nb::object member, nb::object owner, Flight::Body body, nb::object result) {
-    auto flight = std::make_shared<Flight>(std::move(member), std::move(owner), std::move(result), std::move(body));
+Handle queued(nb::object member, nb::object owner, Flight::Body body) {
+    auto flight = std::make_shared<Flight>(std::move(member), std::move(owner), nb::none(), std::move(body));
     flight->queue();
     return Handle(std::move(flight));
 }
@@ -282,17 +286,8 @@ that have not been called when the process ends are not called.)");
                nb::sig("def ready_callbacks() -> list[tuple[Callable[[Handle[object]], object], Handle[object]]]"),
                "Wait for callbacks of calls that have ended, with their handles. None: there are no more.");
     module.def("let_go", &Flight::sweep, "Forgets the calls in the background that have ended.");
-    module.def(
-        "wait_any",
-        [](const std::vector<Handle*>& handles) {
-            std::vector<std::shared_ptr<Flight>> flights;
-            for (const Handle* handle : handles) {
-                if (handle == nullptr) throw nb::type_error("a handle is None");
-                flights.push_back(handle->flight);
-            }
-            return Flight::wait_any(flights);
-        },
-        "handles"_a, nb::sig("def wait_any(handles: Sequence[Handle[Result]]) -> int"));
+    module.def("wait_any", &Flight::wait_any, "handles"_a,
+               nb::sig("def wait_any(handles: Sequence[Handle[Result]]) -> int"));
 }
 
 }  // namespace hocket

@@ -11,6 +11,8 @@
 
 namespace hocket {
 
+struct Handle;
+
 // A call that is made in the background, and what it uses until it has ended. It is posted, or a job in the member's
 // queue. Of a posted call, whose messages fit the header, the others have all that they need of this rank, so it can
 // rest until somebody asks for its result or the next call comes. A member has one posted call at most. All methods are
@@ -50,7 +52,7 @@ class Flight : public std::enable_shared_from_this<Flight> {
     // Waits for all of a member.
     static void land(Member& member);
     // Waits until one of several has ended: the first such.
-    static u64 wait_any(const std::vector<std::shared_ptr<Flight>>& flights);
+    static u64 wait_any(const std::vector<Handle*>& handles);
     // Forgets those that have ended.
     static void sweep();
 
@@ -91,8 +93,7 @@ struct Handle {
     std::shared_ptr<Flight> flight;
 };
 
-// Begins a call in the member's queue.
-Handle queued(nanobind::object member, nanobind::object owner, Flight::Body body,
-              nanobind::object result = nanobind::none());
+// Begins a call in the member's queue, which returns nothing.
+Handle queued(nanobind::object member, nanobind::object owner, Flight::Body body);
 
 }  // namespace hocket

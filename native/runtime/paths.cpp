@@ -137,8 +137,7 @@ Outcome ZeroCopyPath::finish(const Candidate& candidate, Execution<Cpu, End>& ru
 Outcome ZeroCopyPath::await_readers(Execution<Cpu, End>& running) {
     return control_.drive([&] { return running.reader() == nullptr ? Progress::kDone : Progress::kStalled; },
                           [&](const u32* peer, Outcome& outcome) {
-                              if (peer != nullptr) return running.reads(*peer);
-                              const u32* reader = running.reader();
+                              const u32* reader = running.reader(peer);
                               if (reader != nullptr) outcome.rank = *reader;
                               return reader != nullptr;
                           });
