@@ -1069,6 +1069,8 @@ class BootstrapFailed(HocketError, RuntimeError):
 class CannotShare(BootstrapFailed):
     """The ranks have met, but they are not in one place: every rank raises this."""
 
+    code = "cannot-share"
+
 
 @dataclass(eq=False)
 class RankFailed(HocketError, RuntimeError):
