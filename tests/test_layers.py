@@ -32,7 +32,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "cost": IR | {"verify"},
     "algorithms": PUBLIC | {"cost"},
     "runtime": IR | {"_native", "tunables"},
-    "tuning": IR | {"program", "algorithms", "tunables"},
+    "tuning": IR | {"program", "algorithms", "tunables", "verify"},
     "explain": IR | {"verify", "runtime", "tuning"},
     "communicator": IR | {"program", "runtime", "tuning", "explain"},
     "__init__": IR | {"language", "program", "verify", "communicator"},

@@ -20,6 +20,7 @@ inline u64 mix(u64 x) {
 // The digests of calls that exchange words: 0 is that of a barrier, and no schedule has any of these.
 constexpr u64 kSplit = 1;
 constexpr u64 kAdopt = 2;
+constexpr u64 kUse = 3;
 
 constexpr u64 kInlined = 48;
 constexpr u64 kNowhere = ~u64(0);       // of an address outside of the arena

@@ -101,6 +101,7 @@ void bind_constants(nb::module_& m) {
     m.attr("ADOPTED") = kAdopted;
     m.attr("SPLIT") = kSplit;
     m.attr("ADOPT") = kAdopt;
+    m.attr("USE") = kUse;
     m.attr("WITNESS") = reinterpret_cast<u64>(&witness);
     m.def(
         "can_attach",

@@ -23,6 +23,8 @@ SPLIT: int = 1
 
 ADOPT: int = 2
 
+USE: int = 3
+
 WITNESS: int
 
 def can_attach(process: int, witness: int) -> bool:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hocket.collectives import whole
 from hocket.errors import (
+    SIZES_HELP,
     CallMismatch,
     CallTimeout,
     CommunicatorDead,
@@ -44,7 +45,7 @@ from hocket.runtime.execution import wait_any as wait_any
 from hocket.runtime.operands import Array, Omitted, Operand, Operands, element_type, name_of, operands_of
 from hocket.runtime.operands import Buffer as Buffer
 from hocket.runtime.stores import Store
-from hocket.tuning import NAMED, Call, Choice, choose, declined, has_zero_copy, zero_copy_program
+from hocket.tuning import NAMED, Call, Choice, Entry, Sizes, choose, declined, has_zero_copy, zero_copy_program
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Result = TypeVar("Result")
@@ -223,6 +224,7 @@ class Communicator:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
+        self._entries: tuple[Entry, ...] = ()
         self._schedules: dict[Key, Schedule] = {}
         self._call = endpoint.cached(self._slow_path)
         self._lines: dict[tuple[int, int], Communicator] = {}  # of two ranks, by sender and receiver
@@ -303,6 +305,44 @@ class Communicator:
         UnevenSize, PeerFailed, CallTimeout, CommunicatorDead.
         """
         return self._endpoint.run(schedule, x, out, op, tile, async_=async_)
+
+    def use(self, schedule: Schedule, sizes: str | None = None) -> None:
+        """From now on, take ``schedule`` in calls by name of its collective, and from its root, if it has one.
+
+        Every rank calls it, with the same. ``sizes``: for which, as "32KB..3MB", both included, "..4KB", "1MB.." or
+        "64KB"; bytes of the larger buffer of a rank with most, K = 1024; None: all, those that not every rank knows too
+        (docs/schedules-by-size.md). What was said last counts first, before HOCKET_CONFIG. Calls that ask for bits that
+        the schedule does not promise, or that it cannot be cut for, take what they would without it. Calls that were
+        prepared before stay as they were prepared; communicators made of this one do not take it over.
+
+        Raises WrongType or InvalidArgument on a rank with wrong arguments and PeerRefused on the others, CallMismatch
+        where schedules or sizes differ, PeerFailed, CallTimeout, CommunicatorDead.
+        """
+        try:
+            entry = self._entry(schedule, sizes)
+        except Exception as error:
+            self._endpoint.refuse(error)
+        self._endpoint.agree(schedule, str(entry.sizes))
+        self._entries = (entry, *self._entries)
+        self._call = self._endpoint.cached(self._slow_path)  # which knows no earlier call
+
+    def _entry(self, schedule: Schedule, sizes: str | None) -> Entry:
+        """What ``use`` says. Raises WrongType, InvalidArgument."""
+        self._endpoint.require_fit(schedule)
+        if schedule.collective.name not in [name.replace("_", "") for name in NAMED]:
+            raise InvalidArgument(
+                f"{schedule.collective.name} is not called by name, only {', '.join(NAMED)}", caller()
+            )
+        if schedule.in_place():
+            raise InvalidArgument(
+                f"the messages of {schedule.name} lie in its arrays, and calls by name are on any arrays",
+                caller(),
+                'compile it with storage="fifo"',
+            )
+        known = Sizes() if sizes is None else Sizes.parse(sizes) if isinstance(sizes, str) else None
+        if known is None:
+            raise InvalidArgument(f"{sizes!r} is no range of sizes", caller(), SIZES_HELP)
+        return Entry(schedule, known, f"comm.use at {caller()}")
 
     @overload
     def all_reduce(
@@ -643,6 +683,7 @@ class Communicator:
     ) -> object:
         """Prepare a call by name and make it. ``_call`` does the same, and remembers what was prepared."""
         try:
+            entries = self._entries
             wanted = self._wanted(name, op, root, counts, reproducible)
             reads = wanted.reads or (out is None and wanted.writes)
             given = operands_of(x if reads else None, out if wanted.writes else None)
@@ -650,7 +691,8 @@ class Communicator:
             call = self._prepared(wanted, operands, [self._endpoint.shares(operands, x, out)])
         except Exception as error:
             self._endpoint.refuse(error, async_)
-        self._endpoint.learn((name, x, out, async_, op, root, counts, reproducible), call)
+        if entries is self._entries:  # no thread has called use() meanwhile
+            self._endpoint.learn((name, x, out, async_, op, root, counts, reproducible), call)
         return call.start(x, out) if async_ else call(x, out)
 
     def prepare(
@@ -706,7 +748,8 @@ class Communicator:
         """Choose and load what a call by name runs. ``kinds``: whether its arrays may be memory that ranks share."""
         endpoint, uneven = self._endpoint, wanted.rows is not None
         call = self._described(wanted, wanted.bytes(operands))
-        choice = choose(call)
+        operand = operands.x or operands.out
+        choice = choose(call if operand is None else replace(call, item=operand.type.itemsize), self._entries)
         find = partial(endpoint.program, _called(choice))
         loaded = self._default(choice, find, uneven)
         bound = loaded.layout.bind(operands, wanted.rows)
@@ -730,7 +773,8 @@ class Communicator:
             raise WrongType(f"reproducible must be the name of a contract, not {name_of(reproducible)}", caller())
         endpoint = self._endpoint
         threads, sockets, oversubscribed = endpoint.threads, endpoint.sockets, endpoint.oversubscribed
-        return Call(name, self.size, size, root, reproducible, threads, sockets, oversubscribed, uneven, endpoint.tuned)
+        call = Call(name, self.size, size, root, reproducible, threads, sockets, oversubscribed, uneven)
+        return replace(call, tuned=endpoint.tuned)
 
     def _default(self, choice: Choice, find: Find[Found], uneven: bool = False) -> Found:
         """The program of a choice; with ``uneven``, one that can run with counts."""
@@ -748,6 +792,8 @@ class Communicator:
     ) -> Found | None:
         """What replaces a default program where ranks can access each other's arrays."""
         name, root, reproducible = choice.line.collective, choice.root, choice.reproducible
+        if choice.entry is not None:
+            return None
         if declined(call, one_round, attached) or not has_zero_copy(name, reproducible, inplace=inplace):
             return None
 
@@ -778,10 +824,12 @@ class Communicator:
         if not isinstance(nbytes, int) or nbytes < 0 or nbytes >> 62:
             raise InvalidArgument(f"nbytes must be a number of bytes, not {nbytes!r}", caller())
         call = self._described(self._wanted(name, "sum", root, None, reproducible), nbytes)
-        choice = choose(call)
+        choice = choose(call, self._entries)
         schedule = self._default(choice, self._schedule)
         lending = partial(self._zero_copy, call, choice, self._schedule)
         why_not = declined(call, one_round=False, attached=True)
+        if choice.entry is not None:
+            why_not = "a schedule of one's own takes slots"
         return explain(self._endpoint, choice, schedule, lending, why_not, nbytes)
 
     @overload

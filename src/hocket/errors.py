@@ -774,6 +774,9 @@ def _often(n: int) -> str:
     return ("never", "once", "twice")[n] if n < 3 else f"{n} times"
 
 
+SIZES_HELP = "a range is written 32KB..3MB, both included, ..4KB, 1MB.. or 64KB, where K = 1024"
+
+
 def counted(n: int, noun: str) -> str:
     """``1 chunk``, ``2 chunks``, ``3 processes``."""
     plural = "es" if noun.endswith("s") else "s"

@@ -14,13 +14,17 @@ What the numbers were chosen by is in ``benchmarks/results/crossover.md``; they 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hocket.algorithms import all_pairs, chain, direct, knomial, movement_avoiding, recursive_halving, ring, scan
+from hocket.collectives import Collective
+from hocket.errors import UnevenCounts, UnevenSize
+from hocket.ir.geometry import check_size, check_units
 from hocket.ir.schedule import Schedule
 from hocket.program import Contract, Program
-from hocket.tunables import ROWS, Tunables, show_size
+from hocket.tunables import ROWS, Tunables, parse_size, show_size
+from hocket.verify import CONTRACTS, kept
 
 _BLOCKWISE = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
 """Collectives in which the larger buffer of a rank is a block for each rank."""
@@ -36,7 +40,7 @@ class Call:
 
     ``size``: bytes of the larger buffer of a rank with most; None if not every rank knows it. ``threads`` of each rank;
     ``sockets`` that the ranks fill, one after the other. ``oversubscribed``: there are more ranks than cores.
-    ``uneven``: with counts. ``tuned``: the numbers to go by.
+    ``uneven``: with counts. ``item``: bytes of an element. ``tuned``: the numbers to go by.
     """
 
     name: str
@@ -48,6 +52,7 @@ class Call:
     sockets: int = 1
     oversubscribed: bool = False
     uneven: bool = False
+    item: int = 4
     tuned: Tunables = _DEFAULTS
 
     @property
@@ -158,8 +163,75 @@ NAMED = tuple(dict.fromkeys(line.collective for line in TABLE))
 
 
 @dataclass(frozen=True, slots=True)
+class Sizes:
+    """A range of what ``Call.size`` is, in bytes, both ends included; without ``most`` there is no upper one."""
+
+    least: int = 0
+    most: int | None = None
+
+    @staticmethod
+    def parse(text: str) -> Sizes | None:
+        """Of ``32KB..3MB``, ``1MB..``, ``..4KB`` or ``64KB``, one size alone. None for what is no range."""
+        first, dots, last = (part.strip() for part in text.partition(".."))
+        least = parse_size(first) if first else 0
+        most = parse_size(last) if last else None
+        if least is None or not (first or last) or (last and most is None):
+            return None
+        most = most if dots else least
+        return None if most is not None and most < least else Sizes(least, most)
+
+    def __contains__(self, size: int | None) -> bool:
+        """A size that not every rank knows is in the range of all alone."""
+        if size is None:
+            return self == Sizes()
+        return self.least <= size and (self.most is None or size <= self.most)
+
+    def __str__(self) -> str:
+        if self.most is None:
+            return f"{show_size(self.least)} or more" if self.least else "all sizes"
+        return f"{show_size(self.least)} to {show_size(self.most)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A schedule that the user has for calls of its collective, of some sizes. ``said``: where the user says so."""
+
+    schedule: Schedule
+    sizes: Sizes
+    said: str
+
+    @property
+    def collective(self) -> Collective:
+        return self.schedule.collective
+
+    def takes(self, call: Call) -> bool:
+        """Whether it is for a call, and can do it: from its root, and cut as it is, with the bits that it asks for."""
+        root = getattr(self.collective, "root", 0)
+        if (self.collective.name, root, self.collective.size) != (call.name.replace("_", ""), call.root, call.ranks):
+            return False
+        return call.size in self.sizes and self._cuts(call) and self._keeps(call.reproducible)
+
+    def _cuts(self, call: Call) -> bool:
+        c = self.collective
+        try:
+            if call.uneven:
+                check_units(self.schedule)
+            elif call.size is not None:
+                units = max(max(c.input_blocks(rank), c.output_blocks(rank)) for rank in range(c.size))
+                n = call.size // (call.item * units)
+                check_size(self.schedule.name, c.chunks, self.schedule.narrowings, n, call.item)
+        except (UnevenSize, UnevenCounts):
+            return False
+        return True
+
+    def _keeps(self, contract: Contract | None) -> bool:
+        found = None if contract is None else kept(self.schedule)
+        return contract is None or found is None or CONTRACTS.index(found) >= CONTRACTS.index(contract)
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
-    """What a call runs: ``instances`` of the program of a line."""
+    """What a call runs: an entry of the user's; without one, ``instances`` of the program of a line."""
 
     line: Line
     root: int
@@ -167,33 +239,42 @@ class Choice:
     sockets: int
     instances: int
     tuned: Tunables
+    entry: Entry | None = None
 
     @property
     def why(self) -> str:
         """The condition that holds."""
+        if self.entry is not None:
+            return f"{self.entry.said}, for {self.entry.sizes}"
         return self.line.when.text.format_map({row.name: row.show(getattr(self.tuned, row.name)) for row in ROWS})
 
     @property
     def tile(self) -> int | None:
-        return None if self.line.tile is None else self.line.tile(self.tuned)
+        return None if self.line.tile is None or self.entry is not None else self.line.tile(self.tuned)
 
     @property
     def key(self) -> tuple[object, ...]:
         """What is compiled, in plain values, which mean the same on every rank."""
         line = self.line
+        if self.entry is not None:
+            return line.collective, self.entry.schedule.digest()
         return line.collective, line.when.text, self.root, self.reproducible, self.sockets, self.instances
 
     def program(self, ranks: int) -> Program:
         return self.line.program(ranks, self.root, self.sockets)
 
     def compile(self, ranks: int) -> Schedule:
+        if self.entry is not None:
+            return self.entry.schedule
         return self.program(ranks).compile(instances=self.instances, reproducible=self.reproducible)
 
 
-def choose(call: Call) -> Choice:
-    """What the table says of a call of a collective in NAMED."""
+def choose(call: Call, entries: Sequence[Entry] = ()) -> Choice:
+    """What a call of a collective in NAMED takes: the first entry of the user's that does, else what the table says."""
     line = next(line for line in TABLE if line.collective == call.name and line.when.holds(call))
-    return Choice(line, call.root, call.reproducible, call.sockets, call.threads if call.spread else 1, call.tuned)
+    entry = next((entry for entry in entries if entry.takes(call)), None)
+    instances = call.threads if call.spread else 1
+    return Choice(line, call.root, call.reproducible, call.sockets, instances, call.tuned, entry)
 
 
 _ZERO_COPY: dict[str, Callable[[int, int, bool], Program]] = {

@@ -67,7 +67,7 @@ _PAIRS = {(code, _OPERATORS[op]) for code, name in enumerate(_native.TYPES) for 
 
 _MOST_CALLS = 1024  # that are kept of a schedule
 _MOST_RELEASED = 32  # places that fit a word
-_EXCHANGES = {_native.SPLIT: "split", _native.ADOPT: "adopt"}
+_EXCHANGES = {_native.SPLIT: "split", _native.ADOPT: "adopt", _native.USE: "use"}
 
 Key = tuple[object, ...]
 """A program that is called by name: plain values that mean the same on every rank."""
@@ -750,11 +750,31 @@ class Endpoint:
             self._programs[key] = found
         return found
 
+    def agree(self, schedule: Schedule, sizes: str) -> None:
+        """Return once all ranks have said the same: a call of all. Raises CallMismatch."""
+        word = {"schedule": schedule.digest(), "sizes": sizes, "name": schedule.name}
+        said = [json.loads(text) for text in self._said(json.dumps(word), _native.USE)]
+        for rank, other in enumerate(said):
+            differs = tuple(what for what in ("schedule", "sizes") if other[what] != said[0][what])
+            if differs:
+                calls = (f"use ({each['name']} [{each['schedule'][:16]}], {each['sizes']})" for each in said)
+                raise CallMismatch(rank, differs, tuple(calls))
+
     def _of(self, schedule: Schedule) -> LoadedPlan:
         found = self._loaded.get(id(schedule))
         return self._load(schedule) if found is None else found[1]
 
     def _load(self, schedule: Schedule, call: str | None = None) -> LoadedPlan:
+        self.require_fit(schedule, call)
+        found = self._ready(self._alive(), self._shared.get(schedule.digest(), lambda: schedule), call)
+        if self._trace is not None:
+            self._trace.knows(schedule, found.plan, found.apart)
+        key, loaded = id(schedule), self._loaded
+        loaded[key] = weakref.ref(schedule, lambda _: loaded.pop(key, None) and None), found
+        return found
+
+    def require_fit(self, schedule: Schedule, call: str | None = None) -> None:
+        """Raises WrongType and InvalidArgument for what these ranks cannot run, and what ``verify`` raises."""
         if not isinstance(schedule, Schedule):
             raise WrongType(
                 f"a communicator runs a Schedule, not {name_of(schedule)}",
@@ -775,12 +795,6 @@ class Endpoint:
                 f"{call or schedule.name} uses channel {highest}; between {self.size} ranks there are {channels}",
                 caller(),
             )
-        found = self._ready(self._alive(), self._shared.get(schedule.digest(), lambda: schedule), call)
-        if self._trace is not None:
-            self._trace.knows(schedule, found.plan, found.apart)
-        key, loaded = id(schedule), self._loaded
-        loaded[key] = weakref.ref(schedule, lambda _: loaded.pop(key, None) and None), found
-        return found
 
     def _ready(self, member: _native.Member, plan: Plan, call: str | None) -> LoadedPlan:
         name = call or f"{plan.name} [{plan.digest:016x}]"
