@@ -61,6 +61,7 @@ ORDER = [
         "coming-from",
         "algorithms",
         "runtime",
+        "schedules-by-size",
         "pytorch",
         "msccl",
         "msccl-programs",

@@ -225,8 +225,10 @@ class Entry:
         return True
 
     def _keeps(self, contract: Contract | None) -> bool:
-        found = None if contract is None else kept(self.schedule)
-        return contract is None or found is None or CONTRACTS.index(found) >= CONTRACTS.index(contract)
+        if contract is None or not self.collective.reduces():
+            return True
+        found = kept(self.schedule)
+        return found is not None and CONTRACTS.index(found) >= CONTRACTS.index(contract)
 
 
 @dataclass(frozen=True, slots=True)
