@@ -11,7 +11,7 @@ import pytest
 
 import hocket
 from hocket import AllReduce, Communicator, Program, chunk
-from hocket.algorithms import all_pairs, direct, knomial, recursive_halving, ring
+from hocket.algorithms import all_pairs, direct, knomial, recursive_halving, ring, scan
 from hocket.errors import CallMismatch, InvalidArgument, PeerRefused, WrongType
 from hocket.program import Contract
 from hocket.tuning import Call, Entry, Sizes, choose
@@ -49,6 +49,11 @@ def test_sizes_are_said_as_they_are_written() -> None:
     assert said == ["32 KB to 3 MB", "1 MB or more", "0 B to 4 KB"]
     assert str(Sizes()) == "all sizes"
     assert None in Sizes()
+
+
+def test_a_schedule_that_sums_nothing_keeps_every_contract() -> None:
+    entry = Entry(scan.exscan(2).compile(), Sizes(), "here")
+    assert choose(Call("exscan", 2, 1024, reproducible="across-ranks"), [entry]).entry is entry
 
 
 def test_the_first_entry_of_a_call_counts() -> None:

@@ -225,10 +225,8 @@ class Entry:
         return True
 
     def _keeps(self, contract: Contract | None) -> bool:
-        if contract is None or not self.collective.reduces():
-            return True
-        found = kept(self.schedule)
-        return found is not None and CONTRACTS.index(found) >= CONTRACTS.index(contract)
+        found = None if contract is None else kept(self.schedule)
+        return contract is None or found is None or CONTRACTS.index(found) >= CONTRACTS.index(contract)
 
 
 @dataclass(frozen=True, slots=True)
