@@ -302,7 +302,7 @@ void bind_calls(nb::class_<Member>& member) {
                 for (const std::string& said : words) all.append(from_utf8(said));
                 return all;
             },
-            "word"_a, "digest"_a, "What every rank said, in rank order. ``digest``: SPLIT or ADOPT.")
+            "word"_a, "digest"_a, "What every rank said, in rank order. ``digest``: SPLIT, ADOPT or USE.")
         .def(
             "refuse",
             [](Member& member, nb::str why) {

@@ -311,9 +311,9 @@ class Communicator:
 
         Every rank calls it, with the same. ``sizes``: for which, as "32KB..3MB", both included, "..4KB", "1MB.." or
         "64KB"; bytes of the larger buffer of a rank with most, K = 1024; None: all, those that not every rank knows too
-        (docs/schedules-by-size.md). What was said last counts first. Calls that ask for bits that
-        the schedule does not promise, or that it cannot be cut for, take what they would without it. Calls that were
-        prepared before stay as they were prepared; communicators made of this one do not take it over.
+        (docs/schedules-by-size.md). What was said last counts first. Calls that ask for bits that the schedule does not
+        promise, or that it cannot be cut for, take what they would without it. Calls that were prepared before stay as
+        they were prepared; communicators made of this one do not take it over.
 
         Raises WrongType or InvalidArgument on a rank with wrong arguments and PeerRefused on the others, CallMismatch
         where schedules or sizes differ, PeerFailed, CallTimeout, CommunicatorDead.

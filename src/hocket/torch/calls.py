@@ -84,7 +84,7 @@ class Work(distributed.Work):  # type: ignore[misc]
         super().__init__()
         self._collective = collective
         self._handles = handles
-        self._outputs: Sequence[Outputs] | None = outputs
+        self._outputs = outputs
         self._result = [tensor for each in outputs for tensor in each.tensors]
         self._lock = threading.Lock()
 
@@ -145,10 +145,10 @@ class Work(distributed.Work):  # type: ignore[misc]
             raise distributed.DistBackendError(torch_late(self._collective, seconds))
 
     def _finish(self) -> None:
-        with self._lock:
-            outputs, self._outputs = self._outputs, None
-        for each in outputs or ():
-            each.finish()
+        with self._lock:  # whoever comes second returns when all is copied
+            for each in self._outputs:
+                each.finish()
+            self._outputs = ()
 
 
 class All(distributed.Work):  # type: ignore[misc]

@@ -96,8 +96,8 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
             self._calls.comm.abort()
         super().abort()
 
-    def _does(self, collective: str, tensors: Sequence[Tensor], op: object = None) -> Calls | None:
-        """Whether hocket makes a call. Raises DistBackendError where it must, and does not."""
+    def calls_for(self, collective: str, tensors: Sequence[Tensor], op: object = None) -> Calls | None:
+        """Where hocket makes a call; None if it falls back. Raises DistBackendError where it must not."""
         why = self._declined if self._calls is None else _obstacle(tensors, op)
         if why is None:
             return self._calls
@@ -131,7 +131,7 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: _Options = None) -> object:
         opts = _options(c10d.AllreduceCoalescedOptions, opts)
-        if calls := self._does("all_reduce", tensors, opts.reduceOp):
+        if calls := self.calls_for("all_reduce", tensors, opts.reduceOp):
             pairs = [((), [tensor]) for tensor in tensors]
             return calls.make("all_reduce", pairs, opts.asyncOp, op=_operator(opts.reduceOp))
         backend = self._underneath(tensors)
@@ -143,7 +143,7 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
         self, tensors: Sequence[Tensor] | Tensor, opts: _Options = None, timeout: object = None, root: object = None
     ) -> object:
         tensors, opts = _listed(tensors), _options(c10d.BroadcastOptions, opts, timeout, rootRank=root)
-        if calls := self._does("broadcast", tensors):
+        if calls := self.calls_for("broadcast", tensors):
             return calls.make("broadcast", [((), tensors)], opts.asyncOp, root=opts.rootRank)
         return self._underneath(tensors).broadcast(tensors, opts)
 
@@ -156,7 +156,7 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
         root: object = None,
     ) -> object:
         tensors, opts = _listed(tensors), _options(c10d.ReduceOptions, opts, timeout, rootRank=root, reduceOp=op)
-        if calls := self._does("reduce", tensors, opts.reduceOp):
+        if calls := self.calls_for("reduce", tensors, opts.reduceOp):
             op = _operator(opts.reduceOp)
             return calls.make("reduce", [((), tensors)], opts.asyncOp, op=op, root=opts.rootRank)
         return self._underneath(tensors).reduce(tensors, opts)
@@ -164,7 +164,7 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
     def allgather(self, outputs: Sequence[Any], inputs: Any, opts: _Options = None, timeout: object = None) -> object:
         outputs, inputs = _nested(outputs), _listed(inputs)
         opts = _options(c10d.AllgatherOptions, opts, timeout)
-        if calls := self._does("all_gather", [*inputs, *outputs[0]]):
+        if calls := self.calls_for("all_gather", [*inputs, *outputs[0]]):
             counts = _uneven(outputs[0])
             return calls.make("all_gather", [(inputs, outputs[0])], opts.asyncOp, counts=counts)
         return self._underneath(inputs).allgather(outputs, inputs, opts)
@@ -173,14 +173,14 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: _Options = None
     ) -> object:
         opts = _options(c10d.AllgatherOptions, opts)
-        if calls := self._does("all_gather", [tensor for each in (inputs, *outputs) for tensor in each]):
+        if calls := self.calls_for("all_gather", [tensor for each in (inputs, *outputs) for tensor in each]):
             pairs = [([x], list(out)) for x, *out in zip(inputs, *outputs, strict=True)]
             return calls.make("all_gather", pairs, opts.asyncOp)
         return self._underneath(inputs).allgather_coalesced(outputs, inputs, opts)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: _Options = None) -> object:  # noqa: A002
         opts = _options(c10d.AllgatherOptions, opts)
-        if calls := self._does("all_gather", [input, output]):
+        if calls := self.calls_for("all_gather", [input, output]):
             return calls.make("all_gather", [([input], [output])], opts.asyncOp)
         return self._underneath([input])._allgather_base(output, input, opts)
 
@@ -188,7 +188,7 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: _Options = None
     ) -> object:
         opts = _options(c10d.AllgatherOptions, opts)
-        if calls := self._does("all_gather", [*inputs, *outputs]):
+        if calls := self.calls_for("all_gather", [*inputs, *outputs]):
             return calls.make("all_gather", _pairs(inputs, outputs), opts.asyncOp)
         backend = self._underneath(inputs)
         return All([backend._allgather_base(out, x, opts) for x, out in zip(inputs, outputs, strict=True)])
@@ -204,7 +204,7 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
         outputs, inputs = _nested(outputs), _listed(inputs)
         opts = _options(c10d.GatherOptions, opts, timeout, rootRank=root)
         out = outputs[0] if outputs else []
-        if calls := self._does("gather", [*inputs, *out]):
+        if calls := self.calls_for("gather", [*inputs, *out]):
             return calls.make("gather", [(inputs, out)], opts.asyncOp, root=opts.rootRank)
         return self._underneath(inputs).gather(outputs, inputs, opts)
 
@@ -219,7 +219,7 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
         outputs, inputs = _listed(outputs), _nested(inputs)
         opts = _options(c10d.ScatterOptions, opts, timeout, rootRank=root)
         x = inputs[0] if inputs else []
-        if calls := self._does("scatter", [*outputs, *x]):
+        if calls := self.calls_for("scatter", [*outputs, *x]):
             return calls.make("scatter", [(x, outputs)], opts.asyncOp, root=opts.rootRank)
         return self._underneath(outputs).scatter(outputs, inputs, opts)
 
@@ -228,14 +228,14 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
     ) -> object:
         outputs, inputs = _listed(outputs), _nested(inputs)
         opts = _options(c10d.ReduceScatterOptions, opts, timeout, reduceOp=op)
-        if calls := self._does("reduce_scatter", [*outputs, *inputs[0]], opts.reduceOp):
+        if calls := self.calls_for("reduce_scatter", [*outputs, *inputs[0]], opts.reduceOp):
             op, counts = _operator(opts.reduceOp), _uneven(inputs[0])
             return calls.make("reduce_scatter", [(inputs[0], outputs)], opts.asyncOp, op=op, counts=counts)
         return self._underneath(outputs).reduce_scatter(outputs, inputs, opts)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: _Options = None) -> object:  # noqa: A002
         opts = _options(c10d.ReduceScatterOptions, opts)
-        if calls := self._does("reduce_scatter", [input, output], opts.reduceOp):
+        if calls := self.calls_for("reduce_scatter", [input, output], opts.reduceOp):
             return calls.make("reduce_scatter", [([input], [output])], opts.asyncOp, op=_operator(opts.reduceOp))
         return self._underneath([input])._reduce_scatter_base(output, input, opts)
 
@@ -243,7 +243,7 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: _Options = None
     ) -> object:
         opts = _options(c10d.ReduceScatterOptions, opts)
-        if calls := self._does("reduce_scatter", [*inputs, *outputs], opts.reduceOp):
+        if calls := self.calls_for("reduce_scatter", [*inputs, *outputs], opts.reduceOp):
             op = _operator(opts.reduceOp)
             return calls.make("reduce_scatter", _pairs(inputs, outputs), opts.asyncOp, op=op)
         backend = self._underneath(inputs)
@@ -259,7 +259,7 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
         timeout: object = None,
     ) -> object:
         opts = _options(c10d.AllToAllOptions, opts, timeout)
-        if calls := self._does("all_to_all", [input, output]):
+        if calls := self.calls_for("all_to_all", [input, output]):
             counts = None
             if output_split_sizes or input_split_sizes:
                 ranks = self.size()
@@ -272,7 +272,7 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: _Options = None, timeout: object = None
     ) -> object:
         opts = _options(c10d.AllToAllOptions, opts, timeout)
-        if calls := self._does("all_to_all", [*inputs, *outputs]):
+        if calls := self.calls_for("all_to_all", [*inputs, *outputs]):
             counts = tuple(map(Tensor.numel, inputs)), tuple(map(Tensor.numel, outputs))
             return calls.make("all_to_all", [(inputs, outputs)], opts.asyncOp, counts=counts)
         return self._underneath(inputs).alltoall(outputs, inputs, opts)

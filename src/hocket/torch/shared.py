@@ -83,7 +83,7 @@ def _release(adopted: Adopted | None, storage: UntypedStorage) -> None:
 
 def _average(buckets: _Buckets, bucket: distributed.GradBucket) -> torch.futures.Future[Tensor]:
     tensor, group = bucket.buffer(), buckets.group
-    calls = group._does("all_reduce", [tensor], _AVERAGE) if isinstance(group, Group) else None
+    calls = group.calls_for("all_reduce", [tensor], _AVERAGE) if isinstance(group, Group) else None
     if calls is None:
         return allreduce_hook(group, bucket)
     try:
