@@ -143,7 +143,7 @@ void Flight::release() {
     const nb::object member = std::move(member_);  // what ends here may run Python, and so this
     if (!member) return;
     Queue* const queue = nb::inst_ptr<Member>(member)->queue.get();
-    while (job_.body && queue != nullptr && !queue->wait(job_, 1)) continue;
+    if (job_.body && queue != nullptr) queue->wait(job_);
     const Body body = std::move(body_);
     const nb::object owner = outcome_.fault == Fault::kNone ? std::move(owner_) : nb::object();
 }

@@ -143,25 +143,20 @@ bool PreparedCall::fits(const Operand& expected, PyObject* given, bool checked, 
         found.bytes = expected.bytes;
         found.listed = true;
         return !operands_.between && fit_list(expected, given, checked, parts);
-    } else if (PyLong_CheckExact(given)) {
-        const unsigned long long address = PyLong_AsUnsignedLongLong(given);
-        if (address == ~0ull && PyErr_Occurred() != nullptr) {
-            PyErr_Clear();
-            return false;
+    } else {
+        u64 address = 0;
+        const RawBuffer* buffer = nullptr;
+        if (PyLong_CheckExact(given)) {
+            if (!nb::try_cast(nb::handle(given), address)) return false;
+        } else {
+            if (!nb::try_cast(nb::handle(given), buffer) || buffer == nullptr) return false;
+            if (buffer->bytes != expected.bytes || buffer->type != terms_.type) return false;
+            address = buffer->address;
         }
         const u64 alignment = std::min<u64>(type_bytes(terms_.type), alignof(double));
         found.data = reinterpret_cast<char*>(address);
         found.bytes = expected.bytes;
         if (terms_.type >= kTypes || address % alignment != 0 || (address == 0 && found.bytes != 0)) return false;
-    } else {
-        const RawBuffer* buffer = nullptr;
-        if (!nb::try_cast(nb::handle(given), buffer) || buffer == nullptr) return false;
-        const u64 alignment = std::min<u64>(type_bytes(terms_.type), alignof(double));
-        found.data = reinterpret_cast<char*>(buffer->address);
-        found.bytes = buffer->bytes;
-        if (buffer->bytes != expected.bytes || buffer->type != terms_.type || terms_.type >= kTypes ||
-            buffer->address % alignment != 0 || (buffer->address == 0 && buffer->bytes != 0))
-            return false;
     }
     found.shared = member_->memory.place(found.data) != kNowhere;
     return true;

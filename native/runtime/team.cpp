@@ -1,6 +1,5 @@
 #include "runtime/team.h"
 
-#include <chrono>
 #include <csignal>
 #include <system_error>
 
@@ -94,14 +93,9 @@ void Queue::submit(Job& job) {
     given_.notify_one();
 }
 
-bool Queue::done(const Job& job) {
-    const std::lock_guard<std::mutex> held(lock_);
-    return job.done;
-}
-
-bool Queue::wait(const Job& job, double seconds) {
+void Queue::wait(const Job& job) {
     std::unique_lock<std::mutex> held(lock_);
-    return finished_.wait_for(held, std::chrono::duration<double>(seconds), [&] { return job.done; });
+    finished_.wait(held, [&] { return job.done; });
 }
 
 void Queue::work() {

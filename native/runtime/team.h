@@ -55,9 +55,8 @@ class Queue {
 
     // The job belongs to the caller and stays where it is until it is done.
     void submit(Job& job);
-    bool done(const Job& job);
-    // Waits until it is done, or so many seconds. Returns whether it is.
-    bool wait(const Job& job, double seconds);
+    // Waits until it is done.
+    void wait(const Job& job);
 
   private:
     void work();
