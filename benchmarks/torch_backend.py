@@ -23,8 +23,8 @@ Call = Callable[[Tensor, Tensor, dist.ProcessGroup, bool], dist.Work | None]
 
 COLLECTIVES: dict[str, Call] = {
     "all_reduce": lambda whole, part, group, later: dist.all_reduce(whole, group=group, async_op=later),
-    "all_gather": lambda whole, part, group, later: dist.all_gather_into_tensor(whole, part, group, later),
-    "reduce_scatter": lambda whole, part, group, later: dist.reduce_scatter_tensor(
+    "all_gather": lambda whole, part, group, later: dist.all_gather_single(whole, part, group, later),
+    "reduce_scatter": lambda whole, part, group, later: dist.reduce_scatter_single(
         part, whole, group=group, async_op=later
     ),
     "all_to_all": lambda whole, part, group, later: dist.all_to_all_single(
@@ -51,6 +51,9 @@ def shapes(groups: Groups, number: int, given: argparse.Namespace) -> None:
     many = cycle([torch.zeros(1000 + n) for n in range(number)])
     one = cycle([torch.zeros(1000 + number // 2)])
     for name, tensors in ("one shape", one), (f"{number} shapes", many):
+        for group in groups.pair:  # a shape is prepared once
+            for _ in range(number):
+                dist.all_reduce(next(tensors), group=group)
         found = groups.compare(
             lambda group, tensors=tensors: dist.all_reduce(next(tensors), group=group),
             seconds=given.seconds,
