@@ -1109,6 +1109,23 @@ class TorchVersion(HocketError, ImportError):
 
 
 @dataclass(eq=False)
+class ServerVersion(HocketError, ImportError):
+    """An inference server is not as it was when hocket's plug-in for it was written."""
+
+    code = "server-version"
+    server: str
+    found: str
+    how: str
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic(
+            self.code,
+            f"hocket does not know {self.server} {self.found}: {self.how}",
+            help=f"{self.server} is as it was without HOCKET=1, or with {self.server.upper()}_PLUGINS that does not name it",
+        )
+
+
+@dataclass(eq=False)
 class NotAccelerated(HocketError, RuntimeError):
     """HOCKET_STRICT=1, and hocket does not do what it was asked for."""
 

@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from tests.integrations.torch import servers
 from tests.integrations.torch.functions import all_functions, finished
 
 
@@ -76,6 +78,11 @@ def functions() -> None:
     dist.destroy_process_group()
 
 
+def digest(x: torch.Tensor) -> str:
+    """Equal for tensors with the same bits."""
+    return hashlib.sha256(x.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()[:12]
+
+
 def models() -> None:
     """What each comes to, bit by bit."""
     from tests.integrations.torch.models import MODELS
@@ -83,7 +90,7 @@ def models() -> None:
     dist.init_process_group("cpu:gloo")
     for name, model in MODELS.items():
         whole = torch.cat([tensor.flatten().double() for tensor in model()])
-        print(name, hashlib.sha256(whole.numpy().tobytes()).hexdigest()[:12], float(whole.sum()))
+        print(name, digest(whole), float(whole.sum()))
     dist.destroy_process_group()
 
 
@@ -327,6 +334,71 @@ def orders() -> None:
         dist.all_reduce(x, group=mesh.get_group(name))
         assert x.item() == expected
         assert "hocket" in type(mesh.get_group(name)).__module__
+    dist.destroy_process_group()
+
+
+def plug_in(server: str) -> None:
+    """What a server does in each of its processes."""
+    (found,) = entry_points(group=server, name="hocket")
+    found.load()()
+
+
+def vllm() -> None:
+    """What vLLM's workers on CPUs call of a group, and what it comes to, bit by bit."""
+    servers.vllm()
+    plug_in("vllm.general_plugins")
+    dist.init_process_group("gloo")
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    communicator = servers.CpuCommunicator(dist.new_group())
+    print("runs on", type(communicator.module).__module__)
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        return communicator.all_gather(communicator.all_reduce(2 * x) + communicator.all_reduce(x))
+
+    results = []
+    for dtype in (torch.bfloat16, torch.float32):
+        x = (torch.arange(3 * 4096).view(3, 4096) % 5 + rank).to(dtype)
+        gathered = communicator.gather(x[1:], last)
+        results += [communicator.all_gather(x), layer(x), communicator.all_reduce(x.T).contiguous()]
+        results += [] if gathered is None else [gathered]
+    if rank == 0:
+        communicator.module.send_tensor_dict({"hidden": results[0].T, "none": torch.empty(0, 3)}, last)
+    elif rank == last:
+        results += communicator.module.recv_tensor_dict(0).values()
+    for number, found in enumerate(results):
+        print(number, tuple(found.shape), digest(found))
+    torch.manual_seed(rank)
+    x = torch.randn(1000, dtype=torch.bfloat16)
+    communicator.all_reduce(x)
+    print("on all ranks", digest(x))
+    dist.destroy_process_group()
+
+
+def other_vllms() -> None:
+    """Versions of vLLM that hocket's plug-in was not written for; and one that does not work on CPUs."""
+
+    class More(servers.Kernels):
+        def reduce_scatter(self) -> None: ...
+
+    for kernels in (None, More):
+        servers.vllm(kernels)
+        print(raised(lambda: plug_in("vllm.general_plugins"), ImportError))
+    sys.modules["vllm.platforms"].current_platform.is_cpu = lambda: False
+    plug_in("vllm.general_plugins")
+    assert sys.modules[servers.VLLM]._CPUSHMDistributed is More
+
+
+def sglang() -> None:
+    """SGLang's sums of tensor parallelism are torch's, so hocket's."""
+    servers.sglang()
+    plug_in("sglang.srt.plugins")
+    dist.init_process_group("gloo")
+    x = torch.ones(4096, dtype=torch.bfloat16)
+    servers.sglang_all_reduce(x, dist.new_group())
+    assert (x == dist.get_world_size()).all()
+    del sys.modules[servers.SGLANG].is_shm_available
+    print(raised(lambda: plug_in("sglang.srt.plugins"), ImportError))
     dist.destroy_process_group()
 
 
