@@ -1121,7 +1121,7 @@ class ServerVersion(HocketError, ImportError):
         return Diagnostic(
             self.code,
             f"hocket does not know {self.server} {self.found}: {self.how}",
-            help=f"{self.server} is as it was without HOCKET=1, or with {self.server.upper()}_PLUGINS that does not name it",
+            help=f"{self.server} is as it was without HOCKET=1, or with {self.server.upper()}_PLUGINS set to others",
         )
 
 

@@ -1,4 +1,4 @@
-"""hocket in the place of the kernels that vLLM and SGLang have for tensor parallelism on CPUs, with stand-ins for both."""
+"""hocket in the place of the kernels of vLLM and SGLang for tensor parallelism on CPUs, with stand-ins for both."""
 
 from __future__ import annotations
 
