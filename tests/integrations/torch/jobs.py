@@ -78,11 +78,6 @@ def functions() -> None:
     dist.destroy_process_group()
 
 
-def digest(x: torch.Tensor) -> str:
-    """Equal for tensors with the same bits."""
-    return hashlib.sha256(x.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()[:12]
-
-
 def models() -> None:
     """What each comes to, bit by bit."""
     from tests.integrations.torch.models import MODELS
@@ -90,7 +85,7 @@ def models() -> None:
     dist.init_process_group("cpu:gloo")
     for name, model in MODELS.items():
         whole = torch.cat([tensor.flatten().double() for tensor in model()])
-        print(name, digest(whole), float(whole.sum()))
+        print(name, hashlib.sha256(whole.numpy().tobytes()).hexdigest()[:12], float(whole.sum()))
     dist.destroy_process_group()
 
 
@@ -344,39 +339,59 @@ def plug_in(server: str) -> None:
 
 
 def vllm() -> None:
-    """What vLLM's workers on CPUs call of a group, and what it comes to, bit by bit."""
+    """What vLLM's workers on CPUs call of a group, as Gloo has it; and sums have the same bits on all ranks."""
+    servers.vllm()
+    plain = sys.modules[servers.VLLM]._CPUSHMDistributed
+    plug_in("vllm.general_plugins")
+    dist.init_process_group("gloo")
+    ours = servers.CpuCommunicator(dist.new_group())
+    print("runs on", type(ours.module).__module__)
+    os.environ["HOCKET"] = "0"
+    gloo = servers.CpuCommunicator(dist.new_group(), plain)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for dtype in (torch.bfloat16, torch.float32):
+        x = (torch.arange(3 * 4096).view(3, 4096) % 5 + rank).to(dtype)
+        assert torch.equal(ours.all_reduce(x.clone()), gloo.all_reduce(x.clone()))
+        assert torch.equal(ours.all_reduce(x.clone()[:, ::2]), gloo.all_reduce(x[:, ::2].contiguous()))
+        assert torch.equal(ours.all_gather(x), gloo.all_gather(x))
+        for found, expected in zip(ours.gather(x[1:], size - 1), gloo.gather(x[1:], size - 1), strict=True):
+            assert torch.equal(found, expected)
+    tensors = {"hidden": torch.arange(6.0).view(2, 3).T, "none": torch.empty(0, 3, dtype=torch.bfloat16)}
+    if rank == 0:
+        ours.module.send_tensor_dict(tensors, size - 1)
+    elif rank == size - 1:
+        received = ours.module.recv_tensor_dict(0)
+        assert list(received) == list(tensors)
+        for name, tensor in received.items():
+            assert tensor.dtype == tensors[name].dtype
+            assert torch.equal(tensor, tensors[name])
+    torch.manual_seed(rank)
+    everywhere = gloo.all_gather(ours.all_reduce(torch.randn(1, 5000, dtype=torch.bfloat16)))
+    assert all(torch.equal(each, everywhere[0]) for each in everywhere)
+    dist.destroy_process_group()
+
+
+def vllm_compiled() -> None:
+    """torch.compile has both operators in one graph, in order, also where what they are given is used again."""
     servers.vllm()
     plug_in("vllm.general_plugins")
     dist.init_process_group("gloo")
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    communicator = servers.CpuCommunicator(dist.new_group())
-    print("runs on", type(communicator.module).__module__)
+    communicator, rank = servers.CpuCommunicator(dist.new_group()), dist.get_rank()
 
-    @torch.compile(backend="aot_eager", fullgraph=True)
     def layer(x: torch.Tensor) -> torch.Tensor:
-        return communicator.all_gather(communicator.all_reduce(2 * x) + communicator.all_reduce(x))
+        return communicator.all_gather(communicator.all_reduce(2 * x) + communicator.all_reduce(x)) + x[0]
 
-    results = []
-    for dtype in (torch.bfloat16, torch.float32):
-        x = (torch.arange(3 * 4096).view(3, 4096) % 5 + rank).to(dtype)
-        gathered = communicator.gather(x[1:], last)
-        results += [communicator.all_gather(x), layer(x), communicator.all_reduce(x.T).contiguous()]
-        results += [] if gathered is None else [gathered]
-    if rank == 0:
-        communicator.module.send_tensor_dict({"hidden": results[0].T, "none": torch.empty(0, 3)}, last)
-    elif rank == last:
-        results += communicator.module.recv_tensor_dict(0).values()
-    for number, found in enumerate(results):
-        print(number, tuple(found.shape), digest(found))
-    torch.manual_seed(rank)
-    x = torch.randn(1000, dtype=torch.bfloat16)
-    communicator.all_reduce(x)
-    print("on all ranks", digest(x))
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    for _ in range(2):
+        x, y = torch.full((2, 8), rank + 1.0), torch.full((2, 8), rank + 1.0)
+        assert torch.equal(compiled(x), layer(y))
+        assert torch.equal(x, y)
+        assert x[0, 0] == sum(range(1, dist.get_world_size() + 1))
     dist.destroy_process_group()
 
 
 def other_vllms() -> None:
-    """Versions of vLLM that hocket's plug-in was not written for; and one that does not work on CPUs."""
+    """Versions of vLLM that the plug-in was not written for, one that does not work on CPUs, one without HOCKET=1."""
 
     class More(servers.Kernels):
         def reduce_scatter(self) -> None: ...
@@ -385,6 +400,9 @@ def other_vllms() -> None:
         servers.vllm(kernels)
         print(raised(lambda: plug_in("vllm.general_plugins"), ImportError))
     sys.modules["vllm.platforms"].current_platform.is_cpu = lambda: False
+    plug_in("vllm.general_plugins")
+    os.environ["HOCKET"] = "0"
+    servers.vllm(More)
     plug_in("vllm.general_plugins")
     assert sys.modules[servers.VLLM]._CPUSHMDistributed is More
 

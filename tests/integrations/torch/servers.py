@@ -1,6 +1,6 @@
 """Stand-ins for vLLM and SGLang, in sys.modules: as much of each as decides what a collective runs on, and calls it.
 
-Their kernels are stood in for by torch.distributed, so that without hocket the results are Gloo's.
+vLLM's kernels are stood in for by torch.distributed.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Kernels:
 class CpuCommunicator:
     """vLLM's, which has kernels where all ranks give them one name, and calls torch.distributed elsewhere."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    def __init__(self, group: dist.ProcessGroup, kernels: type | None = None) -> None:
         self.device_group = group
         self.ranks = dist.get_process_group_ranks(group)
-        kernels = sys.modules[VLLM]._CPUSHMDistributed
+        kernels = kernels or sys.modules[VLLM]._CPUSHMDistributed
         names: list[object] = [None] * group.size()
         dist.all_gather_object(names, kernels.make_group_name(self), group)
         self.module = kernels(self) if len(set(names)) == 1 else dist
@@ -66,11 +66,11 @@ class CpuCommunicator:
         self.module.all_gather_into_tensor(out, x, group=self.device_group)
         return out
 
-    def gather(self, x: Tensor, dst: int) -> Tensor | None:
+    def gather(self, x: Tensor, dst: int) -> list[Tensor]:
         root = self.device_group.rank() == dst
         out = [torch.empty_like(x) for _ in self.ranks] if root else None
         self.module.gather(x, out, dst=self.ranks[dst], group=self.device_group)
-        return None if out is None else torch.cat(out)
+        return out or []
 
 
 def vllm(kernels: type | None = Kernels) -> None:
