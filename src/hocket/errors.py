@@ -24,6 +24,8 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # Programs of the library are programs: their lines are what a reader of an error wants to see.
 _PROGRAMS = _PACKAGE + "algorithms" + os.sep
 _MODULES = (__name__.rpartition(".")[0] + ".",)
+_TORCH = ("-packages/torch/", "-packages/typing_extensions.py")
+"""Where what a script calls in torch lies, with the wrappers around it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +121,12 @@ Where = Location | Site | TextSite
 
 
 def caller() -> Site:
-    """The innermost frame that is not hocket's own, nor of an import; a library algorithm counts as the user's code."""
+    """The innermost frame that is not hocket's own, nor torch's, nor of an import.
+
+    A library algorithm counts as the user's code.
+    """
     frame = sys._getframe(1)
-    while _in_package(file := frame.f_code.co_filename) or (file == "<string>" and _generated(frame)):
+    while _is_passed_over(file := frame.f_code.co_filename) or (file == "<string>" and _generated(frame)):
         if frame.f_back is None:
             break
         frame = frame.f_back
@@ -129,8 +134,9 @@ def caller() -> Site:
 
 
 @functools.cache
-def _in_package(file: str) -> bool:
-    return file.startswith((_PACKAGE, "<frozen importlib")) and not file.startswith(_PROGRAMS)
+def _is_passed_over(file: str) -> bool:
+    ours = file.startswith((_PACKAGE, "<frozen importlib")) and not file.startswith(_PROGRAMS)
+    return ours or any(part in file for part in _TORCH)
 
 
 def _generated(frame: FrameType) -> bool:

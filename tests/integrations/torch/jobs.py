@@ -113,6 +113,7 @@ def refusals() -> None:
         lambda: dist.all_to_all_single(torch.zeros(3), torch.zeros(3), [1, 2], [1 + mine, 2 - mine]),
         lambda: dist.barrier() if mine else dist.all_reduce(torch.ones(1)),
     ]
+    assert "jobs.py:" in raised(lambda: dist.all_gather_into_tensor(torch.zeros(3), torch.ones(4)))
     for number, case in enumerate(cases):
         said = raised(case)
         assert ": error[" in said, said
