@@ -16,7 +16,7 @@ from hocket.algorithms import ring
 from hocket.cli import app
 from hocket.cli.bench import Sweep, sizes
 from hocket.cli.measure import Job, Speed, buffers, count_wrong
-from hocket.cli.target import UsageError
+from hocket.errors import UsageError
 from hocket.semantics import reference
 from hocket.tuning import NAMED
 

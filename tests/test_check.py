@@ -19,17 +19,16 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from hocket import Broadcast, Program, chunk
+from hocket import Broadcast, Program, chunk, functions
 from hocket.algorithms import ring
-from hocket.cli import app, target
+from hocket.cli import app
 from hocket.cli.check import judge
 from hocket.cli.compiled import Options
 from hocket.cli.reports import MACHINES, Format, as_github, as_json, as_junit, as_sarif
 from hocket.cli.result import Report
 from hocket.cli.result import Result as Found
 from hocket.cli.tables import print_report
-from hocket.cli.target import UsageError
-from hocket.errors import Diagnostic, InvalidArgument, Label, Location, Race, StepName
+from hocket.errors import Diagnostic, InvalidArgument, Label, Location, Race, StepName, UsageError
 from hocket.formats.msccl_xml import write
 from hocket.formats.picture import draw
 from hocket.ir.text import print_stage
@@ -69,7 +68,7 @@ def verdicts(*words: str, given: str | None = None, exit_code: int) -> dict[str,
 
 
 def test_a_bad_file_is_a_row_and_the_others_are_judged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "_LARGEST", 1 << 20)
+    monkeypatch.setattr(functions, "_LARGEST", 1 << 20)
     files = {"good.xml": GOOD, "bad.xml": REFUTED, "cut.xml": GOOD[:500], "empty.xml": "", "ring.txt": TEXT}
     for name, text in {**files, "notes.txt": "hello\n", "bytes.xml": "<\xff"}.items():
         (folder / name).write_bytes(text.encode("latin-1"))

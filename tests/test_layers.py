@@ -31,6 +31,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "program": IR | {"language", "compiler", "verify"},
     "cost": IR | {"verify"},
     "algorithms": PUBLIC | {"cost"},
+    "functions": frozenset({"errors", "program", "algorithms"}),
     "runtime": IR | {"_native", "tunables"},
     "tuning": IR | {"program", "algorithms", "tunables", "verify"},
     "explain": IR | {"verify", "runtime", "tuning"},

@@ -671,6 +671,40 @@ def _some(items: Sequence[str], limit: int = 8) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------
+# What users name
+
+
+@dataclass(eq=False)
+class UsageError(HocketError, ValueError):
+    """A command line, or the name of a program, that means nothing. The exit code of the command line is 2."""
+
+    code = "usage"
+    message: str
+    help: str | None = None
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic(self.code, self.message, help=self.help)
+
+
+@dataclass(eq=False)
+class UserCodeFailed(UsageError):
+    """The user's file or function raised an exception that is not one of ours."""
+
+    code = "user-code"
+    where: Where | None = None
+
+    def diagnostic(self) -> Diagnostic:
+        labels = (Label(self.where, "raised here", True),) if self.where is not None else ()
+        return Diagnostic(self.code, self.message, labels, help=self.help)
+
+
+class Unreadable(UsageError):
+    """A file that cannot be read."""
+
+    code = "unreadable"
+
+
+# ---------------------------------------------------------------------------------------------------------------
 # Faults of a schedule, which its proof finds
 
 

@@ -26,8 +26,8 @@ from hocket.cli.progress import working
 from hocket.cli.reports import MACHINES, Format
 from hocket.cli.result import Report, Verdict
 from hocket.cli.tables import print_report
-from hocket.cli.target import Case, UsageError, check_processes, is_xml, one_case, parse_size
-from hocket.errors import HocketError, MissingPackage
+from hocket.cli.target import Case, check_processes, is_xml, one_case, parse_size
+from hocket.errors import HocketError, MissingPackage, UsageError
 from hocket.formats.drawing import FORMATS
 from hocket.formats.msccl_targets import TARGETS
 from hocket.formats.picture import draw

@@ -16,9 +16,9 @@ from rich.table import Table
 import hocket
 from hocket.cli.console import say
 from hocket.cli.measure import Job, Speed, buffers, check_names, check_operator, count_wrong, dtype_named, timed, unit
-from hocket.cli.target import UsageError, check_processes, parse_size
+from hocket.cli.target import check_processes, parse_size
 from hocket.collectives import Collective
-from hocket.errors import counted, printable
+from hocket.errors import UsageError, counted, printable
 from hocket.ir.schedule import Schedule
 from hocket.runtime.bootstrap import MOST_RANKS
 from hocket.tuning import NAMED, default_program, is_small

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from hocket.algorithms.catalogue import CATALOGUE
 from hocket.algorithms.entry import Algorithm
-from hocket.cli.target import UsageError
 from hocket.cost import Cost
+from hocket.errors import UsageError
 
 
 def listed(collective: str | None) -> list[Algorithm]:

@@ -17,8 +17,8 @@ from hocket.cli.files import are_files, gather, read_file
 from hocket.cli.progress import working
 from hocket.cli.reports import MACHINES, Format
 from hocket.cli.result import Report, Result
-from hocket.cli.target import Case, Unreadable, UsageError, cases
-from hocket.errors import Diagnostic, HocketError, SumsDiffer, TargetLimit
+from hocket.cli.target import Case, cases
+from hocket.errors import Diagnostic, HocketError, SumsDiffer, TargetLimit, Unreadable, UsageError
 from hocket.formats.msccl_document import Document
 from hocket.formats.msccl_loading import refusals, remarks
 from hocket.formats.msccl_meaning import schedules

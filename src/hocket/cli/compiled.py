@@ -9,10 +9,10 @@ from typing import Literal, TypeVar
 from rich.console import Console
 
 from hocket.cli.console import print_diagnostic
-from hocket.cli.target import UsageError, one_of
+from hocket.cli.target import one_of
 from hocket.collectives import Collective, Custom
 from hocket.cost import count
-from hocket.errors import SumsDiffer
+from hocket.errors import SumsDiffer, UsageError
 from hocket.ir.chunk_dag import ChunkDag, Span
 from hocket.ir.instr_dag import InstrDag
 from hocket.ir.messages import stored_once

@@ -7,7 +7,8 @@ import difflib
 import hocket
 from hocket import Communicator
 from hocket.cli.progress import working
-from hocket.cli.target import UsageError, check_processes
+from hocket.cli.target import check_processes
+from hocket.errors import UsageError
 from hocket.explain import Explanation
 from hocket.tuning import NAMED
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from hocket.cli.compiled import under_contract
 from hocket.cli.files import meaning
-from hocket.cli.target import UsageError, one_case, one_of
+from hocket.cli.target import one_case, one_of
 from hocket.compiler.pipeline import PASSES, Options
-from hocket.errors import Deadlock, PostconditionFailed, Race
+from hocket.errors import Deadlock, PostconditionFailed, Race, UsageError
 from hocket.formats import msccl_xml
 from hocket.formats.msccl_document import parse_document, sizes
 from hocket.formats.msccl_loading import remarks

@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hocket.cli.target import Unreadable, UsageError, beginning, is_schedule, is_xml, read_text
+from hocket.cli.target import beginning, is_schedule, is_xml
+from hocket.errors import Unreadable, UsageError
 from hocket.formats.msccl_document import Document, parse_document
 from hocket.formats.msccl_meaning import schedules
+from hocket.functions import read_text
 from hocket.ir.schedule import Schedule
 from hocket.ir.text import parse_schedule
 

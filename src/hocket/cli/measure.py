@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 import hocket
 from hocket import _native, collectives
-from hocket.cli.target import UsageError
 from hocket.collectives import Collective
-from hocket.errors import counted
+from hocket.errors import UsageError, counted
 from hocket.ir.geometry import bounds
 from hocket.ir.schedule import Schedule
 from hocket.runtime.operands import FOREIGN

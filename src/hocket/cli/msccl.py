@@ -10,9 +10,10 @@ from rich.text import Text
 
 from hocket.cli.console import print_error, say
 from hocket.cli.export import Wishes
-from hocket.cli.target import UsageError, UserCodeFailed, parse_size, user_code
-from hocket.errors import HocketError, printable
+from hocket.cli.target import parse_size
+from hocket.errors import HocketError, UsageError, UserCodeFailed, printable
 from hocket.formats.msccl_targets import TARGETS
+from hocket.functions import user_code
 from hocket.integrations.msccl.program import MSCCLProgram
 from hocket.integrations.msccl.script import run_script
 from hocket.verify import Contract, Proof

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hocket.cli.compiled import Pass, counts, show_counts
-from hocket.cli.target import UsageError
 from hocket.compiler.pipeline import PASSES
+from hocket.errors import UsageError
 from hocket.ir.text import print_stage
 
 

@@ -2,62 +2,25 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
-import importlib
-import importlib.util
 import inspect
 import itertools
 import math
-import os
 import re
-import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from hocket import tunables
-from hocket.errors import Diagnostic, HocketError, Label, Location, Site, Where
+from hocket.errors import Unreadable, UsageError
 from hocket.formats import msccl_xml
+from hocket.functions import find, read_text, traced
 from hocket.ir.schedule import Schedule
 from hocket.ir.text import parse_schedule
 from hocket.program import Program
-
-_EXAMPLE = "ring:all_reduce ranks=4"
-_LIBRARY = "hocket.algorithms."
-
-
-@dataclass(eq=False)
-class UsageError(HocketError, ValueError):
-    """A command line that means nothing; its exit code is 2."""
-
-    code = "usage"
-    message: str
-    help: str | None = None
-
-    def diagnostic(self) -> Diagnostic:
-        return Diagnostic(self.code, self.message, help=self.help)
-
-
-@dataclass(eq=False)
-class UserCodeFailed(UsageError):
-    """The user's file or function raised an exception that is not one of ours."""
-
-    code = "user-code"
-    where: Where | None = None
-
-    def diagnostic(self) -> Diagnostic:
-        labels = (Label(self.where, "raised here", True),) if self.where is not None else ()
-        return Diagnostic(self.code, self.message, labels, help=self.help)
-
-
-class Unreadable(UsageError):
-    """A file that cannot be read."""
-
-    code = "unreadable"
 
 
 @dataclass(frozen=True)
@@ -75,8 +38,7 @@ class Case:
 
 def cases(target: str, words: Sequence[str]) -> list[Case]:
     """All cases that the words name: a range such as ``ranks=2..33`` (both ends included) stands for several."""
-    name, colon, function = target.rpartition(":")
-    if not colon:
+    if ":" not in target:
         path = Path(target)
         if is_xml(target):
             if words:
@@ -87,13 +49,12 @@ def cases(target: str, words: Sequence[str]) -> list[Case]:
                 raise UsageError(f"{target} is a schedule; it has no parameter {words[0]!r}")
             text = read_text(target)
             return [Case({}, lambda: parse_schedule(text, target))]
-        raise _no_function(target)
-    found = _function(name, function)
+    found = find(target)
     if isinstance(found, Program):
         if words:
             raise UsageError(f"{target} is a program; it has no parameter {words[0]!r}")
         return [Case({}, lambda: found)]
-    return [Case(values, _loader(target, found, values)) for values in _arguments(target, found, words)]
+    return [Case(values, partial(traced, target, found, values)) for values in _arguments(target, found, words)]
 
 
 def is_xml(target: str) -> bool:
@@ -119,25 +80,6 @@ def is_schedule(text: str) -> bool:
     return next((line for line in lines if line and not line.startswith("#")), "").startswith("schedule ")
 
 
-_LARGEST = 1 << 28
-"""Bytes of a text that is read as a whole: Python, or a schedule."""
-
-
-def read_text(name: str) -> str:
-    """The text of a file, or of standard input for ``-``."""
-    if name == "-" and sys.stdin is None:
-        raise Unreadable("standard input is closed")
-    try:
-        with nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
-            large = name != "-" and os.fstat(file.fileno()).st_size > _LARGEST
-            data = b"" if large else file.read(_LARGEST + 1)
-    except OSError as error:
-        raise Unreadable(f"cannot read {name}: {error.strerror}") from None
-    if large or len(data) > _LARGEST:
-        raise Unreadable(f"{name} is too large for a program or a schedule: it has more than {_LARGEST >> 20} MB")
-    return data.decode("utf-8", errors="replace")
-
-
 def one_case(target: str, words: Sequence[str]) -> Case:
     """The only case; a range is refused."""
     found = cases(target, words)
@@ -149,158 +91,7 @@ def one_case(target: str, words: Sequence[str]) -> Case:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Finding the function
-
-
-def _function(name: str, function: str) -> Callable[..., object] | Program:
-    module = _file(Path(name)) if name.endswith(".py") or "/" in name else _module(_full(name, function), function)
-    found = getattr(module, function, None)
-    if isinstance(found, Program) or callable(found):
-        return found
-    source = Path(module.__file__ or name)
-    names = list(_functions(source))
-    close = difflib.get_close_matches(function, names, 1)
-    hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(names) or 'no function'}"
-    raise UsageError(f"{name} has no function {function!r}", hint)
-
-
-def _file(path: Path) -> types.ModuleType:
-    if not path.is_file():
-        raise _missing(path)
-    directory = str(path.resolve().parent)
-    if directory not in sys.path:
-        sys.path.insert(0, directory)  # as Python itself does for a script
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    known = sys.modules.get(path.stem)
-    sys.modules[path.stem] = module
-    try:
-        with user_code(path, f"importing {path.name}"):
-            spec.loader.exec_module(module)
-    finally:
-        if known is not None:  # a file called random.py must not replace a module that others use
-            sys.modules[path.stem] = known
-    return module
-
-
-def _full(name: str, function: str) -> str:
-    """The module that a name without dots means: the library's, if that has the function or there is no other."""
-    spec = None if "." in name else _find(_LIBRARY + name)
-    if spec is None or spec.origin is None:
-        return name
-    ours = function in _functions(Path(spec.origin)) or not (_find(name) or Path(f"{name}.py").is_file())
-    return _LIBRARY + name if ours else name
-
-
-def _module(name: str, function: str) -> types.ModuleType:
-    spec = _find(name)
-    if spec is None or spec.origin is None:
-        from hocket.algorithms.catalogue import CATALOGUE  # all of the library, needed only here
-
-        listed = [algorithm.name for algorithm in CATALOGUE]
-        if Path(f"{name}.py").is_file():
-            hint = f"did you mean {name}.py:{function}?"
-        elif close := difflib.get_close_matches(f"{name.removeprefix(_LIBRARY)}:{function}", listed, 1):
-            hint = f"did you mean {close[0]}?"
-        else:
-            hint = f"a program is named FILE.py:FUNC, or as in {_EXAMPLE}"
-        raise UsageError(f"there is no module {name!r}", hint)
-    with user_code(Path(spec.origin), f"importing {name}"):
-        return importlib.import_module(name)
-
-
-def _missing(path: Path) -> UsageError:
-    around = sorted(other.name for other in path.parent.glob("*.py")) if path.parent.is_dir() else []
-    close = difflib.get_close_matches(path.name, around, 1)
-    return UsageError(f"there is no file {path}", f"did you mean {path.parent / close[0]}?" if close else None)
-
-
-def _no_function(target: str) -> UsageError:
-    path = Path(target)
-    if target.endswith(".py") or "/" in target or path.exists():
-        if not path.is_file():
-            return _missing(path)
-    elif (spec := _find(target) or _find(_LIBRARY + target)) is not None and spec.origin is not None:
-        path = Path(spec.origin)
-    else:
-        return UsageError(
-            f"there is no file or module {target!r}", f"a program is named FILE.py:FUNC, or as in {_EXAMPLE}"
-        )
-    found = _functions(path)
-    if not found:
-        return UsageError(f"{target} is neither Python with a function in it nor the text of a schedule nor XML")
-    ways = [" ".join([f"{target}:{name}", *(f"{word}=..." for word in needed)]) for name, needed in found.items()]
-    return UsageError(f"which function of {target}?", "it is one of\n" + "\n".join(f"  {way}" for way in ways))
-
-
-def _find(name: str) -> importlib.machinery.ModuleSpec | None:
-    try:
-        return importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        return None
-
-
-def _functions(path: Path) -> dict[str, list[str]]:
-    """The public functions of a file and the parameters that each must be given, without running it."""
-    try:
-        tree = ast.parse(read_text(str(path)))
-    except (SyntaxError, ValueError):
-        return {}
-    found: dict[str, list[str]] = {}
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-            given = node.args
-            required = given.args[: len(given.args) - len(given.defaults)]
-            required += [a for a, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is None]
-            found[node.name] = [a.arg for a in required]
-    return found
-
-
-# ---------------------------------------------------------------------------------------------------------------
 # Calling it
-
-
-class user_code:  # noqa: N801 (reads as the statement it is used as)
-    """Turns an exception that the user's code raises into an error that shows the user's line, not our frames."""
-
-    def __init__(self, path: Path, doing: str) -> None:
-        self._path = path.resolve()
-        self._doing = doing
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
-    ) -> None:
-        if not isinstance(error, Exception) or isinstance(error, HocketError):
-            return
-        where: Where | None = None
-        if isinstance(error, SyntaxError) and error.filename is not None:
-            column = (error.offset or 1) - 1
-            where = Location(error.filename, error.lineno or 1, column, column + 1, error.text)
-        while trace is not None:
-            code = trace.tb_frame.f_code
-            if Path(code.co_filename).resolve() == self._path:
-                where = Site(code, trace.tb_lasti)
-            trace = trace.tb_next
-        said = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise UserCodeFailed(f"{self._doing}: {type(error).__name__}: {said}", None, where) from error
-
-
-def _loader(target: str, function: Callable[..., object], values: Mapping[str, object]) -> Callable[[], Program]:
-    def load() -> Program:
-        source = inspect.getsourcefile(inspect.unwrap(function)) or ""
-        with user_code(Path(source), f"tracing {target}"):
-            made = function(**values)
-        if isinstance(made, Program):
-            return made
-        hint = "it must end with `return p`, where `with Program(...) as p:`" if made is None else None
-        raise UsageError(f"{target} returned {made!r}, which is no Program", hint)
-
-    return load
 
 
 def _arguments(target: str, function: Callable[..., object], words: Sequence[str]) -> Iterator[dict[str, object]]:
