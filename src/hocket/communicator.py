@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Literal, NoReturn, Self, TypeVar, cast, overload
 
@@ -45,7 +47,19 @@ from hocket.runtime.execution import wait_any as wait_any
 from hocket.runtime.operands import Array, Omitted, Operand, Operands, element_type, name_of, operands_of
 from hocket.runtime.operands import Buffer as Buffer
 from hocket.runtime.stores import Store
-from hocket.tuning import NAMED, Call, Choice, Entry, Sizes, choose, declined, has_zero_copy, zero_copy_program
+from hocket.tunables import CONFIG
+from hocket.tuning import (
+    NAMED,
+    Call,
+    Choice,
+    Entry,
+    Sizes,
+    choose,
+    declined,
+    digest,
+    has_zero_copy,
+    zero_copy_program,
+)
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Result = TypeVar("Result")
@@ -60,6 +74,9 @@ Rows = Sequence[int] | None
 """``counts``: rows of the block of each rank."""
 Pair = tuple[Sequence[int], Sequence[int]] | None
 """``counts`` of an AllToAll: rows to each rank, and from each."""
+
+Entries = Callable[[int], tuple[Entry, ...]]
+"""What communicators of a number of ranks take, before they say more by ``use``."""
 
 Find = Callable[[Key, Callable[[], Schedule]], Found]
 """Finds what a program is, or makes it by compiling."""
@@ -222,9 +239,10 @@ class Communicator:
     each rank, and those that it gets from each. CallMismatch where these do not fit together.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, configured: Entries = lambda _: ()) -> None:
         self._endpoint = endpoint
-        self._entries: tuple[Entry, ...] = ()
+        self._configured = configured
+        self._entries = configured(endpoint.size)
         self._schedules: dict[Key, Schedule] = {}
         self._call = endpoint.cached(self._slow_path)
         self._lines: dict[tuple[int, int], Communicator] = {}  # of two ranks, by sender and receiver
@@ -897,7 +915,7 @@ class Communicator:
         different threads, and closed before or after this one.
         """
         endpoint = self._endpoint.split(color, key)
-        return None if endpoint is None else Communicator(endpoint)
+        return None if endpoint is None else Communicator(endpoint, self._configured)
 
     def dup(self) -> Communicator:
         """A new communicator of the same ranks, whose calls are independent of this one's."""
@@ -918,7 +936,7 @@ class Communicator:
         does not come in time, ends this communicator as in a call: PeerFailed, CallTimeout. Also CommunicatorDead, and
         BootstrapFailed where a rank lacks what it needs.
         """
-        return Communicator(self._endpoint.subgroup(ranks, tag))
+        return Communicator(self._endpoint.subgroup(ranks, tag), self._configured)
 
     def abort(self, reason: str = "called abort()") -> None:
         """End the communicator now, on every rank; also from another thread while this one is in a call.
@@ -984,14 +1002,33 @@ def init(
     team = None if threads == "auto" else whole(threads)
     if threads != "auto" and (team is None or not 1 <= team <= _MOST_THREADS):
         raise InvalidArgument(f'threads must be "auto" or from 1 to {_MOST_THREADS}, not {threads!r}', caller())
+    entries = _configured()
+
+    def schedules(ranks: int) -> str:
+        return digest(entries(ranks))
+
     if store is None and rank is None and size is None:
-        return Communicator(Endpoint(meet(timeout), timeout, team))
-    which, many = whole(rank), whole(size)
-    if store is None or which is None or many is None:
-        raise InvalidArgument("rank, size and store belong together", caller(), "a launcher gives ranks without them")
-    if not 0 <= which < many:
-        raise InvalidArgument(f"rank must be in [0, {many}), not {which}", caller())
-    return Communicator(Endpoint(meet(timeout, which, many, store), timeout, team))
+        met = meet(timeout, schedules)
+    else:
+        which, many = whole(rank), whole(size)
+        if store is None or which is None or many is None:
+            raise InvalidArgument(
+                "rank, size and store belong together", caller(), "a launcher gives ranks without them"
+            )
+        if not 0 <= which < many:
+            raise InvalidArgument(f"rank must be in [0, {many}), not {which}", caller())
+        met = meet(timeout, schedules, which, many, store)
+    return Communicator(Endpoint(met, timeout, team, schedules), entries)
+
+
+def _configured() -> Entries:
+    """What the file says that HOCKET_CONFIG names, if it does; nothing is read yet."""
+    path = os.environ.get(CONFIG)
+    if not path:
+        return lambda _: ()
+    from hocket.config import Config
+
+    return Config(Path(path)).entries
 
 
 def spawn(

@@ -1109,6 +1109,24 @@ class BootstrapFailed(HocketError, RuntimeError):
 
 
 @dataclass(eq=False)
+class BadConfig(BootstrapFailed):
+    """What is wrong with the file that HOCKET_CONFIG names, and where. ``cause``: it is wrong with what an entry names."""
+
+    code = "config"
+    where: Location | None = None
+    cause: HocketError | None = None
+
+    def diagnostic(self) -> Diagnostic:
+        said = "here" if self.cause is None else "this entry"
+        labels = () if self.where is None else (Label(self.where, said, True),)
+        if self.cause is None:
+            return Diagnostic(self.code, self.reason, labels, help=self.help)
+        found = self.cause.diagnostic()
+        labels += tuple(Label(label.where, label.text) for label in found.labels)
+        return Diagnostic(self.code, f"{self.reason}: {found.message}", labels, found.notes, found.help)
+
+
+@dataclass(eq=False)
 class CannotShare(BootstrapFailed):
     """The ranks have met, but they are not in one place: every rank raises this."""
 

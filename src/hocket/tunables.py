@@ -15,6 +15,8 @@ from typing import Literal
 from hocket.errors import BootstrapFailed
 
 VARIABLE = "HOCKET_TUNABLES"
+CONFIG = "HOCKET_CONFIG"
+"""The variable that names the file of config.py."""
 
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]+)?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _UNITS = "KMGT"

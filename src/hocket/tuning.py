@@ -14,6 +14,7 @@ What the numbers were chosen by is in ``benchmarks/results/crossover.md``; they 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -275,6 +276,12 @@ def choose(call: Call, entries: Sequence[Entry] = ()) -> Choice:
     entry = next((entry for entry in entries if entry.takes(call)), None)
     instances = call.threads if call.spread else 1
     return Choice(line, call.root, call.reproducible, call.sockets, instances, call.tuned, entry)
+
+
+def digest(entries: Sequence[Entry]) -> str:
+    """The same on ranks whose entries take the same; empty where there are none."""
+    said = [(entry.schedule.digest(), str(entry.sizes)) for entry in entries]
+    return hashlib.sha256(repr(said).encode()).hexdigest() if said else ""
 
 
 _ZERO_COPY: dict[str, Callable[[int, int, bool], Program]] = {

@@ -133,14 +133,14 @@ def prove_for(schedule: Schedule, document: Document, reproducible: Contract | N
     return found
 
 
-def read(text: str | Path, source: str | None = None, *, reproducible: Contract | None = None) -> Schedule:
-    """The schedule that a text, or a file, means, proven as ``prove_for`` does.
+def read(text: str | Path | Document, source: str | None = None, *, reproducible: Contract | None = None) -> Schedule:
+    """The schedule that a text, or a file, means, proven as ``prove_for`` does. ``text`` may have been parsed.
 
     A file that serves calls in place and out of place is proven for both, and given out of place. Raises ParseError
     with the line, or what ``hocket.prove`` raises, with steps numbered as in the file.
     """
     with collector_paused():
-        document = parse_document(text, source)
+        document = text if isinstance(text, Document) else parse_document(text, source)
         first, *_ = [prove_for(schedule, document, reproducible) for schedule in schedules(document)]
     return Schedule(**{f.name: getattr(first, f.name) for f in fields(Schedule)})
 

@@ -19,7 +19,7 @@ import socket
 import stat
 import struct
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -34,7 +34,7 @@ from hocket.runtime import arena, caches, segments, stores, trace
 from hocket.runtime.launchers import RANK, SIZE, TOKEN, Place, place
 from hocket.runtime.packages import filled
 from hocket.runtime.tuned import difference, tuned
-from hocket.tunables import VARIABLE
+from hocket.tunables import CONFIG, VARIABLE
 
 MOST_RANKS = math.isqrt(_native.MOST_CONNECTIONS)
 
@@ -46,7 +46,7 @@ _WISHES = {"": _WHERE_FASTER, "never": _NEVER, "always": _ALWAYS}
 _LAUNCHER = "HOCKET_LAUNCHER"  # "descriptor:inode" of a socket on which the launcher says that a rank has ended
 _BATCH = 128  # descriptors in one message; the kernel takes 253
 _MESSAGE = 1 << 16
-_PROTOCOL = f"{_native.PROTOCOL}.7"  # what all of a meeting must have in common
+_PROTOCOL = f"{_native.PROTOCOL}.8"  # what all of a meeting must have in common
 _LONGEST = 1e6  # seconds that the system can be asked to wait for; what is longer counts as for ever
 _LINE = 4000  # characters of an error on its way to other ranks
 _PATIENCE = 1.0  # seconds beyond the timeout in which rank 0 may say who was missing
@@ -66,7 +66,7 @@ class _Hello(msgspec.Struct):
     size: int
     cores: list[int] = []
     witness: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
-    tuned: Mapping[str, int] | str = {}  # or why it has none
+    common: Mapping[str, int | str] | str = {}  # what all must have alike, or why it has none
 
 
 class _Common(msgspec.Struct):
@@ -161,10 +161,15 @@ def _from_launcher(variables: Mapping[str, str] = os.environ) -> dict[int, int |
 
 
 def meet(
-    timeout: float, rank: int | None = None, size: int | None = None, store: stores.Store | None = None
+    timeout: float,
+    schedules: Callable[[int], str],
+    rank: int | None = None,
+    size: int | None = None,
+    store: stores.Store | None = None,
 ) -> Meeting:
     """Wait until all ranks are here: those of a store, or those of a launcher; one rank alone with neither.
 
+    ``schedules``: of a number of ranks, what ``Place.schedules`` is. What that raises is raised here, once all know.
     Raises BootstrapFailed, also when they are not all here after ``timeout`` seconds, PeerFailed when one has ended
     that never will be, and InvalidArgument where HOCKET_TRACE names no file that can be written.
     """
@@ -173,7 +178,8 @@ def meet(
         here = place() or Place(0, 1, "")
         _check_size(here.size)
         trace.begin(here.rank)
-        return gather(replace(here, token=f"{here.token}/{next(_meetings)}"), timeout, watched)
+        here = replace(here, token=f"{here.token}/{next(_meetings)}", schedules=told(schedules, here.size))
+        return gather(here, timeout, watched)
     assert rank is not None
     assert size is not None
     _check_size(size)
@@ -185,7 +191,16 @@ def meet(
         here = stores.place(
             store, rank, size, _PROTOCOL, timeout, lambda pause: _raise_ended(waiting.select(pause), watched)
         )
+    here = replace(here, schedules=told(schedules, size))
     return gather(here, timeout - (time.monotonic() - begun), watched)
+
+
+def told(schedules: Callable[[int], str], size: int) -> str | HocketError:
+    """What a rank has to say of its schedules."""
+    try:
+        return schedules(size)
+    except HocketError as error:
+        return error
 
 
 def _check_size(ranks: int) -> None:
@@ -201,12 +216,16 @@ def gather(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Me
     """
     if here.size == 1:
         tuned()
+        if isinstance(here.schedules, HocketError):
+            raise here.schedules
         arena.own()
         memory, cores = segments.create(1, here.token), _cores(os.sched_getaffinity(0))
         return Meeting(0, 1, memory, [-1], [-1], cores, secrets.token_hex(16))
     try:
         met = (_host if here.rank == 0 else _join)(here, timeout, watched)
     except HocketError:
+        if isinstance(here.schedules, HocketError):  # it says more than what all were told
+            raise here.schedules from None
         raise
     except (OSError, ValueError) as error:
         raise _meant(here, timeout, error) from error
@@ -227,7 +246,7 @@ def _host(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Mee
             _ring(here)
             created = _created(here)  # while others are on their way
             host.await_hellos(listener)
-            host.check_tuned()
+            host.check_common()
             if isinstance(created, BootstrapFailed):  # only now, like all else that may fail: all are here to be told
                 raise created
             own, far = socket.socketpair()
@@ -270,7 +289,7 @@ class _Host:
         self.arenas = [-1] * here.size
         self.cores = [os.sched_getaffinity(0)] * here.size  # of each rank, once it has come
         self.witnesses = [_native.WITNESS] * here.size
-        self._tuned: dict[int, Mapping[str, int] | str] = {}
+        self._common: dict[int, Mapping[str, int | str] | str] = {}
         self._here = here
         self._timeout = timeout
         self._deadline = time.monotonic() + timeout
@@ -297,15 +316,19 @@ class _Host:
                     for guest in self._accept(listener):
                         waiting.register(guest, selectors.EVENT_READ)
 
-    def check_tuned(self) -> None:
-        """Raise BootstrapFailed unless all ranks go by the same numbers: they would come to different slots and tiles.
-
-        Only once all are here to be told.
+    def check_common(self) -> None:
+        """Raise BootstrapFailed unless all ranks go by the same numbers and schedules: they would come to different
+        slots, tiles and messages. Only once all are here to be told.
         """
-        mine = _tuned(self._here)
-        for rank, theirs in sorted(self._tuned.items()):
+        mine = _common(self._here)
+        for rank, theirs in sorted(self._common.items()):
             if isinstance(mine, str) or isinstance(theirs, str):
                 raise BootstrapFailed(mine if isinstance(mine, str) else str(theirs))
+            if mine[CONFIG] != theirs.get(CONFIG):
+                raise BootstrapFailed(
+                    f"rank {self._here.name(rank)} takes other schedules than rank {self._here.name(0)}",
+                    f"{CONFIG}, its file, and what that names must be the same on all ranks",
+                )
             found = difference(mine, theirs)
             if found is not None:
                 raise BootstrapFailed(
@@ -399,7 +422,7 @@ class _Host:
         self.lifelines[hello.rank], self.arenas[hello.rank] = descriptors
         self.cores[hello.rank] = set(hello.cores)
         self.witnesses[hello.rank] = hello.witness
-        self._tuned[hello.rank] = hello.tuned
+        self._common[hello.rank] = hello.common
         self._strangers.remove(guest)
         return True
 
@@ -446,7 +469,7 @@ def _join(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Mee
         try:
             own, far = socket.socketpair()
             cores = sorted(os.sched_getaffinity(0))
-            hello = _Hello(_PROTOCOL, here.rank, here.size, cores, _native.WITNESS, _tuned(here))
+            hello = _Hello(_PROTOCOL, here.rank, here.size, cores, _native.WITNESS, _common(here))
             with far, suppress(ConnectionError):  # it may have said why it left
                 _send(host, hello, [far.fileno(), _lent(here)], deadline)
             common = hear(_Common)
@@ -498,13 +521,18 @@ def _wish(here: Place, processes: Sequence[int]) -> _Wish:
     return _WISHES[given] if processes else _NEVER
 
 
-def _tuned(here: Place) -> Mapping[str, int] | str:
-    """The numbers that all ranks must have in common, as this one has them; or what is wrong with them, to be told."""
+def _common(here: Place) -> Mapping[str, int | str] | str:
+    """The numbers, and the digest of schedules, that all ranks must have in common, as this one has them; or what is
+    wrong with them, to be told."""
     try:
-        return tuned().common
-    except BootstrapFailed as error:
-        hint = "" if error.help is None else f" ({error.help})"
-        return f"rank {here.name(here.rank)}: {error.reason}{hint}"
+        if isinstance(here.schedules, HocketError):
+            raise here.schedules
+        return {**tuned().common, CONFIG: here.schedules}
+    except HocketError as error:
+        said = error.diagnostic()
+        at = "".join(f" ({label.where})" for label in said.labels if label.primary)
+        hint = "" if said.help is None else f" ({said.help})"
+        return _clean(f"rank {here.name(here.rank)}: {said.message}{at}{hint}")
 
 
 def _lent(here: Place) -> int:

@@ -42,7 +42,7 @@ from hocket.ir.schedule import Schedule, verify
 from hocket.ir.traffic import Traffic
 from hocket.runtime import adopted, arena, caches, trace
 from hocket.runtime.adopted import Adopted, Region
-from hocket.runtime.bootstrap import Meeting, gather
+from hocket.runtime.bootstrap import Meeting, gather, told
 from hocket.runtime.buffers import Bound, Layout
 from hocket.runtime.counts import Counts, transfers
 from hocket.runtime.launchers import Place
@@ -305,10 +305,17 @@ def brief(method: Method) -> Method:
 class Endpoint:
     """One rank of a communicator. Calls on it have one order, the same on every rank."""
 
-    def __init__(self, meeting: Meeting, timeout: float, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        meeting: Meeting,
+        timeout: float,
+        threads: int | None = None,
+        schedules: Callable[[int], str] = lambda _: "",
+    ) -> None:
         """Takes the meeting's descriptors over. ``timeout``: seconds without progress after which a call fails.
 
-        ``threads``: how many share a call's thread blocks; None: one a core.
+        ``threads``: how many share a call's thread blocks; None: one a core. ``schedules``: as ``meet`` takes it, for
+        communicators made of this one.
         """
         self.rank = meeting.rank
         self.size = meeting.size
@@ -351,6 +358,7 @@ class Endpoint:
         self._cores = meeting.cores
         self._token = meeting.token
         self._timeout = timeout
+        self._schedules = schedules
         self._ended = ""
         self._pairs: list[Endpoint] = []
         self._regions: dict[int, Region] = {}  # that are adopted, by place
@@ -614,19 +622,27 @@ class Endpoint:
         if number and ends_with_this:
             raise CommunicatorBusy
         with self._meets(member, called):
-            meeting = self._met(kind, called, number)
+            schedules = "" if ends_with_this else told(self._schedules, len(called))
+            meeting = self._met(kind, called, number, schedules=schedules)
             meeting.cores = min(meeting.cores, self._cores)
             if ends_with_this and meeting.size > 1:
                 os.close(meeting.lifelines[meeting.rank])
                 meeting.lifelines[meeting.rank] = -1
                 other = 1 - meeting.rank
                 os.dup2(self._lifelines[called[other]], meeting.lifelines[other], inheritable=False)
-            return Endpoint(meeting, self._timeout, self.threads)
+            return Endpoint(meeting, self._timeout, self.threads, self._schedules)
 
-    def _met(self, kind: str, called: tuple[int, ...], number: int, lent: int | None = None) -> Meeting:
+    def _met(
+        self,
+        kind: str,
+        called: tuple[int, ...],
+        number: int,
+        lent: int | None = None,
+        schedules: str | HocketError = "",
+    ) -> Meeting:
         """The meeting of that number of these ranks, in this order. ``lent``: a file instead of the arena."""
         token = hashlib.sha256(repr((self._token, kind, called, number)).encode()).hexdigest()[:32]
-        here = Place(called.index(self.rank), len(called), token, called, lent)
+        here = Place(called.index(self.rank), len(called), token, called, lent, schedules)
         # The own lifeline tells of an end by another thread of this process.
         return gather(here, self._timeout, {self._lifelines[rank]: rank for rank in called})
 

@@ -48,7 +48,7 @@ def _tuned(text: str) -> Tuned:
     )
 
 
-def difference(mine: Mapping[str, int], others: Mapping[str, int]) -> str | None:
+def difference(mine: Mapping[str, int | str], others: Mapping[str, int | str]) -> str | None:
     """The first number in which two ranks differ, as both have it."""
     for name in sorted({*mine, *others}):
         if mine.get(name) != others.get(name):
