@@ -43,7 +43,7 @@ class _Written(msgspec.Struct, frozen=True):
 
     program: str | None = None
     xml: str | None = None
-    arguments: dict[str, object] = {}
+    arguments: dict[str, bool | int | float | str | list[object]] = {}
     ranks: _Number | Annotated[list[_Number], msgspec.Meta(min_length=1)] | None = None
     sizes: str | None = None
     protocol: str | None = None

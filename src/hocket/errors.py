@@ -1110,7 +1110,7 @@ class BootstrapFailed(HocketError, RuntimeError):
 
 @dataclass(eq=False)
 class BadConfig(BootstrapFailed):
-    """What is wrong with the file that HOCKET_CONFIG names, and where. ``cause``: it is wrong with what an entry names."""
+    """What is wrong with the file that HOCKET_CONFIG names, and where; ``cause``: with what an entry names."""
 
     code = "config"
     where: Location | None = None

@@ -136,9 +136,9 @@ def check(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE:FUNC [NAME=VALUE]... | FILE...",
+            metavar="FILE:FUNC [NAME=VALUE]... | FILE... | FILE.toml",
             help="A program and its parameters, as for the other commands; or files: MSCCL's XML, texts of schedules, "
-            "folders of them, and - for standard input.",
+            "folders of them, and - for standard input; or a file of schedules by size, and ranks=2..8.",
             show_default=False,
         ),
     ],
@@ -158,8 +158,9 @@ def check(
 
     All of it, in any order in which the ranks may run, without race or deadlock.
     Ranges such as ranks=2..33 (both ends included) prove every case. Files of MSCCL's XML are proven for the slots of
-    their protocols; that ranks end with different bits is only a warning there. Exits with 0 if all is proven, with 1
-    if there is a counterexample or a --target does not load a file, with 2 if something could not be judged.
+    their protocols; that ranks end with different bits is only a warning there. Of a file of schedules by size, such as
+    HOCKET_CONFIG names, every entry is proven, and which of them calls take is shown. Exits with 0 if all is proven,
+    with 1 if there is a counterexample or a --target does not load a file, with 2 if something could not be judged.
     """
     wanted = Format.json if as_json else form
     try:

@@ -40,6 +40,12 @@ def judge(words: Sequence[str], options: Options, wanted: Sequence[str]) -> Repo
     for name in wanted:
         if name not in TARGETS:
             raise UsageError(f"--target must be one of {', '.join(TARGETS)}, not {name!r}")
+    if words[0].endswith(".toml"):
+        if wanted or options != _AS_COMPILED:
+            raise UsageError("a file of schedules takes no options: its entries say protocol, instances, reproducible")
+        from hocket.cli.config import judge_config  # loads part of the library
+
+        return judge_config(words[0], words[1:])
     if not are_files(words):
         if wanted:
             raise UsageError("--target is for files of MSCCL's XML", "hocket export writes a program for a runtime")

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 
 import hocket
-from hocket.cli.result import Report, Result, Verdict, place_of
+from hocket.cli.result import Report, Result, Taken, Verdict, place_of
 from hocket.errors import LINES, Diagnostic, Label, Location, Severity, printable, render
 
 VERSION = 1
@@ -37,10 +37,24 @@ def as_json(report: Report) -> str:
             "hocket": hocket.__version__,
             "verdict": report.verdict,
             "results": [_result(result) for result in report.results],
+            "sizes": None if report.sizes is None else [_taken(row) for row in report.sizes],
+            "skipped": report.skipped,
             "error": None if report.error is None else _diagnostic(report.error.diagnostic(), "error", None),
         },
         indent=2,
     )
+
+
+def _taken(row: Taken) -> dict[str, object]:
+    item = row.item
+    return {
+        "collective": row.collective,
+        "root": row.root,
+        "ranks": row.ranks,
+        "least": row.sizes.least,
+        "most": row.sizes.most,
+        "takes": None if item is None else {"target": item.named, "file": item.where.path, "line": item.where.line},
+    }
 
 
 def _result(result: Result) -> dict[str, object]:

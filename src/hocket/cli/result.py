@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from hocket.cli.compiled import Facts
 from hocket.cli.target import show_value
-from hocket.errors import Diagnostic, HocketError, Location, TargetLimit
+from hocket.errors import BadConfig, Diagnostic, HocketError, Location, TargetLimit
 from hocket.verify import Contract, Proof
+
+if TYPE_CHECKING:  # they load part of the library
+    from hocket.config import Item
+    from hocket.tuning import Sizes
 
 
 class Verdict(StrEnum):
@@ -27,6 +32,8 @@ class Verdict(StrEnum):
     def of(cls, error: HocketError | None) -> Verdict:
         if error is None:
             return cls.PROVEN
+        if isinstance(error, BadConfig) and error.cause is not None:
+            return cls.of(error.cause)
         if isinstance(error, TargetLimit):
             return cls.REFUSED
         return cls.REFUTED if error.refutes else cls.INVALID
@@ -68,11 +75,27 @@ class Result:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """Which entry of a file of schedules calls of some sizes take, from a root if they have one; None: the default."""
+
+    collective: str
+    root: int | None
+    ranks: int
+    sizes: Sizes
+    item: Item | None
+
+
+@dataclass(frozen=True)
 class Report:
-    """All results, or what is wrong with the command line."""
+    """All results, or what is wrong with the command line.
+
+    Of a file of schedules also which entries are taken, by ``sizes``, and why some are ``skipped``.
+    """
 
     results: tuple[Result, ...] = ()
     error: HocketError | None = None
+    sizes: tuple[Taken, ...] | None = None
+    skipped: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.console import Console, JustifyMethod
@@ -11,9 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from hocket.cli.console import print_diagnostic, print_error, say
-from hocket.cli.result import Report, Result
+from hocket.cli.result import Report, Result, Taken
 from hocket.cli.target import show_value
 from hocket.errors import printable
+from hocket.tunables import show_size
+
+if TYPE_CHECKING:
+    from hocket.tuning import Sizes
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,9 @@ def print_report(report: Report, console: Console) -> None:
     if report.error is not None:
         print_error(report.error, Console(stderr=True))
         return
+    if report.sizes is not None:
+        _print_sizes(report, report.sizes, console)
+        return
     if len(report.results) == 1 and report.results[0].refusals is None:
         _print_one(report.results[0], console)
         return
@@ -133,6 +141,43 @@ def print_report(report: Report, console: Console) -> None:
         if not cases:
             console.print()
         _print_error(result, console)
+
+
+def _print_sizes(report: Report, sizes: Sequence[Taken], console: Console) -> None:
+    """What calls take by size, where entries are skipped or in vain, and what is wrong."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("collective", "ranks", "sizes", "takes"):
+        table.add_column(name, justify="right" if name == "ranks" else "left", overflow="fold")
+    for row in sizes:
+        call = row.collective if row.root is None else f"{row.collective}, root {row.root}"
+        item = row.item
+        takes = "default" if item is None else printable(f"{item.named}, {item.where}")
+        table.add_row(call, str(row.ranks), _span(row.sizes), Text(takes, "dim" if item is None else ""))
+    if sizes:
+        console.print(table)
+        console.print()
+    for text in report.skipped:
+        say(console, text, "dim")
+    for result in report.results:
+        for warning in result.warnings:
+            say(console, f"{result.name}: warning[{warning.code}]: {warning.message}", "yellow")
+    say(console, f"{sum(result.error is None for result in report.results)} of {len(report.results)} proven.")
+    for result in report.results:
+        if result.error is not None:
+            console.print()
+            print_diagnostic(result.error.diagnostic(), console, file=result.file)
+
+
+def _span(sizes: Sizes) -> str:
+    """As people say it: what lies beside a round size is less or more than that."""
+    least, most = sizes.least, sizes.most
+    if least == most:
+        return show_size(least)
+    low = f"more than {show_size(least - 1)}" if least % 1024 == 1 else f"from {show_size(least)}" if least else ""
+    if most is None:
+        return low or "all sizes"
+    high = f"less than {show_size(most + 1)}" if most % 1024 == 1023 else f"at most {show_size(most)}"
+    return ", ".join(filter(None, (low, high)))
 
 
 def _print_one(result: Result, console: Console) -> None:

@@ -54,7 +54,7 @@ def cases(target: str, words: Sequence[str]) -> list[Case]:
         if words:
             raise UsageError(f"{target} is a program; it has no parameter {words[0]!r}")
         return [Case({}, lambda: found)]
-    return [Case(values, partial(traced, target, found, values)) for values in _arguments(target, found, words)]
+    return [Case(given, partial(traced, target, found, given)) for given in _arguments(target, found, words)]
 
 
 def is_xml(target: str) -> bool:
@@ -116,7 +116,7 @@ def _arguments(target: str, function: Callable[..., object], words: Sequence[str
                 f"{target} has no parameter {name!r}" + (f"; did you mean {close[0]}?" if close else ""), shown
             )
         annotation = parameters[name].annotation if name in parameters else inspect.Parameter.empty
-        chosen[name] = _values(name, value, annotation)
+        chosen[name] = values(name, value, annotation)
         if math.prod(map(len, chosen.values())) > _MOST_CASES:
             raise _too_many(word)
     required = [
@@ -127,8 +127,8 @@ def _arguments(target: str, function: Callable[..., object], words: Sequence[str
     if required:
         needs = " ".join(f"{name}=..." for name in required)
         raise UsageError(f"{target} needs {' and '.join(required)}", f"add {needs}; {shown}")
-    for values in itertools.product(*chosen.values()):
-        yield dict(zip(chosen, values, strict=True))
+    for product in itertools.product(*chosen.values()):
+        yield dict(zip(chosen, product, strict=True))
 
 
 _MOST_CASES = 1 << 16
@@ -136,7 +136,8 @@ _RANGE = re.compile(r"(-?\d{1,1000})\.\.(-?\d{1,1000})\Z")
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
-def _values(name: str, text: str, annotation: object) -> list[object]:
+def values(name: str, text: str, annotation: object) -> list[object]:
+    """What a word means for a parameter: several values where it is a range. Raises UsageError."""
     wanted = _alternatives(annotation)
     match = _RANGE.match(text)
     if match is not None and int in wanted:
@@ -181,8 +182,8 @@ def _convert(text: str, kind: object) -> object:
         parts = [part.strip() for part in text.strip("()[]").split(",")]
         if "," not in text:
             return _NO
-        values = [_convert(part, int) for part in parts if part]
-        return _NO if _NO in values else tuple(values) if kind is tuple else values
+        found = [_convert(part, int) for part in parts if part]
+        return _NO if _NO in found else tuple(found) if kind is tuple else found
     try:
         if kind is int:
             return int(text)
