@@ -1,9 +1,9 @@
 """Every code block of the documents runs, in order, in one directory for each document; shown output is compared.
 
 A ```python block is run as a script, under the name that its first line gives (``# ring.py``); one for msccl-tools is
-only written, for ``hocket msccl``. In a ```console block
-each ``$ hocket ...`` is run; ``...`` in its output stands for anything. Examples run as scripts. What needs torch
-runs where it is installed.
+only written, for ``hocket msccl``, and so is a ```toml block. In a ```console block each ``$ hocket ...`` is run, also
+with variables before it; ``...`` in its output stands for anything. Examples run as scripts. What needs torch runs
+where it is installed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -23,12 +24,14 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if path.exists()]
 HOCKET = [sys.executable, "-c", "from hocket.cli import main; main()"]
 
-_BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_NAME = re.compile(r"# (\w+\.py)\n")
+_BLOCK = re.compile(r"^```(python|console|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_NAME = re.compile(r"# (\w+\.(?:py|toml))\n")
 
 
-def run(command: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "NO_COLOR": "1"}
+def run(
+    command: list[str], directory: Path, variables: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "NO_COLOR": "1", **(variables or {})}
     return subprocess.run(
         command, cwd=directory, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
@@ -62,11 +65,11 @@ def test_a_shown_output_stands_for_what_it_says() -> None:
 )
 def test_document(document: Path, tmp_path: Path) -> None:
     for number, (kind, block) in enumerate(_BLOCK.findall(document.read_text())):
-        if kind == "python":
+        if kind != "console":
             named = _NAME.match(block)
             path = tmp_path / (named[1] if named else f"block_{number}.py")
             path.write_text(block)
-            if "from msccl" in block:
+            if kind == "toml" or "from msccl" in block:
                 continue
             if "import torch" in block and importlib.util.find_spec("torch") is None:
                 pytest.skip("torch is not installed")
@@ -74,8 +77,10 @@ def test_document(document: Path, tmp_path: Path) -> None:
             assert done.returncode == 0, f"{block}\n{done.stdout}"
             continue
         for words, shown in commands(block):
-            assert words[0] == "hocket", f"only hocket is run here, not {words}"
-            done = run([*HOCKET, *words[1:]], tmp_path)
+            variables = dict(word.split("=", 1) for word in takewhile(lambda word: "=" in word, words))
+            command, *arguments = words[len(variables) :]
+            assert command == "hocket", f"only hocket is run here, not {words}"
+            done = run([*HOCKET, *arguments], tmp_path, variables)
             lines = "\n".join(line.rstrip() for line in done.stdout.rstrip().splitlines())
             assert re.fullmatch(pattern(shown), lines), f"{shlex.join(words)} printed\n{lines}\nnot\n{shown}"
 

@@ -34,14 +34,19 @@ ALLOWED: dict[str, frozenset[str]] = {
     "functions": frozenset({"errors", "program", "algorithms"}),
     "runtime": IR | {"_native", "tunables"},
     "tuning": IR | {"program", "algorithms", "tunables", "verify"},
+    "config": IR | {"program", "tuning", "verify", "formats", "functions", "tunables"},
     "explain": IR | {"verify", "runtime", "tuning"},
-    "communicator": IR | {"program", "runtime", "tuning", "explain"},
+    "communicator": IR | {"program", "runtime", "tuning", "tunables", "explain"},
     "__init__": IR | {"language", "program", "verify", "communicator"},
     "__main__": frozenset({"cli"}),
     "py.typed": frozenset(),
 }
-LATE: dict[str, frozenset[str]] = {"ir": frozenset({"formats"}), "program": frozenset({"formats"})}
-"""What may be imported besides, where a function is called: a schedule or a program draws itself."""
+LATE: dict[str, frozenset[str]] = {
+    "ir": frozenset({"formats"}),
+    "program": frozenset({"formats"}),
+    "communicator": frozenset({"config"}),
+}
+"""What may be imported besides, where a function is called: a schedule or a program draws itself, a file is read."""
 
 ANYTHING = {"integrations", "torch", "cli", "_native"}
 """Parts that may import what they like; ``_native`` is described by a stub."""

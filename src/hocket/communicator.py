@@ -329,9 +329,9 @@ class Communicator:
 
         Every rank calls it, with the same. ``sizes``: for which, as "32KB..3MB", both included, "..4KB", "1MB.." or
         "64KB"; bytes of the larger buffer of a rank with most, K = 1024; None: all, those that not every rank knows too
-        (docs/schedules-by-size.md). What was said last counts first. Calls that ask for bits that the schedule does not
-        promise, or that it cannot be cut for, take what they would without it. Calls that were prepared before stay as
-        they were prepared; communicators made of this one do not take it over.
+        (docs/schedules-by-size.md). What was said last counts first, what HOCKET_CONFIG says last. Calls that ask for
+        bits that the schedule does not promise, or that it cannot be cut for, take what they would without it. Calls
+        that were prepared before stay as they were prepared; communicators made of this one do not take it over.
 
         Raises WrongType or InvalidArgument on a rank with wrong arguments and PeerRefused on the others, CallMismatch
         where schedules or sizes differ, PeerFailed, CallTimeout, CommunicatorDead.
@@ -996,7 +996,9 @@ def init(
     for no limit.
     ``threads``, the same on every rank: how many of this process share the work of a call on 1 MB or more; "auto": the
     cores that all ranks may use (affinity, control group), divided by the ranks.
-    Raises BootstrapFailed, and PeerFailed when it is known that a rank ended and never will come.
+    The file that HOCKET_CONFIG names in the environment says which schedules calls by name take, on this communicator
+    and on those made of it (docs/schedules-by-size.md); all ranks must have the same.
+    Raises BootstrapFailed, which BadConfig is, and PeerFailed when it is known that a rank ended and never will come.
     """
     timeout = _seconds(timeout)
     team = None if threads == "auto" else whole(threads)

@@ -166,7 +166,7 @@ class _File:
             tables = tomllib.loads(self._text)
         except tomllib.TOMLDecodeError as error:
             at = re.search(r" \(at line (\d+), column \d+\)$", str(error))
-            line = int(at[1]) if at else len(self._lines)
+            line = int(at[1]) if at else self._text.rstrip().count("\n") + 1
             raise self._mistake(line, str(error).removesuffix(at[0] if at else "")) from None
         places = _places(self._lines)
         for name, entries in tables.items():

@@ -1118,12 +1118,12 @@ class BadConfig(BootstrapFailed):
 
     def diagnostic(self) -> Diagnostic:
         said = "here" if self.cause is None else "this entry"
-        labels = () if self.where is None else (Label(self.where, said, True),)
+        labels = [] if self.where is None else [Label(self.where, said, True)]
         if self.cause is None:
-            return Diagnostic(self.code, self.reason, labels, help=self.help)
+            return Diagnostic(self.code, self.reason, tuple(labels), help=self.help)
         found = self.cause.diagnostic()
-        labels += tuple(Label(label.where, label.text) for label in found.labels)
-        return Diagnostic(self.code, f"{self.reason}: {found.message}", labels, found.notes, found.help)
+        labels += (Label(label.where, label.text) for label in found.labels)
+        return Diagnostic(self.code, f"{self.reason}: {found.message}", tuple(labels), found.notes, found.help)
 
 
 @dataclass(eq=False)

@@ -19,7 +19,7 @@ from hocket.verify import Proof, kept
 
 _USUAL = range(2, 9)
 """Numbers of ranks for which those entries are proven that are for any."""
-_SHADOWED = Diagnostic("shadowed", "no call takes it for its size: all of its sizes are those of entries before it")
+_SHADOWED = Diagnostic("shadowed", "entries before it are for all of its sizes")
 
 
 def judge_config(name: str, words: Sequence[str]) -> Report:
@@ -96,13 +96,13 @@ def _by_size(entries: Sequence[tuple[Item, Entry]]) -> Iterator[Taken]:
         row: Taken | None = None
         for begin, after in pairwise([*sorted(begins), None]):
             assert begin is not None
-            item = next((item for item, entry in group if begin in entry.sizes), None)
+            taken = next((item for item, entry in group if begin in entry.sizes), None)
             most = None if after is None else after - 1
-            if row is not None and row.item is item:
+            if row is not None and row.item is taken:
                 row = replace(row, sizes=Sizes(row.sizes.least, most))
                 continue
             if row is not None:
                 yield row
-            row = Taken(collective, root, group[0][1].collective.size, Sizes(begin, most), item)
+            row = Taken(collective, root, group[0][1].collective.size, Sizes(begin, most), taken)
         if row is not None:
             yield row

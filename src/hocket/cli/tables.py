@@ -171,12 +171,11 @@ def _print_sizes(report: Report, sizes: Sequence[Taken], console: Console) -> No
 def _span(sizes: Sizes) -> str:
     """As people say it: what lies beside a round size is less or more than that."""
     least, most = sizes.least, sizes.most
-    if least == most:
-        return show_size(least)
-    low = f"more than {show_size(least - 1)}" if least % 1024 == 1 else f"from {show_size(least)}" if least else ""
-    if most is None:
-        return low or "all sizes"
-    high = f"less than {show_size(most + 1)}" if most % 1024 == 1023 else f"at most {show_size(most)}"
+    above, below = least % 1024 == 1, most is not None and most % 1024 == 1023
+    if not (above or below):
+        return str(sizes)
+    low = f"more than {show_size(least - 1)}" if above else f"{show_size(least)} or more" if least else ""
+    high = "" if most is None else f"less than {show_size(most + 1)}" if below else f"at most {show_size(most)}"
     return ", ".join(filter(None, (low, high)))
 
 
