@@ -179,9 +179,13 @@ def test_entries() -> None:
 
 def test_names_are_relative_to_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "elsewhere").mkdir()
-    config("[[all_reduce]]\nxml = 'two.xml'\n[[broadcast]]\nprogram = 'mine.py:pair'")
+    (folder / "four.xml").write_text(write(ring.all_reduce(4).compile(opcodes=True)))
+    config(f"[[all_reduce]]\nxml = 'two.xml'\n{ENTRY}ranks = [3, 4]\n[[all_reduce]]\nxml = 'four.xml'\nranks = 4")
     monkeypatch.chdir(folder / "elsewhere")
-    assert len(Config(Path("../hocket.toml")).entries(2)) == 2
+    found = Config(Path("../hocket.toml"))
+    assert [len(found.entries(ranks)) for ranks in (2, 3)] == [1, 1]
+    monkeypatch.chdir(folder)  # what is not for two ranks is read after that
+    assert len(found.entries(4)) == 2
 
 
 def test_a_digest_tells_entries_apart() -> None:
@@ -208,7 +212,7 @@ def test_a_digest_tells_entries_apart() -> None:
         ("program = 'mine.py:raises'", ["tracing mine.py:raises: KeyError: 'no such thing'", "mine.py:24:"]),
         ("program = 'mine.py:wrongs'", ["mine.py has no function 'wrongs'", "did you mean wrong?"]),
         ("program = 'mine.py'", ["which function of mine.py?"]),
-        ("program = 'none.py:wrong'", ["there is no file none.py", "did you mean mine.py?"]),
+        ("program = 'none.py:wrong'", ["there is no file ", "none.py", "mine.py?"]),
         ("program = 'mine.py:pair'\narguments = {root = 1}", ["mine.py:pair is a program; it takes no arguments"]),
         ("program = 'ring:all_reduce'\narguments = {rank = 1}", ["unexpected keyword argument 'rank'"]),
         ("program = 'ring:all_reduce'\nprotocol = 'fast'", ["there is no protocol 'fast'"]),
@@ -393,6 +397,20 @@ def test_a_broken_entry_is_refused_at_start(monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(BadConfig, match="is refused") as caught:
             hocket.spawn(nothing, ranks)
         assert f" --> hocket.toml:{3 if ranks == 2 else 1}:1\n" in str(caught.value)
+
+
+def cannot_split(comm: Communicator) -> str:
+    with pytest.raises(BadConfig, match="is refused") as caught:
+        comm.split(comm.rank)
+    comm.barrier()
+    return str(caught.value)
+
+
+def test_one_that_is_broken_for_fewer_ranks_is_refused_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    config(ENTRY + "[[all_reduce]]\nxml = 'bad.xml'\nranks = 1\n")
+    monkeypatch.setenv(CONFIG, "hocket.toml")
+    for said in hocket.spawn(cannot_split, 2):
+        assert " --> hocket.toml:3:1\n" in said
 
 
 def differ(comm: Communicator, files: list[str], stores: Path) -> list[str]:

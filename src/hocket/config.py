@@ -196,7 +196,7 @@ class _File:
         sizes = Sizes() if written.sizes is None else Sizes.parse(written.sizes)
         if sizes is None:
             raise self._mistake(keys.get("sizes", line), f"{written.sizes!r} is no range of sizes", SIZES_HELP)
-        return Item(collective, named, self._at(line), self._path.parent, sizes, written)
+        return Item(collective, named, self._at(line), self._path.parent.absolute(), sizes, written)
 
     def _at(self, line: int) -> Location:
         source = self._lines[line - 1]

@@ -23,6 +23,7 @@ from hocket._native import Buffer, Fault, Omitted, Outcome, Source
 from hocket._native import Handle as Handle
 from hocket.collectives import whole
 from hocket.errors import (
+    BadConfig,
     BootstrapFailed,
     CallMismatch,
     CallTimeout,
@@ -655,6 +656,8 @@ class Endpoint:
             self._lose(member, error, called)
         except CallTimeout as error:
             self.time_out(error.rank, error.seconds)
+        except BadConfig:  # each of these ranks has been told
+            raise
         except BaseException as error:  # the others wait for this rank, and see its end by this communicator's lifeline
             interrupted = isinstance(error, KeyboardInterrupt)
             self.abort("was interrupted" if interrupted else f"could not meet: {getattr(error, 'reason', error)}")

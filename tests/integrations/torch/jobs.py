@@ -35,6 +35,16 @@ def unchanged() -> None:
     dist.destroy_process_group()
 
 
+def configured() -> None:
+    """A program that knows nothing of hocket, nor of HOCKET_CONFIG."""
+    dist.init_process_group("gloo")
+    x = torch.ones(4096)
+    dist.all_reduce(x)
+    assert (x == dist.get_world_size()).all()
+    print(dist.group.WORLD._calls.comm.explain("all_reduce", x.nbytes).why)
+    dist.destroy_process_group()
+
+
 def named() -> None:
     """A program that asks for hocket, next to a group of Gloo's."""
     import hocket.torch  # noqa: F401

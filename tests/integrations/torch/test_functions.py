@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,13 @@ def test_models_on_four_ranks() -> None:
 )
 def test_random_sequences(ranks: int, sequences: int) -> None:
     run(f"sequences:{sequences}", ranks, timeout=550)
+
+
+def test_schedules_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "hocket.toml"
+    file.write_text("[[all_reduce]]\nprogram = 'ring:all_reduce'\nsizes = '..1MB'\n")
+    for said in run("configured", env={"HOCKET": "1", "HOCKET_CONFIG": str(file)}):
+        assert f"HOCKET_CONFIG at {file}:1:1, for 0 B to 1 MB\n" in said
 
 
 def test_waiting() -> None:
