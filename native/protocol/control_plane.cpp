@@ -39,8 +39,8 @@ ControlPlane::ControlPlane(u32 rank, u32 size, RankBlock* blocks, std::vector<in
     blocks_[rank_].done = call_;  // not 0, which may be after the first call where the number wraps
 }
 
-Outcome ControlPlane::barrier() {
-    return enter({{}, "barrier", kBarrier}, [] {});
+Outcome ControlPlane::barrier(double timeout) {
+    return enter({{}, "barrier", kBarrier, nullptr, timeout}, [] {});
 }
 
 Outcome ControlPlane::exchange(const std::string& word, u64 digest) {

@@ -98,8 +98,8 @@ class ControlPlane {
         while (r < size_ && observe_header(&said(r).call) == call_) ++r;  // pairs with publish_header in `post`
         return r == size_;
     }
-    // Enters a call in which nothing moves.
-    Outcome barrier();
+    // Enters a call in which nothing moves. `timeout`: that of a Statement.
+    Outcome barrier(double timeout = 0);
     // Enters a call in which nothing moves but a word of each rank, afterwards in `said`; at most 839 bytes.
     Outcome exchange(const std::string& word, u64 digest);
     // Enters a call only to say that this rank cannot take part in it, or with kDeclined that no rank should.

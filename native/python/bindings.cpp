@@ -285,7 +285,13 @@ void bind_arena(nb::module_& m) {
 
 // Calls in which nothing moves.
 void bind_calls(nb::class_<Member>& member) {
-    member.def("barrier", [](Member& member) { return alone(member, [&] { return member.communicator->barrier(); }); })
+    member
+        .def(
+            "barrier",
+            [](Member& member, double timeout) {
+                return alone(member, [&] { return member.communicator->barrier(timeout); });
+            },
+            "timeout"_a = 0.0, "``timeout``: 0 for that of the communicator.")
         .def(
             "exchange",
             [](Member& member, nb::str word, u64 digest) -> std::variant<Outcome, nb::typed<nb::list, nb::str>> {
@@ -318,11 +324,12 @@ void bind_calls(nb::class_<Member>& member) {
             "why"_a)
         .def(
             "start_barrier",
-            [](nb::object member, nb::object owner) {
+            [](nb::object member, nb::object owner, double timeout) {
                 return queued(std::move(member), std::move(owner),
-                              [](Communicator& communicator) { return communicator.barrier(); });
+                              [timeout](Communicator& communicator) { return communicator.barrier(timeout); });
             },
-            "owner"_a, nb::sig("def start_barrier(self, owner: object) -> Handle[None]"))
+            "owner"_a, "timeout"_a = 0.0,
+            nb::sig("def start_barrier(self, owner: object, timeout: float = 0.0) -> Handle[None]"))
         .def(
             "start_refusal",
             [](nb::object member, nb::object owner, nb::str why) {

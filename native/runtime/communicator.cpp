@@ -111,8 +111,8 @@ Outlook Communicator::outlook(const Plan& plan, u64 n, u32 type, u64 tile, bool 
             threads_for(h, shape.geometry, s.threads, s.team_bytes)};
 }
 
-Outcome Communicator::barrier() {
-    return recorded(ControlPlane::kBarrier, [&](auto) { return control_.barrier(); });
+Outcome Communicator::barrier(double timeout) {
+    return recorded(ControlPlane::kBarrier, [&](auto) { return control_.barrier(timeout); });
 }
 
 Outcome Communicator::exchange(const std::string& word, u64 digest) {

@@ -35,7 +35,7 @@ class Communicator {
     // Between them there is no other call.
     bool post(Plan& plan, const Call& call);
     Outcome complete();
-    Outcome barrier();
+    Outcome barrier(double timeout = 0);
     Outcome exchange(const std::string& word, u64 digest);
     Outcome refuse(const std::string& why, CallFlag how = kRefused) { return control_.refuse(why, how); }
 

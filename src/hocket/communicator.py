@@ -883,14 +883,18 @@ class Communicator:
         return self._endpoint.adopt(descriptor, address, nbytes)
 
     @overload
-    def barrier(self, *, async_: Literal[False] = False) -> None: ...
+    def barrier(self, *, async_: Literal[False] = False, timeout: float | None = None) -> None: ...
     @overload
-    def barrier(self, *, async_: Literal[True]) -> Handle[None]: ...
-    def barrier(self, *, async_: bool = False) -> object:
-        """Return once every rank has called it. Raises CallMismatch, PeerFailed, CallTimeout, CommunicatorDead."""
+    def barrier(self, *, async_: Literal[True], timeout: float | None = None) -> Handle[None]: ...
+    def barrier(self, *, async_: bool = False, timeout: float | None = None) -> object:
+        """Return once every rank has called it. ``timeout``, in seconds, takes the place of that of ``init``.
+
+        Raises InvalidArgument, CallMismatch, PeerFailed, CallTimeout, CommunicatorDead.
+        """
+        seconds = None if timeout is None else _seconds(timeout)
         if async_:
-            return self._endpoint.start_barrier()
-        self._endpoint.barrier()
+            return self._endpoint.start_barrier(seconds)
+        self._endpoint.barrier(seconds)
         return None
 
     def decline(self, reason: str) -> NoReturn:

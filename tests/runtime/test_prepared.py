@@ -367,23 +367,27 @@ def test_what_cannot_be_prepared() -> None:
 
 
 def late(comm: Communicator, background: bool) -> None:
-    """The timeout of a prepared call is that of this call alone."""
+    """The timeout of a prepared call, and of a barrier, is that of this call alone."""
     x = np.ones(3)
 
     def make(call: PreparedCall) -> None:
         call.start(x).wait() if background else call(x)
 
-    patient, impatient = hocket.init(timeout=60), hocket.init(timeout=0.2)
+    def barrier() -> None:
+        bound.barrier(async_=True, timeout=0.2).wait() if background else bound.barrier(timeout=0.2)
+
+    patient, bound, impatient = (hocket.init(timeout=seconds) for seconds in (60, 60, 0.2))
     if comm.rank == 1:
         time.sleep(0.6)
     make(impatient.prepare("all_reduce", 3, float, timeout=60))
     for line, call in (
-        (patient, patient.prepare("all_reduce", 3, float, timeout=0.2)),
-        (impatient, impatient.prepare("all_reduce", 3, float)),
+        (patient, lambda: make(patient.prepare("all_reduce", 3, float, timeout=0.2))),
+        (bound, barrier),
+        (impatient, lambda: make(impatient.prepare("all_reduce", 3, float))),
     ):
         if comm.rank == 0:
             with pytest.raises(CallTimeout, match="for rank 1 in vain"):
-                make(call)
+                call()
             comm.barrier()
         else:
             comm.barrier()

@@ -491,15 +491,15 @@ class Endpoint:
         self._alive()
         return arena.empty(shape, dtype)
 
-    def barrier(self) -> None:
+    def barrier(self, timeout: float | None) -> None:
         """Return once every rank is here."""
-        outcome = self._alone().barrier()
+        outcome = self._alone().barrier(timeout or 0.0)
         if outcome is not None:
             self._raise(outcome)
 
-    def start_barrier(self) -> Handle[None]:
+    def start_barrier(self, timeout: float | None) -> Handle[None]:
         """The same in the background."""
-        return self._alive().start_barrier(self)
+        return self._alive().start_barrier(self, timeout or 0.0)
 
     def traffic(self) -> Traffic:
         """See ``Communicator.traffic``."""
