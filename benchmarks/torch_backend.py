@@ -1,7 +1,8 @@
 """Collectives of torch.distributed on hocket and on Gloo: ``torchrun --nproc-per-node 2 benchmarks/torch_backend.py``.
 
 For each collective and size, calls that wait and calls with ``async_op`` that are waited for at once. Bytes are those
-of a rank's larger tensor, float32. ``--shapes N`` measures all_reduce over N shapes in turn beside one.
+of a rank's larger tensor, float32. ``--shapes N`` measures all_reduce over N tensors in turn that each have a shape of
+their own, beside as many of one shape.
 """
 
 from __future__ import annotations
@@ -48,14 +49,15 @@ def bound(call: Call, whole: Tensor, size: int, later: bool) -> Body:
 
 def shapes(groups: Groups, number: int, given: argparse.Namespace) -> None:
     """What it costs that no two calls in succession have the same shape."""
-    many = cycle([torch.zeros(1000 + n) for n in range(number)])
-    one = cycle([torch.zeros(1000 + number // 2)])
+    many = [torch.zeros(1000 + n) for n in range(number)]
+    one = [torch.zeros(1000 + number // 2) for _ in range(number)]
     for name, tensors in ("one shape", one), (f"{number} shapes", many):
         for group in groups.pair:  # a shape is prepared once
-            for _ in range(number):
-                dist.all_reduce(next(tensors), group=group)
+            for tensor in tensors:
+                dist.all_reduce(tensor, group=group)
+        turn = cycle(tensors)
         found = groups.compare(
-            lambda group, tensors=tensors: dist.all_reduce(next(tensors), group=group),
+            lambda group, turn=turn: dist.all_reduce(next(turn), group=group),
             seconds=given.seconds,
             rounds=given.rounds,
         )

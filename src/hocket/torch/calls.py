@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import cast
+from typing import Concatenate, Final, ParamSpec, cast
 
 import torch
 from torch import Tensor, distributed
+from torch.autograd import profiler
 
 from hocket import _native
 from hocket.communicator import Buffer, Communicator, Handle, PreparedCall
@@ -31,7 +33,13 @@ OPERATORS = {
 Counts = tuple[int, ...] | tuple[tuple[int, ...], tuple[int, ...]] | None
 """Elements of each rank; of all_to_all a pair, those to each and those from each."""
 
+_P = ParamSpec("_P")
+Copies = Sequence[tuple[Tensor, Tensor]]
+"""Tensors that are written once their call has ended, and the copies of them that it writes."""
+
 _Handle = Handle[Argument] | Handle[None]
+_Known = tuple[PreparedCall, int, int, int]
+"""Of one tensor, or one x and one out that lie apart: with the bytes of both, and ``_beyond``."""
 _IN_PLACE = ("all_reduce", "broadcast", "reduce")
 _MOST_CALLS = 1 << 14
 
@@ -55,6 +63,24 @@ def _memory(tensors: Sequence[Tensor], name: str) -> Buffer | tuple[Buffer, ...]
     return buffers[0] if len(buffers) == 1 else buffers or None
 
 
+def _beyond(tensor: Tensor) -> int:
+    """The bits of an address at which no element of a type of hocket's can be."""
+    itemsize: int = tensor.itemsize
+    return itemsize - 1 & 7
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy of one that does not lie in one piece, or where the processor would want no element."""
+    if tensor.is_contiguous() and not tensor.data_ptr() & _beyond(tensor):
+        return tensor
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _copy_back(copies: Copies) -> None:
+    for tensor, copy in copies:
+        tensor.detach().copy_(copy)
+
+
 def _overlap(x: Tensor, out: Tensor) -> int | None:
     """Bytes from the beginning of the larger one to that of the other, where they overlap."""
     a, b = int(x.data_ptr()), int(out.data_ptr())
@@ -63,29 +89,17 @@ def _overlap(x: Tensor, out: Tensor) -> int | None:
     return a - b if out.nbytes >= x.nbytes else b - a
 
 
-class Outputs:
-    """Tensors that a call writes. Of those that do not lie in one piece, a copy is written, and copied back."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.tensors = list(tensors)
-        self.dense = [tensor if tensor.is_contiguous() else tensor.detach().contiguous() for tensor in tensors]
-
-    def finish(self) -> None:
-        """Once the call has ended."""
-        for tensor, dense in zip(self.tensors, self.dense, strict=True):
-            if dense is not tensor:
-                tensor.detach().copy_(dense)
-
-
 class Work(distributed.Work):  # type: ignore[misc]
     """Calls in flight, which make progress without Python."""
 
-    def __init__(self, collective: str, handles: Sequence[_Handle], outputs: Sequence[Outputs]) -> None:
+    def __init__(
+        self, collective: str, handles: Sequence[_Handle], result: Sequence[Tensor], copies: Copies = ()
+    ) -> None:
         super().__init__()
         self._collective = collective
         self._handles = handles
-        self._outputs = outputs
-        self._result = [tensor for each in outputs for tensor in each.tensors]
+        self._result = list(result)
+        self._copies = copies
         self._lock = threading.Lock()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -146,9 +160,8 @@ class Work(distributed.Work):  # type: ignore[misc]
 
     def _finish(self) -> None:
         with self._lock:  # whoever comes second returns when all is copied
-            for each in self._outputs:
-                each.finish()
-            self._outputs = ()
+            _copy_back(self._copies)
+            self._copies = ()
 
 
 class All(distributed.Work):  # type: ignore[misc]
@@ -170,40 +183,88 @@ class All(distributed.Work):  # type: ignore[misc]
         return torch.futures.collect_all([work.get_future() for work in self._works])
 
 
+NEW: Final = object()
+"""There was no such call before."""
+
+
+def _recorded(
+    method: Callable[Concatenate[Calls, str, _P], Work | None],
+) -> Callable[Concatenate[Calls, str, _P], Work | None]:
+    """Have torch's profiler, while it is on, record what a method does, by the name of the collective."""
+
+    @functools.wraps(method)
+    def recorded(calls: Calls, collective: str, /, *args: _P.args, **options: _P.kwargs) -> Work | None:
+        if not profiler._is_profiler_enabled:
+            return method(calls, collective, *args, **options)
+        with profiler.record_function(f"hocket:{collective}"):
+            return method(calls, collective, *args, **options)
+
+    return recorded
+
+
 class Calls:
     """The calls of one communicator. Threads that make calls are served one after the other."""
 
     def __init__(self, comm: Communicator) -> None:
         self.comm = comm
         self.lock = threading.Lock()
-        self.sums: dict[tuple[torch.dtype, int], PreparedCall] = {}
-        """All_reduce with SUM, which takes the address of a contiguous tensor."""
+        self._timeout: float | None = None
         self._prepared: dict[object, PreparedCall] = {}
+        self._known: dict[object, _Known] = {}
 
-    def sum(self, call: PreparedCall, tensor: Tensor, later: bool) -> Work | None:
-        """One of ``sums``, of a contiguous tensor."""
+    def limit(self, seconds: float) -> None:
+        """The timeout of the calls from now on."""
+        with self.lock:
+            self._timeout = seconds
+            self._prepared.clear()
+            self._known.clear()
+
+    def again(self, collective: str, op: str, root: int, x: Tensor | None, out: Tensor, later: bool) -> object:
+        """As ``make`` of one call, if it has made one of the same types and lengths before; NEW if not.
+
+        Of tensors that lie in one piece. Whoever takes this way takes it alone: the call is the same.
+        """
+        if profiler._is_profiler_enabled or not (out.is_cpu and out.is_contiguous()):
+            return NEW
+        target = out.data_ptr()
+        key: tuple[object, ...]
+        if x is None:
+            source, key = target, (collective, op, root, out.dtype, out.numel())
+        elif x.is_cpu and x.is_contiguous() and x.dtype is out.dtype:
+            source, key = x.data_ptr(), (collective, op, root, x.dtype, x.numel(), out.numel())
+        else:
+            return NEW
+        found = self._known.get(key)
+        if found is None:
+            return NEW
+        call, x_bytes, out_bytes, beyond = found
+        if (source | target) & beyond or (source < target + out_bytes and target < source + x_bytes):
+            return NEW
         try:
             with self.lock:
                 if not later:
-                    call(tensor.data_ptr())
+                    call(source, None if x is None else target)
                     return None
-                handle = call.start(tensor.data_ptr(), None, tensor)
+                handle = call.start(source, None if x is None else target, (x, out))
         except HocketError as error:
-            raise backend_error("all_reduce", error) from error
-        return Work("all_reduce", [handle], [Outputs([tensor])])
+            raise backend_error(collective, error) from error
+        return Work(collective, [handle], [out])
 
-    def barrier(self, later: bool) -> Work | None:
-        """As ``make``."""
+    @_recorded
+    def barrier(self, collective: str, later: bool, timeout: float | None) -> Work | None:
+        """As ``make``. ``timeout``: in seconds; None: that of all calls."""
+        timeout = timeout or self._timeout
         try:
             with self.lock:
                 if not later:
-                    self.comm.barrier()
+                    self.comm.barrier(timeout=timeout)
                     return None
-                handle = self.comm.barrier(async_=True)
+                handle = self.comm.barrier(async_=True, timeout=timeout)
         except HocketError as error:
-            raise backend_error("barrier", error) from error
-        return Work("barrier", [handle], [])
+            raise backend_error(collective, error) from error
+        return Work(collective, [handle], [])
 
+    @_recorded
     def make(
         self,
         collective: str,
@@ -219,27 +280,28 @@ class Calls:
         Several tensors, as x or as out, stand for one. Calls of one argument work in out.
         """
         handles: list[_Handle] = []
-        written = []
+        copies: list[tuple[Tensor, Tensor]] = []
         try:
             with self.lock:
                 for x, out in pairs:
-                    outputs = Outputs(out)
-                    sources = [tensor.contiguous() for tensor in x]
-                    call, arguments = self._bind(collective, sources, outputs.dense, op, root, counts)
+                    sources, targets = [_dense(tensor) for tensor in x], [_dense(tensor) for tensor in out]
+                    call, arguments, learnt = self._bind(collective, sources, targets, op, root, counts)
+                    copied = [pair for pair in zip(out, targets, strict=True) if pair[0] is not pair[1]]
                     if later:
-                        handles.append(call.start(*arguments, (sources, outputs.dense)))
-                        written.append(outputs)
+                        handles.append(call.start(*arguments, (sources, targets)))
+                        copies += copied
                     else:
                         call(*arguments)
-                        outputs.finish()
+                        _copy_back(copied)
+                    self._known.update(learnt)
         except HocketError as error:
             raise backend_error(collective, error) from error
-        return Work(collective, handles, written) if later else None
+        return Work(collective, handles, [tensor for _, out in pairs for tensor in out], copies) if later else None
 
     def _bind(
         self, collective: str, x: Sequence[Tensor], out: Sequence[Tensor], op: str, root: int, counts: Counts
-    ) -> tuple[PreparedCall, tuple[Argument, Argument]]:
-        """The prepared call, and its arguments, of contiguous tensors."""
+    ) -> tuple[PreparedCall, tuple[Argument, Argument], dict[object, _Known]]:
+        """The prepared call, its arguments, of dense tensors, and what ``again`` may know if they fit it."""
         in_place = collective in _IN_PLACE
         if len(x) == len(out) == 1 and (ahead := _overlap(x[0], out[0])) is not None:
             own = 0 if collective == "all_to_all" else self.comm.rank * min(x[0].nbytes, out[0].nbytes)
@@ -247,14 +309,17 @@ class Calls:
             x = x if in_place else [x[0].clone()]
         given = x or out
         n = sum(tensor.numel() for tensor in given) * (self.comm.size if collective == "scatter" and not x else 1)
-        name, itemsize = TYPES.get(given[0].dtype), given[0].itemsize
+        dtype, itemsize, one = given[0].dtype, given[0].itemsize, counts is None and len(x) <= len(out) == 1
+        name = TYPES.get(dtype)
         if name is None:  # it is moved, whatever it is
             name, n, counts = "uint8", n * itemsize, _scaled(counts, itemsize)
         call = self._find(collective, n, name, op, root, counts, in_place)
-        if collective == "all_reduce" and op == "sum":
-            self.sums[given[0].dtype, n] = call
         source, target = _memory(x, name), _memory(out, name)
-        return call, ((target, None) if collective in _IN_PLACE else (source, target))
+        arguments = (target, None) if collective in _IN_PLACE else (source, target)
+        if not one or in_place == bool(x):
+            return call, arguments, {}
+        key = (collective, op, root, dtype, *(tensor.numel() for tensor in (*x, *out)))
+        return call, arguments, {key: (call, sum(tensor.nbytes for tensor in x), out[0].nbytes, _beyond(out[0]))}
 
     def _find(
         self, collective: str, n: int, name: str, op: str, root: int, counts: Counts, in_place: bool
@@ -264,13 +329,15 @@ class Calls:
         call = self._prepared.get(key)
         if call is None:
             try:
-                call = self.comm.prepare(collective, n, name, op=op, root=root, counts=counts, in_place=in_place)
+                call = self.comm.prepare(
+                    collective, n, name, op=op, root=root, counts=counts, in_place=in_place, timeout=self._timeout
+                )
             except (InvalidArgument, WrongType) as error:
                 with suppress(HocketError):
                     self.comm.decline(f"it raised {describe(error)}")
                 raise
             if len(self._prepared) >= _MOST_CALLS:
                 self._prepared.clear()
-                self.sums.clear()
+                self._known.clear()
             self._prepared[key] = call
         return call

@@ -1,4 +1,4 @@
-"""How groups of ``torch.distributed`` come to be hocket's: one function of torch is wrapped when this is imported."""
+"""How groups of ``torch.distributed`` come to be hocket's: two functions of torch are wrapped when this is imported."""
 
 from __future__ import annotations
 
@@ -70,6 +70,20 @@ def _making(make: Callable[..., _Made]) -> Callable[..., _Made]:
     return made
 
 
+def _timing(set_timeout: Callable[..., None]) -> Callable[..., None]:
+    """torch's function that sets the timeout of Gloo or NCCL in a group: it also sets hocket's."""
+
+    @functools.wraps(set_timeout)
+    def timed(timeout: timedelta, group: distributed.ProcessGroup | None = None) -> None:
+        set_timeout(timeout, group)
+        group = group or c10d._get_default_group()
+        if isinstance(group, Group):
+            group.limit(timeout)
+
+    return timed
+
+
 check_version(torch.__version__)
 distributed.Backend.register_backend("hocket", _underneath, devices=["cpu"])
 c10d._new_process_group_helper = _making(c10d._new_process_group_helper)
+c10d._set_pg_timeout = _timing(c10d._set_pg_timeout)

@@ -7,8 +7,9 @@ import os
 import sys
 import weakref
 from collections.abc import Sequence
+from datetime import timedelta
 from types import FunctionType
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, distributed
@@ -18,7 +19,7 @@ from torch._C._dynamo import eval_frame
 from hocket import _native
 from hocket.communicator import init
 from hocket.errors import CannotShare, HocketError, NotAccelerated, torch_text
-from hocket.torch.calls import OPERATORS, TYPES, All, Calls, Work, backend_error
+from hocket.torch.calls import NEW, OPERATORS, TYPES, All, Calls, Work, backend_error
 
 _Options = Any
 """Options of torch, or what is given in their place."""
@@ -37,6 +38,7 @@ _KINDS = (
     c10d.BarrierOptions,
 )
 _POINT_TO_POINT = "messages between two ranks are for the backend of torch"
+_FALLS_BACK: Final = object()
 
 
 class Group(distributed.ProcessGroup):  # type: ignore[misc]
@@ -96,9 +98,25 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
             self._calls.comm.abort()
         super().abort()
 
-    def calls_for(self, collective: str, tensors: Sequence[Tensor], op: object = None) -> Calls | None:
-        """Where hocket makes a call; None if it falls back. Raises DistBackendError where it must not."""
+    def set_timeout(self, timeout: timedelta) -> None:
+        self.limit(timeout)
+        super().set_timeout(timeout)
+
+    def limit(self, timeout: timedelta) -> None:
+        """Of what hocket does from now on."""
+        if self._calls is not None:
+            self._calls.limit(timeout.total_seconds())
+
+    def calls_for(
+        self, collective: str, tensors: Sequence[Tensor], op: object = None, *, several: bool = False
+    ) -> Calls | None:
+        """Where hocket makes a call; None if it falls back. Raises DistBackendError where it must not.
+
+        ``several``: tensors stand where one belongs.
+        """
         why = self._declined if self._calls is None else _obstacle(tensors, op)
+        if why is None and several:
+            why = "it is called with several tensors for one"
         if why is None:
             return self._calls
         self._fall_back(collective, why)
@@ -115,37 +133,43 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
     def _underneath(self, tensors: Sequence[Tensor]) -> Any:
         return self._get_backend(tensors[0].device if tensors else torch.device("cpu"))
 
+    def _one(
+        self, collective: str, x: Tensor | None, out: Sequence[Tensor], opts: _Options, op: Any = None, root: int = 0
+    ) -> object:
+        """A call from one tensor to one other, or in the memory of one. _FALLS_BACK if it is not for hocket."""
+        calls, operator = self._calls, "sum" if op is None else _operator(op)
+        if calls is not None and len(out) == 1:
+            done = calls.again(collective, operator, root, x, out[0], opts.asyncOp)
+            if done is not NEW:
+                return done
+        given = [] if x is None else [x]
+        if calls := self.calls_for(collective, [*given, *out], op, several=len(out) != 1):
+            return calls.make(collective, [(given, out)], opts.asyncOp, op=operator, root=root)
+        return _FALLS_BACK
+
     # The collectives
 
     def allreduce(
         self, tensors: Sequence[Tensor] | Tensor, opts: _Options = None, timeout: object = None, op: object = None
     ) -> object:
-        calls = self._calls
-        if type(opts) is c10d.AllreduceOptions and calls is not None and len(tensors) == 1 and opts.reduceOp == _SUM:
-            (tensor,) = tensors
-            if tensor.is_cpu and tensor.is_contiguous():
-                call = calls.sums.get((tensor.dtype, tensor.numel()))
-                if call is not None:
-                    return calls.sum(call, tensor, opts.asyncOp)
-        return self.allreduce_coalesced(_listed(tensors), _options(c10d.AllreduceOptions, opts, timeout, reduceOp=op))
+        if type(opts) is not c10d.AllreduceOptions:
+            tensors, opts = _listed(tensors), _options(c10d.AllreduceOptions, opts, timeout, reduceOp=op)
+        done = self._one("all_reduce", None, tensors, opts, opts.reduceOp)
+        return self._underneath(tensors).allreduce(tensors, opts) if done is _FALLS_BACK else done
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: _Options = None) -> object:
         opts = _options(c10d.AllreduceCoalescedOptions, opts)
         if calls := self.calls_for("all_reduce", tensors, opts.reduceOp):
             pairs = [((), [tensor]) for tensor in tensors]
             return calls.make("all_reduce", pairs, opts.asyncOp, op=_operator(opts.reduceOp))
-        backend = self._underneath(tensors)
-        if isinstance(opts, c10d.AllreduceCoalescedOptions):
-            return backend.allreduce_coalesced(tensors, opts)
-        return backend.allreduce(tensors, opts)
+        return self._underneath(tensors).allreduce_coalesced(tensors, opts)
 
     def broadcast(
         self, tensors: Sequence[Tensor] | Tensor, opts: _Options = None, timeout: object = None, root: object = None
     ) -> object:
         tensors, opts = _listed(tensors), _options(c10d.BroadcastOptions, opts, timeout, rootRank=root)
-        if calls := self.calls_for("broadcast", tensors):
-            return calls.make("broadcast", [((), tensors)], opts.asyncOp, root=opts.rootRank)
-        return self._underneath(tensors).broadcast(tensors, opts)
+        done = self._one("broadcast", None, tensors, opts, root=opts.rootRank)
+        return self._underneath(tensors).broadcast(tensors, opts) if done is _FALLS_BACK else done
 
     def reduce(
         self,
@@ -156,10 +180,8 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
         root: object = None,
     ) -> object:
         tensors, opts = _listed(tensors), _options(c10d.ReduceOptions, opts, timeout, rootRank=root, reduceOp=op)
-        if calls := self.calls_for("reduce", tensors, opts.reduceOp):
-            op = _operator(opts.reduceOp)
-            return calls.make("reduce", [((), tensors)], opts.asyncOp, op=op, root=opts.rootRank)
-        return self._underneath(tensors).reduce(tensors, opts)
+        done = self._one("reduce", None, tensors, opts, opts.reduceOp, opts.rootRank)
+        return self._underneath(tensors).reduce(tensors, opts) if done is _FALLS_BACK else done
 
     def allgather(self, outputs: Sequence[Any], inputs: Any, opts: _Options = None, timeout: object = None) -> object:
         outputs, inputs = _nested(outputs), _listed(inputs)
@@ -180,9 +202,8 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: _Options = None) -> object:  # noqa: A002
         opts = _options(c10d.AllgatherOptions, opts)
-        if calls := self.calls_for("all_gather", [input, output]):
-            return calls.make("all_gather", [([input], [output])], opts.asyncOp)
-        return self._underneath([input])._allgather_base(output, input, opts)
+        done = self._one("all_gather", input, [output], opts)
+        return self._underneath([input])._allgather_base(output, input, opts) if done is _FALLS_BACK else done
 
     def all_gather_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: _Options = None
@@ -235,9 +256,8 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: _Options = None) -> object:  # noqa: A002
         opts = _options(c10d.ReduceScatterOptions, opts)
-        if calls := self.calls_for("reduce_scatter", [input, output], opts.reduceOp):
-            return calls.make("reduce_scatter", [([input], [output])], opts.asyncOp, op=_operator(opts.reduceOp))
-        return self._underneath([input])._reduce_scatter_base(output, input, opts)
+        done = self._one("reduce_scatter", input, [output], opts, opts.reduceOp)
+        return self._underneath([input])._reduce_scatter_base(output, input, opts) if done is _FALLS_BACK else done
 
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: _Options = None
@@ -259,13 +279,14 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
         timeout: object = None,
     ) -> object:
         opts = _options(c10d.AllToAllOptions, opts, timeout)
-        if calls := self.calls_for("all_to_all", [input, output]):
-            counts = None
-            if output_split_sizes or input_split_sizes:
-                ranks = self.size()
-                counts = _rows(input, input_split_sizes, ranks), _rows(output, output_split_sizes, ranks)
-            return calls.make("all_to_all", [([input], [output])], opts.asyncOp, counts=counts)
         splits = output_split_sizes, input_split_sizes
+        if not any(splits):
+            done = self._one("all_to_all", input, [output], opts)
+            if done is not _FALLS_BACK:
+                return done
+        elif calls := self.calls_for("all_to_all", [input, output]):
+            counts = _rows(input, input_split_sizes, self.size()), _rows(output, output_split_sizes, self.size())
+            return calls.make("all_to_all", [([input], [output])], opts.asyncOp, counts=counts)
         return self._underneath([input]).alltoall_base(output, input, *splits, opts)
 
     def alltoall(
@@ -282,9 +303,16 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
         device = opts.device or next(iter(self._accelerators()), _CPU)
         why = _elsewhere(device)
         if self._calls is not None and why is None:
-            return self._calls.barrier(opts.asyncOp)
+            seconds = opts.timeout.total_seconds()
+            return self._calls.barrier("barrier", opts.asyncOp, seconds if seconds > 0 else None)
         self._fall_back("barrier", why or self._declined)
         return self._get_backend(device).barrier(opts)
+
+    _allgather_base = all_gather_single  # the names that these had before
+    _reduce_scatter_base = reduce_scatter_single
+    alltoall_base = all_to_all_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def send(self, tensors: Sequence[Tensor], rank: int, tag: int = 0) -> object:
         self._fall_back("send", _POINT_TO_POINT)
@@ -311,24 +339,25 @@ def _obstacle(tensors: Sequence[Tensor], op: Any) -> str | None:
     """Why hocket does not take a call, from what must be the same on all ranks; None if it does."""
     if not tensors:
         return "it is called without a tensor"
+    dtype = tensors[0].dtype
     for tensor in tensors:
-        if (why := _elsewhere(tensor.device)) is not None:
-            return why
+        if not tensor.is_cpu:
+            return _elsewhere(tensor.device)
         if tensor.layout is not torch.strided:
             return f"hocket takes dense tensors, not {tensor.layout}"
-    types = {tensor.dtype for tensor in tensors}
-    if len(types) > 1:
-        return "its tensors are of several types"
+        if tensor.dtype is not dtype:
+            return "its tensors are of several types"
     if op is None:
         return None
-    name, operator = TYPES.get(types.pop()), OPERATORS.get(op.op)
-    if name is None or operator not in _native.OPERATORS_OF[name]:
-        return f"hocket does not combine {tensors[0].dtype} by {op.op.name}"
+    name = TYPES.get(dtype)
+    if name is None or _operator(op) not in _native.OPERATORS_OF[name]:
+        return f"hocket does not combine {dtype} by {op.op.name}"
     return None
 
 
 def _operator(op: Any) -> str:
-    return OPERATORS[op.op]
+    """The name that hocket has for an operator of torch; "" for none."""
+    return "sum" if op == _SUM else OPERATORS.get(op.op, "")
 
 
 def _options(kind: Any, given: Any, timeout: object = None, **fields: object) -> Any:
@@ -336,7 +365,7 @@ def _options(kind: Any, given: Any, timeout: object = None, **fields: object) ->
 
     What is given in the place of options is the first of these fields.
     """
-    if isinstance(given, _KINDS):
+    if type(given) is kind or isinstance(given, _KINDS):
         return given
     made, first = kind(), next(iter(fields), "timeout")
     for name, value in {"timeout": timeout, **fields, first: fields.get(first) if given is None else given}.items():

@@ -60,10 +60,15 @@ def _reducing(n: int) -> Iterator[tuple[str, Function]]:
         x, out = numbers(group, n * group.size()), torch.zeros(n)
         return dist.reduce_scatter_tensor(out, x, group=group, async_op=later), [out]
 
+    def reduce_scatter_base(group: dist.ProcessGroup, later: bool) -> Outcome:
+        x, out = numbers(group, n * group.size()), torch.zeros(n)
+        return dist._reduce_scatter_base(out, x, group=group, async_op=later), [out]
+
     yield from {
         f"reduce {n}": reduce,
         f"reduce_scatter {n}": reduce_scatter,
         f"reduce_scatter_tensor {n}": reduce_scatter_tensor,
+        f"reduce_scatter_base {n}": reduce_scatter_base,
     }.items()
     if n < 10:
         yield f"uneven reduce_scatter {n}", uneven_reduce_scatter
@@ -81,6 +86,10 @@ def _moving(n: int, dtype: torch.dtype) -> Iterator[tuple[str, Function]]:
     def all_gather_single(group: dist.ProcessGroup, later: bool) -> Outcome:
         out = torch.zeros(n * group.size(), dtype=dtype)
         return dist.all_gather_into_tensor(out, numbers(group, n, dtype), group, later), [out]
+
+    def all_gather_base(group: dist.ProcessGroup, later: bool) -> Outcome:
+        out = torch.zeros(n * group.size(), dtype=dtype)
+        return dist._all_gather_base(out, numbers(group, n, dtype), group, later), [out]
 
     def all_gather_in_place(group: dist.ProcessGroup, later: bool) -> Outcome:
         out = numbers(group, n * group.size(), dtype)
@@ -117,6 +126,7 @@ def _moving(n: int, dtype: torch.dtype) -> Iterator[tuple[str, Function]]:
         broadcast,
         all_gather,
         all_gather_single,
+        all_gather_base,
         all_gather_in_place,
         gather,
         scatter,
@@ -213,6 +223,29 @@ def _strided(group: dist.ProcessGroup, later: bool) -> Outcome:
     return second, [whole, x]
 
 
+def _misaligned(group: dist.ProcessGroup, later: bool) -> Outcome:
+    """On one rank, elements begin where no compiler would put them."""
+    whole = [torch.zeros(4 * n + 1, dtype=torch.uint8) for n in (9, 9 * group.size())]
+    x, out = (torch.frombuffer(each.numpy(), dtype=torch.float32, count=len(each) // 4, offset=1) for each in whole)
+    if group.rank() > 0:
+        x, out = x.clone(), out.clone()
+    dist.all_reduce(x.copy_(numbers(group, 9)), group=group)
+    return dist.all_gather_into_tensor(out, x, group, later), [x, out]
+
+
+def _old_names(group: dist.ProcessGroup, later: bool) -> Outcome:
+    x, out, part = numbers(group, 6 * group.size()), torch.zeros(6 * group.size() ** 2), torch.zeros(6)
+    swapped = torch.zeros_like(x)
+    for work in (
+        group._allgather_base(out, x),
+        group._reduce_scatter_base(part, x, dist.ReduceScatterOptions()),
+        group.alltoall_base(swapped, x, [], []),
+    ):
+        if work is not None:
+            work.wait()
+    return None, [out, part, swapped]
+
+
 def _nothing(group: dist.ProcessGroup, later: bool) -> Outcome:
     x = torch.zeros(0)
     return dist.all_reduce(x, group=group, async_op=later), [x]
@@ -225,7 +258,7 @@ def all_functions() -> Iterator[tuple[str, Function]]:
         for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.complex64, torch.int64):
             yield from _moving(n, dtype)
     others = _together, _gathered_together, _scattered_together, _coalesced, _gathered, _barrier, _objects
-    for function in (*others, _functional, _strided, _nothing):
+    for function in (*others, _functional, _strided, _misaligned, _old_names, _nothing):
         yield function.__name__, function
 
 

@@ -8,6 +8,7 @@ import hashlib
 import os
 import random
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -58,6 +59,10 @@ def named() -> None:
         dist.all_reduce(x, op)
         dist.all_reduce(y, op, group=plain)
         assert torch.equal(x, y)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        dist.all_reduce(torch.ones(2))
+        dist.barrier()
+    assert {"hocket:all_reduce", "hocket:barrier"} <= {event.name for event in profile.events()}
     if rank == 0:
         dist.send(torch.ones(2), 1)
     elif rank == 1:
@@ -203,10 +208,18 @@ def dies() -> None:
 
 
 def times_out() -> None:
-    """A rank does not come."""
+    """A rank does not come: to a barrier with a timeout; to groups where one is set, or that have one."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=1))
     store = dist.distributed_c10d._get_default_store()
+    patient, limited, hurried = (dist.new_group(timeout=timedelta(seconds=90)) for _ in range(3))
+    x = torch.ones(3)
+    dist.all_reduce(x, group=limited)
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.2), limited)
+    hurried.set_timeout(timedelta(seconds=0.2))
     if dist.get_rank() == 0:
+        print(raised(lambda: dist.barrier(patient, timeout=timedelta(seconds=0.2))))
+        print(raised(lambda: dist.all_reduce(x, group=limited)))
+        print(raised(lambda: dist.barrier(hurried)))
         print(raised(dist.barrier))
         store.set("over", "")
     else:
@@ -215,9 +228,49 @@ def times_out() -> None:
     dist.destroy_process_group()
 
 
+class Contended:
+    """A lock that says when somebody has to wait for it."""
+
+    def __init__(self) -> None:
+        self._lock, self.wanted = threading.Lock(), threading.Event()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.wanted.set()
+            self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+def second() -> None:
+    """Whoever waits second for a call returns when its outputs are copied, not while the first one copies them."""
+    from hocket.torch.calls import Work
+
+    lock, copying, copied = Contended(), threading.Event(), threading.Event()
+
+    class Slow(torch.Tensor):
+        def copy_(self, *given: object) -> None:  # type: ignore[override]
+            copying.set()
+            lock.wanted.wait()  # until the second one waits for this, or has returned
+            copied.set()
+
+    x = torch.ones(4).as_subclass(Slow)
+    work = Work("all_reduce", [], [x], [(x, torch.ones(4))])
+    work._lock = lock
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(work.wait)
+        copying.wait()
+        found = pool.submit(lambda: work.wait() and copied.is_set())
+        found.add_done_callback(lambda _: lock.wanted.set())
+        assert found.result()
+        first.result()
+
+
 def waits() -> None:
     """A wait with a limit; what else a Work can do."""
     ours, _ = two_groups()
+    second()
     x, store = torch.ones(1000), dist.distributed_c10d._get_default_store()
     if ours.rank() == 1:
         store.wait(["tried"])

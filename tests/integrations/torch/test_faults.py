@@ -25,7 +25,9 @@ def test_a_rank_that_ends_in_training() -> None:
 
 def test_a_rank_that_does_not_come() -> None:
     late, after = run("times_out", env=HOCKET)
-    assert "barrier: Timed out error[timeout]: waited 1" in late
+    for text in ("barrier", "0.2"), ("all_reduce", "0.2"), ("barrier", "1"):
+        assert "{}: Timed out error[timeout]: waited {}".format(*text) in late
+    assert late.count("waited 0.2") == 3
     assert "s for rank 1 in vain" in late
     assert "barrier: error[peer-failed]: rank 1 was waited for in vain" in after
 
