@@ -19,32 +19,32 @@ import torch.distributed as dist
 from torch import Tensor
 from torch_pairs import Body, Groups, mean
 
-Call = Callable[[Tensor, Tensor, dist.ProcessGroup, bool], dist.Work | None]
-"""On the whole and on a rank's part of it."""
+Call = Callable[[Tensor, Tensor, Tensor, dist.ProcessGroup, bool], dist.Work | None]
+"""On the whole, another of its length, and a rank's part of it."""
 
 COLLECTIVES: dict[str, Call] = {
-    "all_reduce": lambda whole, part, group, later: dist.all_reduce(whole, group=group, async_op=later),
-    "all_gather": lambda whole, part, group, later: dist.all_gather_single(whole, part, group, later),
-    "reduce_scatter": lambda whole, part, group, later: dist.reduce_scatter_single(
+    "all_reduce": lambda whole, other, part, group, later: dist.all_reduce(whole, group=group, async_op=later),
+    "all_gather": lambda whole, other, part, group, later: dist.all_gather_single(whole, part, group, later),
+    "reduce_scatter": lambda whole, other, part, group, later: dist.reduce_scatter_single(
         part, whole, group=group, async_op=later
     ),
-    "all_to_all": lambda whole, part, group, later: dist.all_to_all_single(
-        torch.empty_like(whole), whole, group=group, async_op=later
+    "all_to_all": lambda whole, other, part, group, later: dist.all_to_all_single(
+        other, whole, group=group, async_op=later
     ),
-    "broadcast": lambda whole, part, group, later: dist.broadcast(whole, 0, group, later),
+    "broadcast": lambda whole, other, part, group, later: dist.broadcast(whole, 0, group, later),
 }
 SIZES = [4 << shift for shift in range(0, 25, 4)]
 
 
 def bound(call: Call, whole: Tensor, size: int, later: bool) -> Body:
-    part = torch.zeros(max(1, whole.numel() // size))
+    other, part = torch.zeros_like(whole), torch.zeros(max(1, whole.numel() // size))
 
     def wait(group: dist.ProcessGroup) -> None:
-        work = call(whole, part, group, True)
+        work = call(whole, other, part, group, True)
         assert work is not None
         work.wait()
 
-    return wait if later else lambda group: call(whole, part, group, False)
+    return wait if later else lambda group: call(whole, other, part, group, False)
 
 
 def shapes(groups: Groups, number: int, given: argparse.Namespace) -> None:
