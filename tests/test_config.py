@@ -224,6 +224,7 @@ def test_what_is_not_proven_is_refused_with_its_line(entry: str, texts: list[str
     error = refused(f"# mine\n\n[[all_reduce]]\n{entry}\n", 3 if "ranks = 3" in entry or "differs" in entry else 2)
     for text in ["error[config]: ", " --> hocket.toml:3:1\n", "^^^^^^^^^^^^^^ this entry", *texts]:
         assert text in str(error)
+    assert "test_config.py" not in str(error)  # where it is called is not where the mistake is
 
 
 def test_a_contract_can_be_said() -> None:
@@ -325,6 +326,8 @@ def test_what_is_wrong_is_said_and_the_rest_is_proven() -> None:
     assert [result["verdict"] for result in found["results"]] == ["invalid", "refuted", "proven"]
     assert [result["error"]["line"] for result in found["results"][:2]] == [7, 1]
     assert "::error file=hocket.toml,line=7" in check("--format", "github", exit_code=2)
+    config("[[all_reduce]]\nprogram = 'mine.py:wrong'\n")
+    assert check(exit_code=1).count("is refused") == 1  # not once for each number of ranks
     config(ENTRY + "rank = 2")
     assert json.loads(check("--json", exit_code=2))["error"]["line"] == 3
     for words in (["--instances", "2"], ["--target", "msccl"], ["root=1"], ["ranks=0"]):

@@ -115,7 +115,10 @@ class Item:
         written = self.written
         if isinstance(made, Document):
             return msccl_xml.read(made, reproducible=written.reproducible)
-        return made.compile(protocol=written.protocol, instances=written.instances, reproducible=written.reproducible)
+        try:
+            return made.compile(protocol=written.protocol, instances=written.instances, reproducible=written.reproducible)
+        except InvalidArgument as error:  # of what is written here, not where this is called
+            raise InvalidArgument(error.message, None, error.help) from error
 
     @contextmanager
     def _refusing(self, on: str = "") -> Iterator[None]:

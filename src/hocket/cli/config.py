@@ -36,7 +36,7 @@ def judge_config(name: str, words: Sequence[str]) -> Report:
     with working(f"proving {name}") as update:
         for ranks in asked or _numbers(items):
             taken: list[tuple[Item, Entry]] = []
-            for item in items:
+            for item in list(items):
                 update(f"proving {item.named} on {counted(ranks, 'rank')}")
                 start = perf_counter()
                 found = Result(item.named, item.where.file, {**item.written.arguments, "ranks": ranks})
@@ -44,6 +44,7 @@ def judge_config(name: str, words: Sequence[str]) -> Report:
                     entry = item.entry(ranks)
                 except BadConfig as error:
                     results.append(replace(found, error=error, seconds=perf_counter() - start))
+                    items.remove(item)  # it would mostly say the same for every number
                     continue
                 if isinstance(entry, Entry):
                     taken.append((item, entry))
