@@ -199,7 +199,7 @@ def test_the_slowest_rank_counts() -> None:
         (["all_reduce", "--iters", "0"], "--iters", ""),
         (["all_reduce", "--dtype", "float8"], "--dtype must be one of bool", ""),
         (["all_reduce", "--op", "mean"], "--op must be one of sum", ""),
-        (["all_reduce", "--op", "avg", "--dtype", "int32"], "avg is not for int32", "sum, prod, min, max"),
+        (["all_reduce", "--op", "avg", "--dtype", "int32"], "avg is not for int32", "sum, prod, min, max, band"),
         (["all_gather", "--op", "sum"], "all_gather only moves data: it takes no --op", ""),
         (["all_reduce", "--plot", "a.gif"], "ends in .svg, .png, .pdf", ""),
         (["all_reduce", "--plot", "no/a.svg"], "there is no directory no", ""),

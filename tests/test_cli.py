@@ -545,6 +545,8 @@ def test_any_part_of_an_input_can_be_made_anywhere() -> None:
         ("float16", "prod"),
         ("bfloat16", "avg"),
         ("complex64", "prod"),
+        ("int32", "bxor"),
+        ("float64_int32", "minloc"),
     ],
 )
 def test_every_wrong_element_is_counted(dtype: str, op: str) -> None:
@@ -552,7 +554,8 @@ def test_every_wrong_element_is_counted(dtype: str, op: str) -> None:
     job = Job(schedule, 100, dtype, op, 1, 0)
     out = reference(schedule, [job.input(rank) for rank in range(3)], op)[1]
     assert count_wrong(job, 1, out) == 0
-    out[[0, 42, 99]] += np.array(1, dtype)
+    column = out["index"] if out.dtype.names else out
+    column[[0, 42, 99]] += np.array(1, column.dtype)
     assert count_wrong(job, 1, out) == 3
 
 
@@ -564,8 +567,9 @@ def test_every_wrong_element_is_counted(dtype: str, op: str) -> None:
         ("programs.py:shaped", "shape=3,", "--size", "1", "--dtype", "float64", "--op", "max"),
         (RING, "ranks=3", "--size", "100K", "--dtype", "bfloat16", "--op", "avg"),
         (RING, "ranks=3", "--size", "100K", "--dtype", "complex64", "--op", "prod"),
+        (RING, "ranks=3", "--size", "100K", "--dtype", "float32_int32", "--op", "maxloc"),
     ],
-    ids=["ring", "alltoall", "broadcast", "average", "complex"],
+    ids=["ring", "alltoall", "broadcast", "average", "complex", "pairs"],
 )
 def test_run(words: tuple[str, ...]) -> None:
     found = as_json("run", *words, "--iters", "3", "--warmup", "1")

@@ -192,6 +192,7 @@ def wrong_arguments(comm: Communicator) -> None:
     read_only = np.ones(12, np.float32)
     read_only.flags.writeable = False
     overlapping = np.ones(20, np.float32)
+    pairs = np.zeros(12, np.dtype([("value", "f4"), ("index", "i4")]))
     unaligned = np.zeros(49, np.uint8)[1:].view(np.float32)
     bad: list[tuple[type[HocketError], str, Callable[[], object]]] = [
         (WrongType, "NumPy array, not list", lambda: comm.run(schedule, [1.0])),  # type: ignore[arg-type]
@@ -203,7 +204,9 @@ def wrong_arguments(comm: Communicator) -> None:
         (WrongType, "references mean nothing", lambda: comm.run(gather, np.zeros(3, object))),
         (WrongType, "references mean nothing", lambda: comm.run(gather, np.zeros(3, "O,i4"))),
         (WrongType, "references mean nothing", lambda: comm.run(schedule, x, np.zeros(12, object))),
-        (WrongType, "int32 has no avg, only sum, prod, min, max", lambda: comm.run(schedule, ints, op="avg")),
+        (WrongType, "int32 has no avg, only sum, prod, min, max, band", lambda: comm.run(schedule, ints, op="avg")),
+        (WrongType, "float32 has no band, only sum", lambda: comm.run(schedule, x, op="band")),
+        (WrongType, "float32_int32 has no sum, only minloc, maxloc", lambda: comm.run(schedule, pairs)),
         (WrongType, "bool has no avg", lambda: comm.run(schedule, ints > 0, op="avg")),
         (WrongType, "complex64 has no max, only sum, prod, avg", lambda: comm.run(schedule, x + 1j, op="max")),
         (InvalidArgument, "does not sum over all ranks", lambda: comm.run(gather, x, op="avg")),

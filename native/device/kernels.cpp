@@ -151,13 +151,59 @@ struct Max {
     template <class V> static V of(V a, V b) { return (a > b) | (a != a) ? a : b; }
 };
 
-// Booleans are bytes; any but 0 is true.
+// Logical operators make 0 or 1; any but 0 is true. Booleans are bytes.
 struct Or {
     template <class V> static V of(V a, V b) { return (a | b) != 0 ? V{} + 1 : V{}; }
 };
 
 struct And {
     template <class V> static V of(V a, V b) { return ((a != 0) & (b != 0)) != 0 ? V{} + 1 : V{}; }
+};
+
+struct Xor {
+    template <class V> static V of(V a, V b) { return ((a != 0) ^ (b != 0)) != 0 ? V{} + 1 : V{}; }
+};
+
+struct BitOr {
+    template <class V> static V of(V a, V b) { return a | b; }
+};
+
+struct BitAnd {
+    template <class V> static V of(V a, V b) { return a & b; }
+};
+
+struct BitXor {
+    template <class V> static V of(V a, V b) { return a ^ b; }
+};
+
+// As many pairs as fit in a register, padding and all.
+template <class E> struct Pairs {
+    struct Element {
+        E value;
+        i32 index;
+    };
+    struct Value {
+        char bytes[kRegister];
+    };
+    static constexpr u64 kBytes = kRegister;
+    static Value read(const char* from) { return load<Value>(from); }
+    static Vector<u8> pack(Value v) { return load<Vector<u8>>(v.bytes); }
+};
+
+// Of equal values the one with the lower index; a NaN goes before any number.
+template <class E, bool least> struct Extreme {
+    template <class V> static V of(V a, V b) {
+        using Element = typename Pairs<E>::Element;
+        V found;
+        for (u64 at = 0; at < sizeof a; at += sizeof(Element)) {
+            const auto x = load<Element>(a.bytes + at), y = load<Element>(b.bytes + at);
+            const bool first = before(x.value, y.value), tied = !first && !before(y.value, x.value);
+            const bool taken = first || (tied && x.index < y.index);
+            __builtin_memcpy(found.bytes + at, (taken ? a : b).bytes + at, sizeof(Element));
+        }
+        return found;
+    }
+    static bool before(E a, E b) { return (least ? a < b : a > b) || (a != a && b == b); }
 };
 
 // Real and imaginary parts take turns. The sign is flipped as a bit: GCC 12 would contract a subtraction and an
@@ -333,21 +379,26 @@ void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, Stores as
     else sweep<Plain<u8>>(bytes, [=](u64 at, auto span) { span.write(to + at, span.read(from + at)); });
 }
 
+// Smaller than `reduce`, for operators that are rare.
 template <class Type, class Op>
-void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Stores asked) {
+void reduce_any(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Stores asked) {
     if (k == 1) return move(dsts, m, srcs, k, bytes, asked);
     prefetch_short(srcs, k, bytes);
-    const Stores how = stores_to(dsts, m, bytes, asked, kItem<Type, Op>);
-    if (k == 2) {  // nearly always
-        char *a = srcs[0], *b = srcs[1];
-        return spread_fast<Type>(dsts, m, bytes, how,
-                                 [=](u64 at, auto span) { return combine<Op>(span.read(a + at), span.read(b + at)); });
-    }
-    spread<Type>(dsts, m, bytes, how, [=](u64 at, auto span) {
+    spread<Type>(dsts, m, bytes, stores_to(dsts, m, bytes, asked, kItem<Type, Op>), [=](u64 at, auto span) {
         auto found = span.read(srcs[0] + at);
         for (u32 s = 1; s < k; ++s) found = combine<Op>(found, span.read(srcs[s] + at));
         return found;
     });
+}
+
+template <class Type, class Op>
+void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Stores asked) {
+    if (k != 2) return reduce_any<Type, Op>(dsts, m, srcs, k, bytes, asked);
+    prefetch_short(srcs, k, bytes);  // nearly always
+    const Stores how = stores_to(dsts, m, bytes, asked, kItem<Type, Op>);
+    char *a = srcs[0], *b = srcs[1];
+    spread_fast<Type>(dsts, m, bytes, how,
+                      [=](u64 at, auto span) { return combine<Op>(span.read(a + at), span.read(b + at)); });
 }
 
 template <class Type> void divide(char* data, u64 bytes, u32 p) {
@@ -357,32 +408,66 @@ template <class Type> void divide(char* data, u64 bytes, u32 p) {
 
 // What kernels.h names for each type: the size of an element, to be compared with what it says, and the kernels.
 
+#define HOCKET_MEMBER(name) Kernel name = nullptr;
+#define HOCKET_VALUE(name) name,
+struct Named {
+    HOCKET_OPERATORS(HOCKET_MEMBER)
+    Divide divide = nullptr;
+    constexpr operator TypeKernels() const { return {{HOCKET_OPERATORS(HOCKET_VALUE)}, divide}; }
+};
+
 struct Bool {
     static constexpr u64 kBytes = sizeof(bool);
-    static constexpr TypeKernels kKernels{
-        {reduce<Plain<u8>, Or>, reduce<Plain<u8>, And>, reduce<Plain<u8>, And>, reduce<Plain<u8>, Or>, nullptr},
-        nullptr};
+    static constexpr Kernel kOr = reduce<Plain<u8>, Or>, kAnd = reduce<Plain<u8>, And>, kXor = reduce<Plain<u8>, Xor>;
+    static constexpr Named kKernels{.sum = kOr,
+                                    .prod = kAnd,
+                                    .min = kAnd,
+                                    .max = kOr,
+                                    .band = kAnd,
+                                    .bor = kOr,
+                                    .bxor = kXor,
+                                    .land = kAnd,
+                                    .lor = kOr,
+                                    .lxor = kXor};
 };
 
 // Sums and products wrap, which only unsigned ones may.
 template <class E, class U> struct Integer {
     static constexpr u64 kBytes = sizeof(E);
-    static constexpr TypeKernels kKernels{
-        {reduce<Plain<U>, Sum>, reduce<Plain<U>, Prod>, reduce<Plain<E>, Min>, reduce<Plain<E>, Max>, nullptr},
-        nullptr};
+    static constexpr Named kKernels{.sum = reduce<Plain<U>, Sum>,
+                                    .prod = reduce<Plain<U>, Prod>,
+                                    .min = reduce<Plain<E>, Min>,
+                                    .max = reduce<Plain<E>, Max>,
+                                    .band = reduce<Plain<u8>, BitAnd>,
+                                    .bor = reduce<Plain<u8>, BitOr>,
+                                    .bxor = reduce<Plain<u8>, BitXor>,
+                                    .land = reduce_any<Plain<U>, And>,
+                                    .lor = reduce_any<Plain<U>, Or>,
+                                    .lxor = reduce_any<Plain<U>, Xor>};
 };
 
 template <class Type> struct Float {
     static constexpr u64 kBytes = kItem<Type, Sum>;
-    static constexpr TypeKernels kKernels{
-        {reduce<Type, Sum>, reduce<Type, Prod>, reduce<Type, Min>, reduce<Type, Max>, reduce<Type, Sum>}, divide<Type>};
+    static constexpr Named kKernels{.sum = reduce<Type, Sum>,
+                                    .prod = reduce<Type, Prod>,
+                                    .min = reduce<Type, Min>,
+                                    .max = reduce<Type, Max>,
+                                    .avg = reduce<Type, Sum>,
+                                    .divide = divide<Type>};
 };
 
 template <class E> struct Complex {
     static constexpr u64 kBytes = 2 * sizeof(E);
-    static constexpr TypeKernels kKernels{
-        {reduce<Plain<E>, Sum>, reduce<Plain<E>, ComplexProd>, nullptr, nullptr, reduce<Plain<E>, Sum>},
-        divide<Plain<E>>};
+    static constexpr Named kKernels{.sum = reduce<Plain<E>, Sum>,
+                                    .prod = reduce<Plain<E>, ComplexProd>,
+                                    .avg = reduce<Plain<E>, Sum>,
+                                    .divide = divide<Plain<E>>};
+};
+
+template <class E> struct Pair {
+    static constexpr u64 kBytes = sizeof(typename Pairs<E>::Element);
+    static constexpr Named kKernels{.minloc = reduce_any<Pairs<E>, Extreme<E, true>>,
+                                    .maxloc = reduce_any<Pairs<E>, Extreme<E, false>>};
 };
 
 #define HOCKET_CHECK(name, bytes, accumulator, ...) static_assert((__VA_ARGS__::kBytes) == bytes, #name);

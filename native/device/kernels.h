@@ -12,7 +12,8 @@ struct Traffic {
 };
 
 // The element types: name, size in bytes, the type that values are combined in, and the class of kernels.cpp that has
-// its kernels. Names are NumPy's, for bfloat16 that of ml_dtypes.
+// its kernels. Names are NumPy's, for bfloat16 that of ml_dtypes; those of two are structures of a value and its index,
+// laid out as in C.
 // clang-format off
 #define HOCKET_TYPES(X) \
     X(bool, 1, bool, Bool) \
@@ -29,18 +30,25 @@ struct Traffic {
     X(float32, 4, float32, Float<Plain<float>>) \
     X(float64, 8, float64, Float<Plain<double>>) \
     X(complex64, 8, complex64, Complex<float>) \
-    X(complex128, 16, complex128, Complex<double>)
+    X(complex128, 16, complex128, Complex<double>) \
+    X(float32_int32, 8, float32_int32, Pair<float>) \
+    X(float64_int32, 16, float64_int32, Pair<double>) \
+    X(int64_int32, 16, int64_int32, Pair<i64>) \
+    X(int32_int32, 8, int32_int32, Pair<i32>) \
+    X(int16_int32, 8, int16_int32, Pair<i16>)
+#define HOCKET_OPERATORS(X) \
+    X(sum) X(prod) X(min) X(max) X(avg) X(band) X(bor) X(bxor) X(land) X(lor) X(lxor) X(minloc) X(maxloc)
 // clang-format on
 
 #define HOCKET_COUNT(...) +1
 #define HOCKET_NAME(name, ...) #name,
 #define HOCKET_BYTES(name, bytes, ...) bytes,
 #define HOCKET_ACCUMULATOR(name, bytes, accumulator, ...) #accumulator,
-constexpr u32 kTypes = HOCKET_TYPES(HOCKET_COUNT), kOperators = 5;
+constexpr u32 kTypes = HOCKET_TYPES(HOCKET_COUNT), kOperators = HOCKET_OPERATORS(HOCKET_COUNT);
 constexpr const char* kTypeNames[kTypes] = {HOCKET_TYPES(HOCKET_NAME)};
 constexpr u32 kTypeBytes[kTypes] = {HOCKET_TYPES(HOCKET_BYTES)};
 constexpr const char* kAccumulators[kTypes] = {HOCKET_TYPES(HOCKET_ACCUMULATOR)};
-constexpr const char* kOperatorNames[kOperators] = {"sum", "prod", "min", "max", "avg"};
+constexpr const char* kOperatorNames[kOperators] = {HOCKET_OPERATORS(HOCKET_NAME)};
 #undef HOCKET_COUNT
 #undef HOCKET_NAME
 #undef HOCKET_BYTES

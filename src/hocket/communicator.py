@@ -110,7 +110,7 @@ _KINDS = {
     "exscan": _Kind(first=False),
 }
 
-_ORDERED = ("min", "max")
+_ORDERED = ("min", "max", "minloc", "maxloc")
 """Of two zeros they give the first, or the second, so they are not added up in another order than others expect."""
 
 _MOST_THREADS = 1 << 10  # of a rank
@@ -301,15 +301,22 @@ class Communicator:
         A collective that only moves data takes elements of any type and size but references to objects, of one type on
         all ranks. Others combine:
 
-        ===================================  ========================
-        type                                 op
-        ===================================  ========================
-        bool                                 sum, prod, min, max
-        int8, int16, int32, int64            sum, prod, min, max
-        uint8, uint16, uint32, uint64        sum, prod, min, max
-        float16, bfloat16, float32, float64  sum, prod, min, max, avg
-        complex64, complex128                sum, prod, avg
-        ===================================  ========================
+        =====================================  =====================================================
+        type                                   op
+        =====================================  =====================================================
+        bool                                   sum, prod, min, max, band, bor, bxor, land, lor, lxor
+        int8, int16, int32, int64              sum, prod, min, max, band, bor, bxor, land, lor, lxor
+        uint8, uint16, uint32, uint64          sum, prod, min, max, band, bor, bxor, land, lor, lxor
+        float16, bfloat16, float32, float64    sum, prod, min, max, avg
+        complex64, complex128                  sum, prod, avg
+        float32_int32, float64_int32           minloc, maxloc
+        int64_int32, int32_int32, int16_int32  minloc, maxloc
+        =====================================  =====================================================
+
+        The last are pairs, a structure as C lays it out: ``np.dtype([("value", "f8"), ("index", "i4")], align=True)``
+        is float64_int32, MPI's ``MPI_DOUBLE_INT``. minloc and maxloc give the least or greatest value with its index;
+        of equal ones the lowest index, and a NaN goes before any number. land, lor and lxor give 0 or 1 where there is
+        more than one rank.
 
         A schedule compiled with ``storage="peer"`` takes arrays of ``empty`` only, in place if its collective is.
 

@@ -11,7 +11,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -241,15 +241,19 @@ ACCUMULATORS = {
     for name in (
         *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
         *("float32", "float64", "complex64", "complex128"),
+        *("float32_int32", "float64_int32", "int64_int32", "int32_int32", "int16_int32"),
     )
 } | {"float16": "float32", "bfloat16": "float32"}
-"""The types that are combined, and in which each is: native/device/kernels.h has the same. bfloat16 is of ml_dtypes."""
+"""The types that are combined, and in which each is: native/device/kernels.h has the same. bfloat16 is of ml_dtypes; a
+value and its index are a structure of C with fields of these names."""
 
 
 def accumulator(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
     """The type that values are combined in. Raises KeyError for one that is only moved."""
-    wide = ACCUMULATORS[dtype.name]
-    return dtype if wide == dtype.name else np.dtype(wide)
+    fields = () if dtype.fields is None or dtype.names != ("value", "index") else dtype.fields.values()
+    name = "_".join(kind.name for kind, *_ in fields) or dtype.name
+    wide = ACCUMULATORS[name]
+    return dtype if wide == name else np.dtype(wide)
 
 
 def _product(a: Array, b: Array) -> Array:
@@ -272,15 +276,35 @@ def _maximum(a: Array, b: Array) -> Array:
     return np.where(np.greater(a, b) | np.not_equal(a, a), a, b)
 
 
+def _extreme(before: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
+    """The pair whose value is before the other's, a NaN before any number; of equal values that with the lower index."""
+    (x, i), (y, j) = ((pairs["value"], pairs["index"]) for pairs in cast("tuple[NDArray[np.void], ...]", (a, b)))
+    first, second = (before(v, w) | ((v != v) & (w == w)) for v, w in ((x, y), (y, x)))
+    return np.where(first | (~second & (i < j)), a, b)
+
+
+def _logical(ufunc: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
+    return ufunc(a, b).astype(a.dtype)
+
+
 OPERATORS: dict[str, Callable[[Array, Array], Array]] = {
     "sum": np.add,
     "prod": _product,
     "min": _minimum,
     "max": _maximum,
     "avg": np.add,  # and ``average`` in the end
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+    "land": partial(_logical, np.logical_and),
+    "lor": partial(_logical, np.logical_or),
+    "lxor": partial(_logical, np.logical_xor),
+    "minloc": partial(_extreme, np.less),
+    "maxloc": partial(_extreme, np.greater),
 }
 """Each over values of one type, which ``accumulator`` gives. Sums and products of integers wrap; of bool they are "or"
-and "and". Which types have which operators: native/device/kernels.cpp."""
+and "and". Logical ones give 0 or 1, where they combine at all: one rank keeps what it has. Which types have which
+operators: native/device/kernels.cpp."""
 
 
 def combine_arrays(op: str) -> Combine[Array]:

@@ -24,7 +24,7 @@ from hocket.algorithms.catalogue import CATALOGUE
 from hocket.semantics import reference
 from tests.algorithms.prove import cases
 from tests.property.programs import random_case
-from tests.runtime.cases import count_unlike_numpy
+from tests.runtime.cases import count_unlike_numpy, kind_of
 
 Array = NDArray[np.generic]
 
@@ -46,12 +46,16 @@ class Run:
     def input(self, rank: int) -> Array:
         length = self.schedule.collective.input_blocks(rank) * self.units
         rng = np.random.default_rng((self.seed, rank))
-        dtype = np.dtype(self.dtype)
+        dtype = kind_of(self.dtype)
         if dtype.kind == "b":
             return rng.integers(0, 2, length).astype(bool)
         if dtype.kind in "iu":
             bounds = np.iinfo(dtype)
             return rng.integers(bounds.min, bounds.max, length, dtype, endpoint=True)
+        if dtype.names:
+            found = np.zeros(length, dtype)
+            found["value"], found["index"] = rng.integers(-9, 9, length), rng.integers(0, 9, length)
+            return found
         # Products neither overflow nor lose bits below the smallest normal number.
         draw = (
             (lambda: rng.choice((-1, 1), length) * rng.uniform(0.6, 1.6, length))
@@ -66,7 +70,7 @@ class Run:
         if not blocks or (collective.inplace and not self.separate and collective.input_blocks(rank)):
             return None
         # Chunks that the collective leaves free are zero in the reference; what hocket allocates is not filled.
-        return np.zeros(blocks * self.units, self.dtype)
+        return np.zeros(blocks * self.units, kind_of(self.dtype))
 
 
 def worker(comm: Communicator, runs: list[Run]) -> list[str | None]:
@@ -81,7 +85,8 @@ def worker(comm: Communicator, runs: list[Run]) -> list[str | None]:
 
 
 def digest(array: Array) -> str:
-    return hashlib.sha256(array.tobytes()).hexdigest()
+    parts = [array[name] for name in array.dtype.names] if array.dtype.names else [array]
+    return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
 
 
 def check(runs: list[Run]) -> None:
@@ -116,7 +121,7 @@ def library_runs(sizes: tuple[int, ...], every: int = 1) -> list[Run]:
         dtype, op = TYPES[len(runs) % len(TYPES)]
         collective = schedule.collective
         if not collective.reduces() or (op == "avg" and not collective.averages()):
-            op = "sum"
+            op = _native.OPERATORS_OF[dtype][0]
         blocks = [max(collective.input_blocks(r), collective.output_blocks(r)) for r in range(collective.size)]
         units = max(1, size // max(blocks))
         runs.append(Run(schedule.name, schedule, units, dtype, op, number, len(runs) % 2 == 0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hocket import Communicator, Schedule, _native
 from hocket.collectives import members
 from hocket.ir.geometry import chunk_length
+from hocket.runtime.operands import dtype_of
 from hocket.semantics import reference
 
 Array = NDArray[np.generic]
@@ -37,12 +38,24 @@ PAIRS = tuple((dtype, op) for dtype, ops in _native.OPERATORS_OF.items() for op 
 """Every type with every operator it has."""
 
 
+def kind_of(name: str) -> np.dtype[np.generic]:
+    """The type of a name: of a pair too, of which NumPy knows no name, and of what is only moved."""
+    return dtype_of(name) if name in _native.TYPES else np.dtype(name)
+
+
 def data(rank: int, size: int, name: str) -> Array:
     """The same bits for the same rank, wherever they are made: random ones, and all that is special put in."""
-    rng, dtype = np.random.default_rng(rank), np.dtype(name)
+    rng, dtype = np.random.default_rng(rank), kind_of(name)
     if name == "bool":
         return rng.integers(0, 2, size).astype(bool)
     values: Array = np.frombuffer(rng.bytes(size * dtype.itemsize), dtype).copy()
+    if dtype.names == ("value", "index"):  # values that are equal to those of others
+        values["value"] = data(rank, size, dtype["value"].name)
+        values["value"][::3] = rng.integers(-1, 2, len(values[::3]))
+        values["index"] = 8 * rng.integers(0, 5, size) + rank
+        return values
+    if dtype.kind in "iu":
+        values[::3] = rng.integers(0, 2, len(values[::3]))
     parts = values.view(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else values
     if parts.dtype in FLOATS:
         with np.errstate(all="ignore"):
@@ -67,7 +80,7 @@ def check(comm: Communicator, runs: Sequence[Run]) -> int:
         if run.form == "lent":
             x, out = lent(comm, run, x)
         elif blocks and (run.form == "apart" or x is None):
-            out = np.zeros(blocks * run.n, run.dtype)
+            out = np.zeros(blocks * run.n, kind_of(run.dtype))
         found = comm.run(run.schedule, x, out, op=run.op, tile=run.tile)
         what = (number, run.schedule.name, run.n, run.dtype, run.op, run.tile, run.form)
         assert (found is None) == (not blocks), what
@@ -88,7 +101,7 @@ def lent(comm: Communicator, run: Run, x: Array | None) -> tuple[Array | None, A
     collective, rank = run.schedule.collective, comm.rank
     alias = collective.alias(rank)
     lengths = {"in": collective.input_blocks(rank) * run.n, "out": collective.output_blocks(rank) * run.n}
-    buffers = {name: comm.empty(length, run.dtype) for name, length in lengths.items()}
+    buffers = {name: comm.empty(length, kind_of(run.dtype)) for name, length in lengths.items()}
     if alias is not None:
         start = alias.offset // collective.chunks * run.n
         buffers[alias.buffer] = buffers[alias.target][start : start + lengths[alias.buffer]]
@@ -101,7 +114,7 @@ def lent(comm: Communicator, run: Run, x: Array | None) -> tuple[Array | None, A
 
 def promised(run: Run, rank: int) -> NDArray[np.bool_]:
     """Which elements of the output the collective says anything about."""
-    collective, itemsize = run.schedule.collective, np.dtype(run.dtype).itemsize
+    collective, itemsize = run.schedule.collective, kind_of(run.dtype).itemsize
     q = chunk_length(collective.chunks, run.n, itemsize)
     lengths = [
         min((i + 1) * q, run.n) - min(i * q, run.n)
@@ -112,8 +125,14 @@ def promised(run: Run, rank: int) -> NDArray[np.bool_]:
 
 
 def same(found: Array, expected: Array) -> NDArray[np.bool_]:
-    """Which elements are equal in every bit, or both NaN: which NaN comes of two is up to the processor."""
+    """Which elements are equal in every bit, or both NaN: which NaN comes of two is up to the processor.
+
+    What is between the fields of a pair NumPy does not copy.
+    """
     assert found.dtype == expected.dtype
+    if found.dtype.names == ("value", "index"):
+        equal = [same(found[name].copy(), expected[name].copy()) for name in found.dtype.names]
+        return np.asarray(equal[0] & equal[1])
     if found.dtype.kind == "c":
         parts = (array.view(f"f{array.itemsize // 2}") for array in (found, expected))
         return same(*parts).reshape(-1, 2).all(axis=1)
@@ -128,7 +147,34 @@ def same(found: Array, expected: Array) -> NDArray[np.bool_]:
         return equal | ((found != found) & (expected != expected))
 
 
-UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add}
+def _first(least: bool) -> Callable[[Array, Array], Array]:
+    """Of two arrays of pairs, by the places of their values in the sorted list of all; NaN is before all numbers."""
+
+    def pick(a: Array, b: Array) -> Array:
+        values = np.concatenate([a["value"], b["value"]])
+        places = np.unique(values, return_inverse=True)[1] * (1 if least else -1)
+        places[values != values] = -len(values)
+        x, y = np.split(places, 2)
+        return np.where((x < y) | ((x == y) & (a["index"] < b["index"])), a, b)
+
+    return pick
+
+
+UFUNCS: dict[str, Callable[[Array, Array], Array]] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "avg": np.add,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+    "land": lambda a, b: ((a != 0) & (b != 0)).astype(a.dtype),
+    "lor": lambda a, b: ((a | b) != 0).astype(a.dtype),
+    "lxor": lambda a, b: ((a != 0) != (b != 0)).astype(a.dtype),
+    "minloc": _first(True),
+    "maxloc": _first(False),
+}
 
 
 def count_unlike_numpy(schedule: Schedule, op: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> int:

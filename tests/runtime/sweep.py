@@ -31,7 +31,7 @@ from hocket.ir.geometry import bounds
 from hocket.ir.schedule import Schedule
 from hocket.semantics import reference
 from hocket.tuning import NAMED, default_program, is_small
-from tests.runtime.cases import PAIRS, count_unlike_numpy, data, same
+from tests.runtime.cases import PAIRS, count_unlike_numpy, data, kind_of, same
 
 Array = NDArray[np.generic]
 
@@ -209,7 +209,7 @@ def on_each_rank(comm: Communicator, cases: Sequence[Case]) -> tuple[dict[str, C
 
 def call(comm: Communicator, case: Case, buffers: Buffers, judge: bool) -> int:
     """Make a call and count what is wrong on this rank; the one that judges also asks NumPy, about all ranks."""
-    dtype, rank = np.dtype(case.dtype), comm.rank
+    dtype, rank = kind_of(case.dtype), comm.rank
     any_size = schedule_of(case.name, comm.size).collective
     n = unit(any_size, case.bytes, case.dtype) if case.elements is None else case.elements
     small = is_small(case.name, comm.size, larger_buffer(any_size) * n * dtype.itemsize)

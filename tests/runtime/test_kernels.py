@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from hocket import Communicator, _native, semantics
 from hocket.semantics import average, combine_arrays
-from tests.runtime.cases import PAIRS, data, same
+from tests.runtime.cases import PAIRS, UFUNCS, data, kind_of, same
 
 Array = NDArray[np.generic]
 
+EXACT = ("band", "bor", "bxor", "land", "lor", "lxor", "minloc", "maxloc")
 LENGTHS = (0, 1, 2, 3, 17, 64, 250, 1031)
-NUMPY = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add}
 
 
 def call(isa: str, dtype: str, op: str, sources: list[Array], destinations: int) -> list[Array]:
@@ -45,11 +45,13 @@ def test_kernels(dtype: str, op: str) -> None:
             assert same(sources[1], expected).all()
 
 
-@pytest.mark.parametrize(("dtype", "op"), [("float32", "sum"), ("float16", "max"), ("complex128", "prod")])
+@pytest.mark.parametrize(
+    ("dtype", "op"), [("float32", "sum"), ("float16", "max"), ("complex128", "prod"), ("float64_int32", "minloc")]
+)
 def test_long_ones(dtype: str, op: str) -> None:
     """In either manner, block by block or side by side: whatever begins where, whichever are stored non-temporally."""
     code = _native.TYPES.index(dtype), _native.OPERATORS.index(op)
-    itemsize = np.dtype(dtype).itemsize
+    itemsize = kind_of(dtype).itemsize
     lengths = (4000, 4 << 10, 12 << 10, 40_000)
     for nbytes, k, m, isa, apart in product(lengths, (1, 2, 3), (1, 2, 3), _native.ISAS, (0, 1)):
         size = nbytes // itemsize + 3
@@ -57,14 +59,14 @@ def test_long_ones(dtype: str, op: str) -> None:
         with np.errstate(all="ignore"):
             expected = combine_arrays(op)(*sources) if k > 1 else sources[0]
         for last, by_blocks in product(range(1 << m), (False, True)):
-            memory = [np.full(size + 64 // itemsize + m + 9, 1, dtype) for d in range(m)]
+            memory = [np.full(size + 64 // itemsize + m + 9, 1, kind_of(dtype)) for d in range(m)]
             begins = [-whole.ctypes.data % 64 // itemsize + d * apart for d, whole in enumerate(memory)]
             places = [whole[begin : begin + size] for begin, whole in zip(begins, memory, strict=True)]
             _native.reduce(places, sources, *code, isa, last, by_blocks)
             for begin, place, whole in zip(begins, places, memory, strict=True):
                 assert same(place, expected).all(), (isa, size, k, m, last, apart, by_blocks)
-                assert (whole[:begin] == 1).all()
-                assert (whole[begin + size :] == 1).all()
+                for around in (whole[:begin], whole[begin + size :]):
+                    assert (around == np.ones(1, kind_of(dtype))).all()
 
 
 @pytest.mark.parametrize("isa", _native.ISAS)
@@ -88,7 +90,7 @@ def test_copies(isa: str) -> None:
 def test_non_temporal_stores(dtype: str, op: str) -> None:
     """The same bits and nothing else, wherever destinations begin, and whichever of them are stored so."""
     code = _native.TYPES.index(dtype), _native.OPERATORS.index(op)
-    itemsize, guard = np.dtype(dtype).itemsize, 128
+    itemsize, guard = kind_of(dtype).itemsize, 128
     forms = ((1, (0,)), (1, (1,)), (1, (5,)), (2, (0, 0)), (2, (3, 0)), (2, (0, 3)), (3, (0, 0, 1)))
     for (m, starts), size, k, isa in product(forms, (1, 17, 250, 1031), (1, 2, 3), _native.ISAS):
         sources = [data(seed, size, dtype) for seed in range(k)]
@@ -96,7 +98,7 @@ def test_non_temporal_stores(dtype: str, op: str) -> None:
         for last in range(1, 1 << m):
             memory = [np.full(size * itemsize + 3 * guard, 0x5A, np.uint8) for _ in range(m)]
             begins = [-memory[d].ctypes.data % 64 + 64 + starts[d] * itemsize for d in range(m)]
-            places = [memory[d][begins[d] : begins[d] + size * itemsize].view(dtype) for d in range(m)]
+            places = [memory[d][begins[d] : begins[d] + size * itemsize].view(kind_of(dtype)) for d in range(m)]
             _native.reduce(places, sources, *code, isa, last)
             for whole, begin, place in zip(memory, begins, places, strict=True):
                 assert same(place, plain).all(), (isa, size, k, m, starts, last)
@@ -123,13 +125,13 @@ def test_against_numpy(dtype: str, op: str) -> None:
     """Two operands as NumPy combines them; it leaves open which zero is smaller and whether products are fused."""
     a, b = data(1, 1031, dtype), data(2, 1031, dtype)
     with np.errstate(all="ignore"):
-        expected = NUMPY[op](a, b)
+        expected = UFUNCS[op](a, b)
     (found,) = call(_native.ISA, dtype, op, [a, b], 1)
     if op in ("min", "max"):
         zero = np.zeros(1, dtype)
         with np.errstate(all="ignore"):
             assert (same(found, expected) | ((found == zero) & (expected == zero))).all()
-    elif np.dtype(dtype).kind == "c" and op == "prod":
+    elif kind_of(dtype).kind == "c" and op == "prod":
         finite = np.isfinite(expected) & np.isfinite(found)
         assert finite.sum() > 100
         eps = float(np.finfo(dtype).eps)
@@ -172,6 +174,31 @@ def test_division(dtype: str) -> None:
         assert same(values, expected).all(), (isa, size, ranks)
 
 
+@pytest.mark.parametrize(("dtype", "op"), [pair for pair in PAIRS if pair[1] in EXACT])
+def test_what_is_exact_needs_no_order(dtype: str, op: str) -> None:
+    """Associative and commutative, bit by bit: no two ranks have an index in common."""
+    a, b, c = (data(seed, 1031, dtype) for seed in range(3))
+    combine = combine_arrays(op)
+    expected = combine(a, b, c)
+    for found in (combine(combine(a, b), c), combine(a, combine(b, c)), combine(c, b, a), combine(b, a, c)):
+        assert same(found, expected).all()
+
+
+@pytest.mark.parametrize("isa", _native.ISAS)
+def test_ties_take_the_lowest_index(isa: str) -> None:
+    """A NaN goes before all numbers, and of several the one with the lowest index."""
+    for name in (name for name, operators in _native.OPERATORS_OF.items() if "minloc" in operators):
+        sources = [np.array([(5, i), (i % 2, 9 - i), (-i, -i)], kind_of(name)) for i in range(4)]
+        assert call(isa, name, "minloc", sources, 1)[0].tolist() == [(5, 0), (0, 7), (-3, -3)]
+        assert call(isa, name, "maxloc", sources, 1)[0].tolist() == [(5, 0), (1, 6), (0, 0)]
+        if name.startswith("float"):
+            sources[1]["value"][0] = sources[3]["value"][0] = np.nan
+            for op in ("minloc", "maxloc"):
+                (found,) = call(isa, name, op, sources, 1)
+                assert np.isnan(found["value"][0])
+                assert found["index"][0] == 1
+
+
 def test_what_is_not_there() -> None:
     x = np.ones(3, np.int32)
     with pytest.raises(ValueError, match="does not have this operator"):
@@ -195,7 +222,7 @@ def test_the_row_of_types_in_the_readme() -> None:
     assert row is not None
     documented: dict[str, tuple[str, ...]] = {}
     operators: tuple[str, ...] = ()
-    for group in row[1].replace(" (ml_dtypes)", "").split("; "):
+    for group in re.sub(r" \(.*?\)", "", row[1]).split("; "):
         names, ops = group.split(": ")
         more = tuple(ops.removeprefix("also ").split(", "))
         operators = operators + more if ops.startswith("also ") else more

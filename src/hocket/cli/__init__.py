@@ -296,7 +296,9 @@ def run(
     ] = None,
     size: Annotated[str, typer.Option(help="Bytes of a rank's larger buffer; K = 1024.")] = "64MB",
     dtype: DType = "float32",
-    op: Annotated[str, typer.Option(help="sum, prod, min, max or avg.")] = "sum",
+    op: Annotated[
+        str, typer.Option(help="sum, prod, min, max, avg, band, bor, bxor, land, lor, lxor, minloc or maxloc.")
+    ] = "sum",
     iters: Annotated[int, typer.Option(min=1, help="Calls that are timed.")] = 20,
     warmup: Annotated[int, typer.Option(min=0, help="Calls before those.")] = 5,
     protocol: Protocol = None,
@@ -445,9 +447,7 @@ def bench(
     iters: Annotated[int, typer.Option(min=1, help="Calls that are timed, of each size.")] = 20,
     warmup: Annotated[int, typer.Option(min=0, help="Calls before those.")] = 5,
     dtype: DType = "float32",
-    op: Annotated[
-        str | None, typer.Option(help="sum, prod, min, max or avg; for what reduces.", show_default="sum")
-    ] = None,
+    op: Annotated[str | None, typer.Option(help="As that of run; for what reduces.", show_default="sum")] = None,
     as_json: Json = False,
     plot: Annotated[
         Path | None, typer.Option(help="Draw time and busbw over size: .svg, .png or .pdf.", show_default=False)

@@ -18,7 +18,7 @@ from hocket.collectives import Collective
 from hocket.errors import UsageError, counted
 from hocket.ir.geometry import bounds
 from hocket.ir.schedule import Schedule
-from hocket.runtime.operands import FOREIGN
+from hocket.runtime.operands import FOREIGN, dtype_of
 from hocket.semantics import OPERATORS, reference
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _BLOCK = 1 << 18
 def dtype_named(name: str) -> np.dtype[np.generic]:
     """The type of a name."""
     if name not in FOREIGN:
-        return np.dtype(name)
+        return dtype_of(name)
     try:
         import ml_dtypes
     except ImportError:
@@ -157,6 +157,10 @@ class Job:
             case "i" | "u":
                 whole: Array = (mixed % np.uint64(2001)).astype(np.int64) - 1000
                 return whole.astype(self.type, copy=False)
+            case "V":
+                pairs = np.zeros(len(mixed), self.type)
+                pairs["value"], pairs["index"] = mixed % np.uint64(7), rank
+                return pairs
         real = mixed.astype(np.float32) / np.float32(1 << 23) - 1
         values: Array = real + np.complex64(1j) * np.sqrt(np.abs(real)) if self.type.kind == "c" else real
         return values.astype(self.type, copy=False)
@@ -285,10 +289,10 @@ def count_wrong(job: Job, rank: int, out: Array) -> int:
     A block is made and compared at a time, so that memory grows neither with the size nor with the number of ranks.
     """
     kind, size = job.type.kind, job.schedule.collective.size
-    wide = job.type if kind in "biu" else np.dtype(np.complex128 if kind == "c" else np.float64)
+    wide = job.type if kind in "biuV" else np.dtype(np.complex128 if kind == "c" else np.float64)
     combine = OPERATORS[job.op]
     tolerance, least = 0.0, 0.0
-    if kind not in "biu" and job.schedule.collective.reduces() and job.op in ("sum", "prod", "avg"):
+    if kind not in "biuV" and job.schedule.collective.reduces() and job.op in ("sum", "prod", "avg"):
         # An average rounds once more than its sum, a product of complex numbers three times a part.
         steps = 4 * size if job.op == "prod" else size + 1
         tolerance = steps * _epsilon(job.type)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ class ElementType:
     name: str
     code: int
     itemsize: int
-    dtype: np.dtype[np.generic] | None
+    dtype: np.dtype[np.generic] | None = field(compare=False)
 
     @property
     def opaque(self) -> bool:
@@ -81,9 +81,14 @@ FOREIGN = frozenset({"bfloat16"})
 """The types that NumPy knows only with ml_dtypes: they are found by their names."""
 
 
+def dtype_of(name: str) -> np.dtype[np.generic]:
+    """NumPy's type of a name of native/device/kernels.h that NumPy knows: a number, or a value and its index."""
+    value, _, index = name.partition("_")
+    return np.dtype([("value", value), ("index", index)], align=True) if index else np.dtype(name)
+
+
 def _named(code: int, name: str) -> ElementType:
-    dtype = None if name in FOREIGN else np.dtype(name)
-    return ElementType(name, code, _native.TYPE_BYTES[name], dtype)
+    return ElementType(name, code, _native.TYPE_BYTES[name], None if name in FOREIGN else dtype_of(name))
 
 
 _NAMED = {name: _named(code, name) for code, name in enumerate(_native.TYPES)}
@@ -97,7 +102,7 @@ def element_type(dtype: object) -> ElementType:
     if isinstance(dtype, np.dtype):
         found = _TYPES.get(dtype)
         return found if found is not None else _other_type("x", dtype)
-    if isinstance(dtype, str) and dtype in FOREIGN:
+    if isinstance(dtype, str) and dtype in _NAMED:
         return _NAMED[dtype]
     try:
         known = np.dtype(dtype)  # type: ignore[call-overload]
