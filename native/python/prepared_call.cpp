@@ -153,7 +153,7 @@ bool PreparedCall::fits(const Operand& expected, PyObject* given, bool checked, 
             if (buffer->bytes != expected.bytes || buffer->type != terms_.type) return false;
             address = buffer->address;
         }
-        const u64 alignment = std::min<u64>(type_bytes(terms_.type), alignof(double));
+        const u64 alignment = std::min<u64>(type_bytes(terms_.type), alignof(float));
         found.data = reinterpret_cast<char*>(address);
         found.bytes = expected.bytes;
         if (terms_.type >= kTypes || address % alignment != 0 || (address == 0 && found.bytes != 0)) return false;

@@ -198,9 +198,15 @@ def test_lists_that_overlap() -> None:
     hocket.spawn(overlapping_lists, 3)
 
 
-def bfloat16(comm: Communicator) -> None:
-    """Without ml_dtypes: NumPy sees numbers of 16 bits, and a call their address."""
+def named(comm: Communicator) -> None:
+    """By name, without ml_dtypes: NumPy sees numbers, and a call their address."""
     assert "ml_dtypes" not in sys.modules
+    words = np.array([0, 7, comm.rank, 5, -comm.rank], np.int32)[1:]  # C aligns a pair of ints as an int
+    words[2], words[3] = (4, 1) if comm.rank == 0 else (3, 2)
+    least = comm.prepare("all_reduce", 2, "int32_int32", op="minloc", in_place=True)
+    for given in (Buffer(words.ctypes.data, 16, "int32_int32"), words.ctypes.data):
+        least(given)
+        assert words.tolist() == [7, 0, 3, 2]
     values = np.arange(8, dtype=np.float32) + comm.rank
     x, out = (values.view(np.uint32) >> 16).astype(np.uint16), np.zeros(8, np.uint16)
     for op, want in (("sum", 2 * np.arange(8) + 1), ("max", np.arange(8) + 1), ("avg", np.arange(8) + 0.5)):
@@ -213,8 +219,8 @@ def bfloat16(comm: Communicator) -> None:
         call(buffer(x, "bfloat16"), None if comm.rank == 0 else buffer(out, "bfloat16"))
 
 
-def test_bfloat16_without_ml_dtypes() -> None:
-    hocket.spawn(bfloat16, 2)
+def test_types_by_name() -> None:
+    hocket.spawn(named, 2)
 
 
 def options(comm: Communicator) -> None:

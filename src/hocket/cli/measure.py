@@ -151,16 +151,16 @@ class Job:
         mixed ^= mixed >> np.uint64(30)
         mixed *= np.uint64(0xBF58476D1CE4E5B9)
         mixed >>= np.uint64(40)
+        if self.type.names is not None:
+            pairs = np.zeros(len(mixed), self.type)
+            pairs["value"], pairs["index"] = mixed % np.uint64(7), rank
+            return pairs
         match self.type.kind:
             case "b":
                 return np.asarray(mixed % np.uint64(2) != 0)
             case "i" | "u":
                 whole: Array = (mixed % np.uint64(2001)).astype(np.int64) - 1000
                 return whole.astype(self.type, copy=False)
-            case "V":
-                pairs = np.zeros(len(mixed), self.type)
-                pairs["value"], pairs["index"] = mixed % np.uint64(7), rank
-                return pairs
         real = mixed.astype(np.float32) / np.float32(1 << 23) - 1
         values: Array = real + np.complex64(1j) * np.sqrt(np.abs(real)) if self.type.kind == "c" else real
         return values.astype(self.type, copy=False)
@@ -289,10 +289,11 @@ def count_wrong(job: Job, rank: int, out: Array) -> int:
     A block is made and compared at a time, so that memory grows neither with the size nor with the number of ranks.
     """
     kind, size = job.type.kind, job.schedule.collective.size
-    wide = job.type if kind in "biuV" else np.dtype(np.complex128 if kind == "c" else np.float64)
+    exact = kind in "biu" or job.type.names is not None  # bfloat16 is of the same kind as a structure
+    wide = job.type if exact else np.dtype(np.complex128 if kind == "c" else np.float64)
     combine = OPERATORS[job.op]
     tolerance, least = 0.0, 0.0
-    if kind not in "biuV" and job.schedule.collective.reduces() and job.op in ("sum", "prod", "avg"):
+    if not exact and job.schedule.collective.reduces() and job.op in ("sum", "prod", "avg"):
         # An average rounds once more than its sum, a product of complex numbers three times a part.
         steps = 4 * size if job.op == "prod" else size + 1
         tolerance = steps * _epsilon(job.type)

@@ -149,7 +149,7 @@ def _operand_of_buffer(name: str, buffer: Buffer) -> Operand:
     kind = _NAMED[buffer.dtype]
     if buffer.nbytes % kind.itemsize:
         raise InvalidArgument(f"{name} has {buffer.nbytes} bytes, which are no whole number of {kind}", caller())
-    if buffer.address % min(kind.itemsize, 8) or (buffer.nbytes and not buffer.address):
+    if buffer.address % min(kind.itemsize, 4) or (buffer.nbytes and not buffer.address):
         raise InvalidArgument(f"{name} must have an address that is aligned for {kind}", caller())
     return Operand((buffer.nbytes // kind.itemsize,), kind)
 

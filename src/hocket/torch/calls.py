@@ -18,7 +18,7 @@ from hocket.communicator import Buffer, Communicator, Handle, PreparedCall
 from hocket.errors import HocketError, InvalidArgument, WrongType, describe, torch_late, torch_text
 from hocket.runtime.operands import Argument
 
-TYPES: dict[torch.dtype, str] = {getattr(torch, name): name for name in _native.TYPES}
+TYPES: dict[torch.dtype, str] = {getattr(torch, name): name for name in _native.TYPES if hasattr(torch, name)}
 OPERATORS = {
     distributed.ReduceOp.SUM: "sum",
     distributed.ReduceOp.PRODUCT: "prod",

@@ -22,9 +22,9 @@ OPERATORS = {
     "MIN": [*FLOATS, *INTEGERS, torch.bool],
     "MAX": [*FLOATS, *INTEGERS, torch.bool],
     "AVG": FLOATS,
-    "BAND": INTEGERS,
-    "BOR": INTEGERS,
-    "BXOR": INTEGERS,
+    "BAND": [*INTEGERS, torch.bool],
+    "BOR": [*INTEGERS, torch.bool],
+    "BXOR": [*INTEGERS, torch.bool],
 }
 
 
