@@ -277,7 +277,7 @@ def _maximum(a: Array, b: Array) -> Array:
 
 
 def _extreme(before: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
-    """The pair whose value is before the other's, a NaN before any number; of equal values that with the lower index."""
+    """The pair whose value comes first, a NaN before any number; of equal values that with the lower index."""
     (x, i), (y, j) = ((pairs["value"], pairs["index"]) for pairs in cast("tuple[NDArray[np.void], ...]", (a, b)))
     first, second = (before(v, w) | ((v != v) & (w == w)) for v, w in ((x, y), (y, x)))
     return np.where(first | (~second & (i < j)), a, b)
