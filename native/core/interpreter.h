@@ -127,8 +127,9 @@ constexpr u32 kMine = ~u32(0);  // an owner: what this rank can load and store i
 
 // What computes for a rank, and orders what its threads do:
 //   publish_semaphore, observe_semaphore   a step's writes -> the steps of the same rank that wait for it
-//   reduce(dsts, m, srcs, k, bytes, last)  the kernel; it allows a destination to be one of the sources. `last`:
-//                                          destinations that this call does not touch again (plan.h)
+//   reduce(dsts, m, srcs, k, bytes, last, whole)
+//                                          the kernel; it allows a destination to be one of the sources. `last`:
+//                                          destinations that this call does not touch again; `whole` (plan.h)
 //   drain()                                orders what `reduce` has stored with what is published after
 //   begins(), executed(block, step, tile)  around the work of a step, before it is published: for who watches
 //   stalls()                               whoever advances an execution says that it could not go on
@@ -137,7 +138,7 @@ template <class D>
 concept Device = requires(D& device, u64* semaphore, char* const* operands, u32 number, u64 value) {
     device.publish_semaphore(semaphore, value);
     { D::observe_semaphore(semaphore) } -> Is<u64>;
-    device.reduce(operands, number, operands, number, value, number);
+    device.reduce(operands, number, operands, number, value, number, true);
     device.drain();
     device.begins();
     device.executed(number, number, value);
@@ -148,7 +149,7 @@ concept Device = requires(D& device, u64* semaphore, char* const* operands, u32 
 // Another one is only given buffers that are not.
 template <class D>
 concept AttachingDevice = Device<D> && requires(D& device, const Room& room, u32 number, u64 bytes) {
-    device.reduce_attached(room, number, number, bytes);  // sources, all operands
+    device.reduce_attached(room, number, number, bytes, true);  // sources, all operands
 };
 
 // How the ranks of a call wait for each other: message by message; once, for all to enter; twice, for all to be done
@@ -346,11 +347,12 @@ template <Device D, Port<D> P> class Execution {
             if (bytes == 0 || sources == 0 || filled == sources) continue;
             if constexpr (ZeroCopyPort<P> && AttachingDevice<Layer>) {
                 if (attached) {
-                    device.reduce_attached(room, sources, filled, bytes);
+                    device.reduce_attached(room, sources, filled, bytes, step.whole);
                     continue;
                 }
             }
-            device.reduce(pointers + sources, filled - sources, pointers, sources, bytes, part == kAll ? step.last : 0);
+            device.reduce(pointers + sources, filled - sources, pointers, sources, bytes, part == kAll ? step.last : 0,
+                          step.whole);
         }
         if (pushed) device.drain();
     }

@@ -21,18 +21,21 @@ constexpr u64 kLine = 2 * kCacheLine;  // neighbours are fetched in pairs
 // every chunk, that the busiest rank handles in a tile, and that the longest chain of steps does, over all ranks.
 // `eager`: chunks of the eager area that the rank that sends most needs for a call in one round; 0 if the schedule
 // takes more than one (runtime/plan.py). `two_rounds`: 1 if it takes two, with all messages in place (ir/messages.py).
+// `averages`: 1 if every output of every rank comes from exactly one step that is `whole`.
 // clang-format off
 #define HOCKET_PLAN_HEADER(X) \
     X(magic) X(rank) X(ranks) X(chunks) X(input_blocks) X(output_blocks) X(scratch) X(slots) X(widest) X(fan) X(work) \
-    X(depth) X(eager) X(two_rounds) X(blocks) X(steps) X(operands) X(waits) X(connections) X(multicasts)
+    X(depth) X(eager) X(two_rounds) X(averages) X(blocks) X(steps) X(operands) X(waits) X(connections) X(multicasts)
 // clang-format on
 
 // A thread block: `steps` steps from `first_step`.
 #define HOCKET_PLAN_BLOCK(X) X(first_step) X(steps)
 
 // A step on `count` chunks: `sources` operands from `first_operand`, then `destinations` operands. `last`: the set of
-// those, bit d for the d-th, that no other operand of this rank shares a chunk with.
-#define HOCKET_PLAN_STEP(X) X(count) X(first_operand) X(sources) X(destinations) X(first_wait) X(waits) X(last)
+// those, bit d for the d-th, that no other operand of this rank shares a chunk with. `whole`: 1 if what it combines
+// becomes the sum over all ranks.
+#define HOCKET_PLAN_STEP(X) \
+    X(count) X(first_operand) X(sources) X(destinations) X(first_wait) X(waits) X(last) X(whole)
 
 // An operand. A span begins at chunk `position` of unit `unit` of its buffer, its chunks `stride` apart. The end of a
 // connection has the number of the connection in `end`, and a span where the message lies in the peer's buffer.
@@ -77,7 +80,7 @@ struct MulticastRecord {
 #undef HOCKET_FIELD
 
 // Changes whenever the layout or its meaning does.
-constexpr u32 kPlanMagic = 0x686b0005;
+constexpr u32 kPlanMagic = 0x686b0006;
 
 constexpr u32 kMostReaders = 31;  // of a multicast
 

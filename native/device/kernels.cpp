@@ -379,31 +379,52 @@ void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, Stores as
     else sweep<Plain<u8>>(bytes, [=](u64 at, auto span) { span.write(to + at, span.read(from + at)); });
 }
 
+// What is stored of a combination: all of it, or what would be stored of it, divided.
+struct Itself {
+    static constexpr bool kMoves = true;  // one source
+    explicit Itself(Stores) {}
+    template <class V> V of(V found) const { return found; }
+};
+
+template <class Type> struct Quotient {
+    static constexpr bool kMoves = false;
+    const typename Type::Element divisor;
+    explicit Quotient(Stores asked)
+        : divisor(typename Type::Element(asked.divisor)) {}
+    typename Type::Value of(typename Type::Value found) const {
+        char rounded[Type::kBytes];
+        store(rounded, Type::pack(found));
+        return Type::read(rounded) / divisor;
+    }
+};
+
 // Smaller than `reduce`, for operators that are rare.
-template <class Type, class Op>
+template <class Type, class Op, class Result = Itself>
 void reduce_any(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Stores asked) {
-    if (k == 1) return move(dsts, m, srcs, k, bytes, asked);
+    if (k == 1 && Result::kMoves) return move(dsts, m, srcs, k, bytes, asked);
     prefetch_short(srcs, k, bytes);
+    const Result result(asked);
     spread<Type>(dsts, m, bytes, stores_to(dsts, m, bytes, asked, kItem<Type, Op>), [=](u64 at, auto span) {
         auto found = span.read(srcs[0] + at);
         for (u32 s = 1; s < k; ++s) found = combine<Op>(found, span.read(srcs[s] + at));
-        return found;
+        return result.of(found);
     });
 }
 
-template <class Type, class Op>
+template <class Type, class Op, class Result = Itself>
 void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Stores asked) {
-    if (k != 2) return reduce_any<Type, Op>(dsts, m, srcs, k, bytes, asked);
+    if (k != 2) return reduce_any<Type, Op, Result>(dsts, m, srcs, k, bytes, asked);
     prefetch_short(srcs, k, bytes);  // nearly always
+    const Result result(asked);
     const Stores how = stores_to(dsts, m, bytes, asked, kItem<Type, Op>);
     char *a = srcs[0], *b = srcs[1];
     spread_fast<Type>(dsts, m, bytes, how,
-                      [=](u64 at, auto span) { return combine<Op>(span.read(a + at), span.read(b + at)); });
+                      [=](u64 at, auto span) { return result.of(combine<Op>(span.read(a + at), span.read(b + at))); });
 }
 
-template <class Type> void divide(char* data, u64 bytes, u32 p) {
-    const typename Type::Element divisor(p);
-    sweep<Type>(bytes, [=](u64 at, auto span) { span.write(data + at, span.read(data + at) / divisor); });
+template <class Type> void average(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Stores asked) {
+    if (asked.divisor == 0) return reduce<Type, Sum>(dsts, m, srcs, k, bytes, asked);
+    reduce<Type, Sum, Quotient<Type>>(dsts, m, srcs, k, bytes, asked);
 }
 
 // What kernels.h names for each type: the size of an element, to be compared with what it says, and the kernels.
@@ -412,8 +433,7 @@ template <class Type> void divide(char* data, u64 bytes, u32 p) {
 #define HOCKET_VALUE(name) name,
 struct Named {
     HOCKET_OPERATORS(HOCKET_MEMBER)
-    Divide divide = nullptr;
-    constexpr operator TypeKernels() const { return {{HOCKET_OPERATORS(HOCKET_VALUE)}, divide}; }
+    constexpr operator TypeKernels() const { return {{HOCKET_OPERATORS(HOCKET_VALUE)}}; }
 };
 
 struct Bool {
@@ -452,16 +472,14 @@ template <class Type> struct Float {
                                     .prod = reduce<Type, Prod>,
                                     .min = reduce<Type, Min>,
                                     .max = reduce<Type, Max>,
-                                    .avg = reduce<Type, Sum>,
-                                    .divide = divide<Type>};
+                                    .avg = average<Type>};
 };
 
 template <class E> struct Complex {
     static constexpr u64 kBytes = 2 * sizeof(E);
     static constexpr Named kKernels{.sum = reduce<Plain<E>, Sum>,
                                     .prod = reduce<Plain<E>, ComplexProd>,
-                                    .avg = reduce<Plain<E>, Sum>,
-                                    .divide = divide<Plain<E>>};
+                                    .avg = average<Plain<E>>};
 };
 
 template <class E> struct Pair {

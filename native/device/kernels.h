@@ -44,15 +44,19 @@ struct Traffic {
 #define HOCKET_NAME(name, ...) #name,
 #define HOCKET_BYTES(name, bytes, ...) bytes,
 #define HOCKET_ACCUMULATOR(name, bytes, accumulator, ...) #accumulator,
+#define HOCKET_OPERATOR(name) name,
 constexpr u32 kTypes = HOCKET_TYPES(HOCKET_COUNT), kOperators = HOCKET_OPERATORS(HOCKET_COUNT);
 constexpr const char* kTypeNames[kTypes] = {HOCKET_TYPES(HOCKET_NAME)};
 constexpr u32 kTypeBytes[kTypes] = {HOCKET_TYPES(HOCKET_BYTES)};
 constexpr const char* kAccumulators[kTypes] = {HOCKET_TYPES(HOCKET_ACCUMULATOR)};
 constexpr const char* kOperatorNames[kOperators] = {HOCKET_OPERATORS(HOCKET_NAME)};
+enum class Operator : u32 { HOCKET_OPERATORS(HOCKET_OPERATOR) };
+constexpr u32 kAverage = u32(Operator::avg);
 #undef HOCKET_COUNT
 #undef HOCKET_NAME
 #undef HOCKET_BYTES
 #undef HOCKET_ACCUMULATOR
+#undef HOCKET_OPERATOR
 
 // A call that only moves data has elements of any size: the numbers from kTypes on are those of opaque elements of
 // 0, 1, 2 ... bytes.
@@ -63,9 +67,11 @@ constexpr u64 kShortBytes = 4 << 10;  // sources are prefetched whole, and desti
 
 // How a kernel stores. `last`: a set of destinations, bit d for the d-th, that are stored non-temporally as far as
 // their alignment allows. `by_blocks`: what is long, to several destinations, one after the other; else side by side.
+// `divisor`, of an average: what the sum, rounded to its type, is divided by; 0 for the sum itself.
 struct Stores {
-    u32 last;
-    bool by_blocks;
+    u32 last = 0;
+    bool by_blocks = false;
+    u32 divisor = 0;
 };
 
 // Combines `k` sources element by element, in their order, and stores the result to `m` destinations. A destination may
@@ -75,13 +81,9 @@ struct Stores {
 // same.
 using Kernel = void (*)(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Stores how);
 
-// Divides `bytes` of elements by `p`.
-using Divide = void (*)(char* data, u64 bytes, u32 p);
-
-// The kernels of a type, by operator. Null: it has no such operator. An average is a sum, then a division.
+// The kernels of a type, by operator. Null: it has no such operator.
 struct TypeKernels {
     Kernel reduce[kOperators];
-    Divide divide;
 };
 
 struct KernelTable {

@@ -10,7 +10,6 @@
 #include "device/kernels.h"
 #include "python/arrays.h"
 #include "python/bindings.h"
-#include "python/gil.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -76,25 +75,12 @@ void bind_types(nb::module_& m) {
     m.attr("OPERATORS") = names(kOperatorNames);
 }
 
-void bind_divide(nb::module_& m) {
-    m.def(
-        "divide",
-        [](Array array, u32 type, u32 p, const std::string& isa) {
-            const Divide divide = type < kTypes ? kernels_for(isa).types[type].divide : nullptr;
-            if (divide == nullptr) throw std::invalid_argument("this type has no division");
-            const Held held(array);
-            const Gil gil;
-            divide(held.data(), held.bytes(), p);
-        },
-        "array"_a, "type"_a, "p"_a, "isa"_a.sig("...") = std::string(chosen_isa()->name));
-}
-
 // For tests: one kernel call.
 void bind_reduce(nb::module_& m) {
     m.def(
         "reduce",
         [](const std::vector<Array>& destinations, const std::vector<Array>& sources, u32 type, u32 op,
-           const std::string& isa, u32 last, bool by_blocks) {
+           const std::string& isa, u32 last, bool by_blocks, u32 divisor) {
             const Kernel kernel = type < kTypes && op < kOperators ? kernels_for(isa).types[type].reduce[op] : nullptr;
             if (kernel == nullptr) throw std::invalid_argument("this type does not have this operator");
             std::vector<char*> pointers[2];
@@ -107,9 +93,9 @@ void bind_reduce(nb::module_& m) {
                 }
             if (pointers[0].empty() || pointers[1].empty()) throw std::invalid_argument("no arrays");
             kernel(pointers[0].data(), u32(pointers[0].size()), pointers[1].data(), u32(pointers[1].size()),
-                   held.front()->bytes(), {last, by_blocks});
+                   held.front()->bytes(), {last, by_blocks, divisor});
         },
-        "destinations"_a, "sources"_a, "type"_a, "op"_a, "isa"_a, "last"_a = 0, "by_blocks"_a = false);
+        "destinations"_a, "sources"_a, "type"_a, "op"_a, "isa"_a, "last"_a = 0, "by_blocks"_a = false, "divisor"_a = 0);
 }
 
 // For tests: how sizes cut a buffer. (chunk bytes, tile bytes, tiles), and piece (offset, bytes).
@@ -138,7 +124,6 @@ void bind_geometry(nb::module_& m) {
 
 void bind_kernels(nb::module_& m) {
     bind_types(m);
-    bind_divide(m);
     bind_reduce(m);
     bind_geometry(m);
 }

@@ -71,10 +71,9 @@ PreparedCall::PreparedCall(nb::object member, nb::object plan, Terms terms, Oper
     const Terms& t = terms_;
     if (t.op >= kOperators || (t.tile & (t.tile - 1)) || (t.tile && t.tile < kAlign))
         throw std::invalid_argument("operator or tile");
-    if (t.n && plan_->combines() && (t.type >= kTypes || kernels().types[t.type].reduce[t.op] == nullptr))
+    const bool combines = t.n && (plan_->combines() || t.op == kAverage);
+    if (combines && (t.type >= kTypes || kernels().types[t.type].reduce[t.op] == nullptr))
         throw std::invalid_argument("this type does not have this operator");
-    if (t.average && (t.type >= kTypes || kernels().types[t.type].divide == nullptr))
-        throw std::invalid_argument("this type has no division");
     if (plan_->lends() && !shared_) throw std::invalid_argument("a plan that lends is offered");
     check(plan_->header(), binding.input, binding.output);
     for (const auto* alternatives : {&shared_, &others_})
@@ -96,7 +95,6 @@ PreparedCall::PreparedCall(nb::object member, nb::object plan, Terms terms, Oper
     if (t.units) call_.units = &*t.units;
     if (t.element) call_.element = &*t.element;
     call_.finish.bytes = length(binding.result);
-    if (t.average && binding.result != Source::kNothing) call_.finish.divide = kernels().types[t.type].divide;
     brief_ = std::max(length(Source::kX), length(Source::kOut)) <= member_->tunables.gil_held_bytes;
 }
 
@@ -303,7 +301,7 @@ BoundCall::BoundCall(PreparedCall& prepared, const Argument& given_x, const Argu
     call_.initial_to = at(binding.input != Source::kNothing ? binding.input : binding.output) + binding.place;
     call_.fresh = fresh_ && binding.output == Source::kOut;
     if (binding.taken) call_.finish.taken = at(binding.input) + *binding.taken;
-    if (binding.taken || call_.finish.divide != nullptr) call_.finish.result = at(binding.result);
+    if (binding.taken || call_.op == kAverage) call_.finish.result = at(binding.result);
     const bool shared = (!operands.x || x->shared) && (!operands.out || out->shared);
     const std::optional<Alternatives>& alternatives = shared ? prepared.shared_ : prepared.others_;
     if (!alternatives) return;
@@ -447,11 +445,9 @@ void bind_parts(nb::module_& module) {
         .def(nb::init<std::optional<Operand>, std::optional<Operand>, std::optional<long long>, Omitted>(),
              "x"_a.none(), "out"_a.none(), "between"_a.none(), "omitted"_a);
     nb::class_<PreparedCall::Terms>(module, "Terms")
-        .def(nb::init<std::optional<u64>, u32, u32, u64, bool, std::optional<std::string>, std::optional<Units>,
-                      double>(),
-             "n"_a.none(), "type"_a, "op"_a, "tile"_a = 0, "average"_a = false, "element"_a.none() = nb::none(),
-             "units"_a.none() = nb::none(), "timeout"_a = 0.0,
-             "``average``: the result is divided by the number of ranks. ``timeout``: 0 for that of the communicator.");
+        .def(nb::init<std::optional<u64>, u32, u32, u64, std::optional<std::string>, std::optional<Units>, double>(),
+             "n"_a.none(), "type"_a, "op"_a, "tile"_a = 0, "element"_a.none() = nb::none(),
+             "units"_a.none() = nb::none(), "timeout"_a = 0.0, "``timeout``: 0 for that of the communicator.");
     nb::class_<Binding>(module, "Binding")
         .def(nb::init<Source, Source, Source, Source, u64, std::optional<u64>>(), "input"_a, "output"_a,
              "initial"_a = Source::kNothing, "result"_a = Source::kNothing, "place"_a = 0,

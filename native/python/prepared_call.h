@@ -68,7 +68,6 @@ class PreparedCall {
         std::optional<u64> n;  // elements a unit; none where this rank has no buffer
         u32 type, op;
         u64 tile;
-        bool average;
         std::optional<std::string> element;
         std::optional<Units> units;
         double timeout;

@@ -30,13 +30,12 @@ struct Offer {
 };
 
 // What is left to do with the `result` of a call, null for nothing. After a call through slots it is copied from
-// `taken`, if that is not null; on any other way it was made where it belongs. For an average it is divided by the
-// number of ranks.
+// `taken`, if that is not null; on any other way it was made where it belongs. An average is divided by the number of
+// ranks, where no step has done that.
 struct Finish {
     char* result = nullptr;
     u64 bytes = 0;
     const char* taken = nullptr;
-    Divide divide = nullptr;
 };
 
 // What a call works on. `n` elements a unit; `tile` 0: chosen from the size, as for other plans that are offered. A

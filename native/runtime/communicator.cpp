@@ -415,7 +415,8 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
     u64 looked = run.attached_since.value_or(0);
     auto device = [&] {
         const bool by_blocks = run.state.path == Path::kFifo;
-        const Cpu cpu{chosen.kernel, control_.blocks(), rank(), run.threads > 1, run.streams, by_blocks, copies};
+        const Cpu cpu{chosen.kernel, control_.blocks(), rank(),           run.threads > 1, run.streams,
+                      by_blocks,     copies,            divisor(run.state)};
         if constexpr (std::is_null_pointer_v<Event>) return cpu;
         else return WatchedCpu(cpu, *settings_.recorder, thread, control_.call(), run.event->agreed);
     }();
@@ -483,10 +484,17 @@ bool Communicator::streams_of(const CallState& state, bool attached) const {
                        state.probe.far && !attached, state.probe.larger(), settings_.tunables);
 }
 
+// What the plan's steps that are `whole` divide by; 0 for nothing.
+u32 Communicator::divisor(const CallState& state) const {
+    return state.call.op == kAverage && state.chosen().plan->header().averages != 0 ? size() : 0;
+}
+
 void Communicator::finish(const CallState& state) const {
     const Finish& left = state.call.finish;
-    if (left.taken != nullptr && state.variant == kBuffered) std::memcpy(left.result, left.taken, left.bytes);
-    if (left.divide != nullptr) left.divide(left.result, left.bytes, size());
+    char* const result = left.result;
+    if (left.taken != nullptr && state.variant == kBuffered) std::memcpy(result, left.taken, left.bytes);
+    if (state.call.op == kAverage && divisor(state) == 0)
+        kernels().types[state.type].reduce[kAverage](&result, 1, &result, 1, left.bytes, {.divisor = size()});
 }
 
 // This rank cannot take part, and says so to the others.

@@ -17,16 +17,17 @@ struct Cpu {
     bool streams;                 // what may be is stored non-temporally
     bool by_blocks;               // what is long is stored so to several destinations
     CmaCopies* copies = nullptr;  // in a call with attached buffers
+    u32 divisor = 0;              // of an average, in the steps that are `whole`
     Traffic moved{};              // by the kernel calls so far
 
-    void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last) {
+    void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last, bool whole) {
         moved.loaded += k * bytes;
         moved.stored += m * bytes;
-        kernel(dsts, m, srcs, k, bytes, {streams ? last : 0, by_blocks});
+        kernel(dsts, m, srcs, k, bytes, {streams ? last : 0, by_blocks, whole ? divisor : 0});
     }
 
-    void reduce_attached(const Room& room, u32 sources, u32 used, u64 bytes) {
-        copies->reduce(kernel, room, sources, used, bytes, moved);
+    void reduce_attached(const Room& room, u32 sources, u32 used, u64 bytes, bool whole) {
+        copies->reduce(kernel, {.divisor = whole ? divisor : 0}, room, sources, used, bytes, moved);
     }
 
     // Non-temporal stores are not ordered by the releases below. What is stored so belongs to one step alone, no

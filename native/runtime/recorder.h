@@ -85,13 +85,13 @@ struct WatchedCpu : Cpu {
         now.begin = stalled ? clock.ticks() : now.end;
         stalled = false;
     }
-    void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last) {
+    void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last, bool whole) {
         now.bytes += bytes;
-        Cpu::reduce(dsts, m, srcs, k, bytes, last);
+        Cpu::reduce(dsts, m, srcs, k, bytes, last, whole);
     }
-    void reduce_attached(const Room& room, u32 sources, u32 used, u64 bytes) {
+    void reduce_attached(const Room& room, u32 sources, u32 used, u64 bytes, bool whole) {
         now.bytes += bytes;
-        Cpu::reduce_attached(room, sources, used, bytes);
+        Cpu::reduce_attached(room, sources, used, bytes, whole);
     }
     void stalls() { stalled = true; }
     void executed(u32 block, u32 step, u64 tile) {

@@ -28,7 +28,7 @@ void CmaCopies::note(u32 rank, int error, u64 bytes, Traffic& moved) {
     moved.stored += bytes;
 }
 
-void CmaCopies::reduce(Kernel kernel, const Room& room, u32 sources, u32 used, u64 bytes, Traffic& moved) {
+void CmaCopies::reduce(Kernel kernel, Stores how, const Room& room, u32 sources, u32 used, u64 bytes, Traffic& moved) {
     const u32* const owners = room.owners;
     char** const loaded = room.pointers + used;  // where the kernel loads from, and stores to
     char** const stored = loaded + sources;
@@ -50,7 +50,7 @@ void CmaCopies::reduce(Kernel kernel, const Room& room, u32 sources, u32 used, u
         }
         if (sources > 1 && here == 0) stored[here++] = blocks_.get();
         if (error_ == 0 && here > done) {
-            kernel(stored + done, here - done, loaded, sources, size, {});
+            kernel(stored + done, here - done, loaded, sources, size, how);
             moved.loaded += sources * size;
             moved.stored += (here - done) * size;
         }

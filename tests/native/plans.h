@@ -36,7 +36,7 @@ struct Operand {
 class Writer {
   public:
     Writer(u32 rank, u32 ranks, u32 chunks, u32 scratch, u32 slots)
-        : header_{kPlanMagic, rank, ranks, chunks, 1, 1, scratch, slots, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0} {}
+        : header_{kPlanMagic, rank, ranks, chunks, 1, 1, scratch, slots, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0} {}
 
     // Its connections are of one channel.
     void block(u32 channel = 0) {
@@ -48,7 +48,7 @@ class Writer {
               u32 last = 0) {
         ++blocks_.back().steps;
         steps_.push_back({1, u32(operands_.size()), u32(sources.size()), u32(destinations.size()), u32(waits_.size()),
-                          u32(waits.size()), last});
+                          u32(waits.size()), last, 0});
         for (const Operand& operand : sources) add(operand, false);
         for (const Operand& operand : destinations) add(operand, true);
         waits_.insert(waits_.end(), waits.begin(), waits.end());

@@ -100,7 +100,7 @@ TEST(non_temporal_stores) {
     RankBlock nobody{};
     for (const u32 last : {0u, 1u, 3u, ~0u})
         for (const bool streams : {false, true}) {
-            Cpu{spy, &nobody, 0, false, streams, false}.reduce(nullptr, 2, nullptr, 1, 64, last);
+            Cpu{spy, &nobody, 0, false, streams, false}.reduce(nullptr, 2, nullptr, 1, 64, last, false);
             CHECK(spied == (streams ? last : 0));
         }
 }

@@ -450,8 +450,7 @@ class Endpoint:
         else:
             offers = _offer(shared, bound), _offer(others, bound)
         element = kind.name if kind.opaque and bound.n is not None else None
-        average = op == "avg" and bound.n is not None
-        terms = _native.Terms(bound.n, kind.code, code, tile or 0, average, element, bound.units, timeout or 0.0)
+        terms = _native.Terms(bound.n, kind.code, code, tile or 0, element, bound.units, timeout or 0.0)
         call = PreparedCall(self, loaded, bound, terms, *offers)
         key, calls = id(call), self._calls
         calls[key] = weakref.ref(call, lambda _: calls.pop(key, None) and None)

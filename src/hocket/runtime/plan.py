@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
 
 from hocket import _native
+from hocket.collectives import BufferName
 from hocket.errors import InvalidArgument, Location, StepName, Where, caller
 from hocket.ir.chunk_dag import Span
 from hocket.ir.memory import apart, last_pushes, last_stores
@@ -24,6 +25,8 @@ _SLOTS, _PULLED, _PUSHED = 0, 1, 2
 
 _Event = tuple[int, int, int] | tuple[int, int, int, int]
 """The end of a step (rank, thread block, step), or a message of a connection, by its number."""
+_Chunk = tuple[int, BufferName, int] | tuple[_Event | None, int]
+"""A chunk of a buffer of a rank, or of a message in a slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,7 @@ class _Whole:
         self._pushes = last_pushes(schedule.ranks)
         self._moves = not schedule.collective.reduces() and all(len(s.srcs) == 1 for _, _, _, s in schedule.steps())
         self._averages = schedule.collective.averages()
+        self._whole_sums = whole_sums(schedule) if self._averages else frozenset()
         self._readers = {
             (m.source, r, m.channel): (i, n) for i, m in enumerate(self._multicasts) for n, r in enumerate(m.readers)
         }
@@ -168,7 +172,7 @@ class _Whole:
                     if not (isinstance(place, Send) and self._is_further((rank, place.peer, place.channel)))
                 ]
                 bits = sum(1 << bit for bit, d in enumerate(dsts[:32]) if (b, s, d) in last)
-                steps.add(step, [step.dsts[d] for d in dsts], bits)
+                steps.add(step, [step.dsts[d] for d in dsts], bits, (rank, b, s) in self._whole_sums)
         tables = {
             "block": steps.blocks,
             "step": steps.steps,
@@ -199,6 +203,7 @@ class _Whole:
             "depth": depth,
             "eager": 0 if self._round is None else self._round.chunks,
             "two_rounds": int(self._two_rounds),
+            "averages": int(bool(self._whole_sums)),
         }
 
     def _connection(self, rank: int, connection: Connection) -> dict[str, int]:
@@ -232,7 +237,7 @@ class _StepTables:
     def begin_block(self, steps: int) -> None:
         self.blocks.append({"first_step": len(self.steps), "steps": steps})
 
-    def add(self, step: Step, dsts: Sequence[Destination], last: int) -> None:
+    def add(self, step: Step, dsts: Sequence[Destination], last: int, whole: bool) -> None:
         """A step that stores to ``dsts``; ``last``: the set of those that share no chunk with another operand."""
         self.steps.append(
             {
@@ -243,6 +248,7 @@ class _StepTables:
                 "first_wait": len(self.waits),
                 "waits": len(step.waits),
                 "last": last,
+                "whole": int(whole),
             }
         )
         for place in (*step.srcs, *dsts):
@@ -272,9 +278,59 @@ def pace(schedule: Schedule) -> tuple[int, int]:
     """
     work = [0] * len(schedule.ranks)
     ends: dict[_Event, int] = {}
+    clock: Counter[tuple[int, int]] = Counter()
+    for r, b, _, step, needs, events in _in_order(schedule):
+        cost = _count(step) * (len(step.srcs) + len(step.dsts)) if step.moves else 0
+        work[r] += cost
+        clock[r, b] = max(clock[r, b], *(ends[event] for event in needs), 0) + cost
+        ends.update(dict.fromkeys(events, clock[r, b]))
+    return _word(max(work, default=0)), _word(max(clock.values(), default=0))
+
+
+def whole_sums(schedule: Schedule) -> frozenset[tuple[int, int, int]]:
+    """The steps (rank, thread block, number) that make sums over all ranks, of a collective that ``averages``.
+
+    Each output comes from exactly one of them: what has a term of each rank is whole, and with any other it would have
+    too many. None where a step makes both such sums and others.
+    """
+    collective = schedule.collective
+    found: set[tuple[int, int, int]] = set()
+    terms: defaultdict[_Chunk, int] = defaultdict(int)
+    for r in range(collective.size):
+        buffer, first = collective.place(r, "in")
+        terms.update({(r, buffer, first + i): 1 for i in range(collective.inputs(r))})
+    for r, b, s, step, needs, events in _in_order(schedule):
+        if not step.moves:
+            continue
+        arriving, leaving = iter(needs), iter(events)
+        sources = [_chunks(source, step, arriving) for source in step.srcs]
+        sums = [sum(terms[chunk] for chunk in chunks) for chunks in zip(*sources, strict=True)]
+        if len(step.srcs) > 1 and collective.size in sums:
+            if sums.count(collective.size) < len(sums):
+                return frozenset()
+            found.add((r, b, s))
+        for target in step.dsts:
+            terms.update(zip(_chunks(target, step, leaving), sums, strict=True))
+    return frozenset(found)
+
+
+def _chunks(operand: Source | Destination, step: Step, messages: Iterator[_Event]) -> list[_Chunk]:
+    """Where the chunks of an operand are. ``messages``: those of the step, from this operand on."""
+    message = None if isinstance(operand, Span) else next(messages)
+    place = operand if isinstance(operand, Span) else operand.at
+    if place is not None:
+        return [(place.rank, place.buffer, i) for i in place.indices()]
+    return [(message, i) for i in range(_count(step))]
+
+
+def _in_order(schedule: Schedule) -> Iterator[tuple[int, int, int, Step, list[_Event], list[_Event]]]:
+    """All steps in an order that the schedule permits, as (rank, thread block, number, step, what it needs, what ends).
+
+    What a step needs begins with the messages that it receives, what ends with it with those that it sends.
+    """
+    happened: set[_Event] = set()
     stuck: dict[_Event, list[tuple[int, int]]] = {}  # thread blocks, by what they need
     done: Counter[tuple[int, int]] = Counter()
-    clock: Counter[tuple[int, int]] = Counter()
     messages: Counter[tuple[bool, Connection]] = Counter()  # sent, or received
     todo = [(r, b) for r, rank in enumerate(schedule.ranks) for b in range(len(rank.thread_blocks))]
     while todo:
@@ -283,23 +339,20 @@ def pace(schedule: Schedule) -> tuple[int, int]:
             arriving = [(s.peer, r, s.channel) for s in step.srcs if isinstance(s, Receive)]
             needs: list[_Event] = [(*connection, messages[False, connection]) for connection in arriving]
             needs += [(r, wait.thread_block, wait.step) for wait in step.waits]
-            missing = next((event for event in needs if event not in ends), None)
+            missing = next((event for event in needs if event not in happened), None)
             if missing is not None:
                 stuck.setdefault(missing, []).append(block)
                 break
-            cost = _count(step) * (len(step.srcs) + len(step.dsts)) if step.moves else 0
-            work[r] += cost
-            clock[block] = max(clock[block], *(ends[event] for event in needs), 0) + cost
             leaving = [(r, d.peer, d.channel) for d in step.dsts if isinstance(d, Send)]
-            happened: list[_Event] = [(*connection, messages[True, connection]) for connection in leaving]
-            happened.append((r, b, done[block]))
+            events: list[_Event] = [(*connection, messages[True, connection]) for connection in leaving]
+            events.append((r, b, done[block]))
+            yield r, b, done[block], step, needs, events
             messages.update((False, connection) for connection in arriving)
             messages.update((True, connection) for connection in leaving)
             done[block] += 1
-            for event in happened:
-                ends[event] = clock[block]
+            happened.update(events)
+            for event in events:
                 todo += stuck.pop(event, ())
-    return _word(max(work, default=0)), _word(max(clock.values(), default=0))
 
 
 def _word(value: int) -> int:
