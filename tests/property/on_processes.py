@@ -24,7 +24,7 @@ from hocket.algorithms.catalogue import CATALOGUE
 from hocket.semantics import reference
 from tests.algorithms.prove import cases
 from tests.property.programs import random_case
-from tests.runtime.cases import count_unlike_numpy, kind_of
+from tests.runtime.cases import bits, count_unlike_numpy, kind_of
 
 Array = NDArray[np.generic]
 
@@ -79,14 +79,13 @@ def worker(comm: Communicator, runs: list[Run]) -> list[str | None]:
     for run in runs:
         x = run.input(comm.rank) if run.schedule.collective.input_blocks(comm.rank) else None
         result = comm.run(run.schedule, x, run.output(comm.rank), op=run.op, tile=run.tile)
-        assert x is None or x is result or x.tobytes() == run.input(comm.rank).tobytes(), ("x was written", run)
+        assert x is None or x is result or bits(x) == bits(run.input(comm.rank)), ("x was written", run)
         found.append(None if result is None else digest(result))
     return found
 
 
 def digest(array: Array) -> str:
-    parts = [array[name] for name in array.dtype.names] if array.dtype.names else [array]
-    return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
+    return hashlib.sha256(bits(array)).hexdigest()
 
 
 def check(runs: list[Run]) -> None:

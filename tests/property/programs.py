@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket import Custom, Program, Schedule, chunk, parallelize
+from hocket import AllReduce, Custom, Program, Reduce, ReduceScatter, Schedule, chunk, parallelize
 from hocket.ir.chunk_dag import STORAGES, Storage
 from hocket.semantics import reference
 
@@ -72,6 +72,46 @@ class Case:
     def name(self, place: Place, offset: int = 0) -> Place:
         rank, buffer, index = place
         return rank, "in" if self.inplace and buffer == "out" else buffer, index + offset
+
+
+def random_average(rng: random.Random, ranks: int) -> Program:
+    """A sum over all ranks of random chunks at a time, in a random order, from which outputs are copied from anywhere.
+
+    Many a step that adds several chunks completes the sum of some and not of others.
+    """
+    kind = rng.choice((AllReduce, ReduceScatter, Reduce))
+    collective = kind(ranks, rng.randint(1, 3), rng.random() < 0.5)
+    chunks, everyone = collective.inputs(0), (1 << ranks) - 1
+    held = {(r, c): 1 << r for r in range(ranks) for c in range(chunks)}  # whose terms a place has
+    with Program(collective, name="random_average") as program:
+        while any(0 < mask < everyone for mask in held.values()):
+            source, target = rng.sample(range(ranks), 2)
+            first = rng.randrange(chunks)
+            count = rng.randint(1, chunks - first)
+            added = [(held[source, c], held[target, c]) for c in range(first, first + count)]
+            if all(a and b for a, b in added):
+                chunk(target, "in", first, count).reduce(chunk(source, "in", first, count), storage=_storage(rng))
+                for c in range(first, first + count):
+                    held[target, c] |= held[source, c]
+                    held[source, c] = 0
+        for c in range(chunks):
+            places: list[Place] = [next((r, "in", c) for r in range(ranks) if held[r, c])]
+            outputs: list[Place] = [
+                (r, "out", i)
+                for r in range(ranks)
+                for i in range(collective.outputs(r))
+                if collective.required(r, i) == ((c, everyone),)
+            ]
+            for place in rng.sample(outputs, len(outputs)):
+                if collective.inplace and places[0] == (place[0], "in", c):
+                    continue
+                chunk(*rng.choice(places)).copy(*place, storage=_storage(rng))
+                places.append(place)
+    return program
+
+
+def _storage(rng: random.Random) -> Storage | None:
+    return rng.choice((None, None, None, *STORAGES))
 
 
 def random_case(rng: random.Random, *, directives: bool = True) -> Case:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from hocket import Communicator, Schedule
 from hocket.errors import CallMismatch
 from hocket.semantics import reference
 from hocket.tuning import default_program, is_small
-from tests.runtime.cases import data, same
+from tests.runtime.cases import UFUNCS, bits, data, kind_of, same
 
 Array = NDArray[np.generic]
 
@@ -84,8 +84,7 @@ def from_numpy(case: Case, xs: list[Array], rank: int) -> Array | None:
                 [np.split(x, np.cumsum(row)[:-1])[rank] for x, row in zip(xs, case.counts, strict=True)]
             )
         case _ if xs[0].dtype.kind in "iu":
-            ufunc = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}[case.op]
-            total = ufunc.reduce(xs, axis=0, dtype=xs[0].dtype)
+            total = reduce(UFUNCS[case.op], xs)
             return np.asarray(np.split(total, np.cumsum(counts)[:-1])[rank])
     return None
 
@@ -97,7 +96,7 @@ def call(comm: Communicator, case: Case) -> None:
     writes = case.name != "gather" or rank == case.root
     reads = case.name != "scatter" or rank == case.root
     row = int(np.prod(case.row))
-    size = sum(case.counts[0]) * row * np.dtype(case.dtype).itemsize  # all to all has one program
+    size = sum(case.counts[0]) * row * kind_of(case.dtype).itemsize  # all to all has one program
     expected = None
     if writes:
         with np.errstate(all="ignore"):
@@ -119,17 +118,17 @@ def call(comm: Communicator, case: Case) -> None:
     x: Array | None = xs[rank].copy()
     out: Array | None = None
     if case.form == "apart" or (case.form == "in place" and case.name == "all_to_all"):
-        out = np.zeros(expected.shape, case.dtype) if expected is not None else None
+        out = np.zeros(expected.shape, kind_of(case.dtype)) if expected is not None else None
         x.flags.writeable = False
     elif case.form == "in place" and reads and writes:
         if case.name in ("all_gather", "gather"):
-            out = np.zeros((sum(case.counts[0]), *case.row), case.dtype)
+            out = np.zeros((sum(case.counts[0]), *case.row), kind_of(case.dtype))
             out[own] = x
             x = out[own]
         else:
             out = x[own]
     if not reads:  # says what to allocate, or is not needed
-        x = None if out is not None else np.zeros((sum(case.counts[0]), *case.row), case.dtype)
+        x = None if out is not None else np.zeros((sum(case.counts[0]), *case.row), kind_of(case.dtype))
     collective = getattr(comm, case.name)
     if case.background:
         found = collective(x, out, async_=True, **keywords(case, rank)).wait()
@@ -142,12 +141,12 @@ def call(comm: Communicator, case: Case) -> None:
         assert same(found.reshape(-1), expected.reshape(-1)).all(), (found, expected)
     if reads and case.form != "in place":
         assert x is not None
-        assert x.tobytes() == xs[rank].tobytes(), "x was written"
+        assert bits(x) == bits(xs[rank]), "x was written"
     if len({n for row in case.counts for n in row}) == 1:
         again = {name: value for name, value in keywords(case, rank).items() if name != "counts"}
-        fresh = xs[rank].copy() if reads else np.zeros((sum(case.counts[0]), *case.row), case.dtype)
+        fresh = xs[rank].copy() if reads else np.zeros((sum(case.counts[0]), *case.row), kind_of(case.dtype))
         even = collective(fresh, None if expected is None else np.zeros_like(expected), **again)
-        assert expected is None or even.tobytes() == found.tobytes()
+        assert expected is None or bits(even) == bits(found)
 
 
 def disagree(comm: Communicator, case: Case) -> None:

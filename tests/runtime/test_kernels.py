@@ -165,13 +165,20 @@ def test_16_bits_round_once() -> None:
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype, op in PAIRS if op == "avg"])
-def test_division(dtype: str) -> None:
-    for size, ranks, isa in product(LENGTHS, (1, 2, 3, 7, 1000), _native.ISAS):
-        values = data(3, size, dtype)
+def test_averages(dtype: str) -> None:
+    """The sum as it would be stored, divided; of one source, the source."""
+    code = _native.TYPES.index(dtype), _native.OPERATORS.index("avg")
+    for size, ranks, k, isa in product((*LENGTHS, 5000), (1, 2, 3, 7, 1000), (1, 2, 3), _native.ISAS):
+        sources = [data(seed, size, dtype) for seed in range(k)]
         with np.errstate(all="ignore"):
-            expected = average(values, ranks)
-        _native.divide(values, _native.TYPES.index(dtype), ranks, isa)
-        assert same(values, expected).all(), (isa, size, ranks)
+            expected = average(combine_arrays("sum")(*sources), ranks)
+        for m, last, by_blocks in ((1, 0, False), (1, 1, False), (2, 3, False), (3, 2, True)):
+            places = [np.zeros_like(expected) for _ in range(m)]
+            _native.reduce(places, sources, *code, isa, last, by_blocks, ranks)
+            for found in places:
+                assert same(found, expected).all(), (isa, size, ranks, k, m)
+        _native.reduce([sources[0]], sources, *code, isa, divisor=ranks)
+        assert same(sources[0], expected).all(), (isa, size, ranks, k)
 
 
 @pytest.mark.parametrize(("dtype", "op"), [pair for pair in PAIRS if pair[1] in EXACT])
@@ -205,8 +212,6 @@ def test_what_is_not_there() -> None:
         call(_native.ISA, "int32", "avg", [x, x], 1)
     with pytest.raises(ValueError, match="does not have this instruction set"):
         call("avx1024", "int32", "sum", [x, x], 1)
-    with pytest.raises(ValueError, match="no division"):
-        _native.divide(x, _native.TYPES.index("int32"), 2)
 
 
 def test_the_documented_table() -> None:

@@ -171,9 +171,9 @@ def bits(comm: Communicator) -> list[bytes]:
     ):
         if n % 2 == 0 or name != "reduce_scatter":
             x = data(comm.rank, n, dtype)
-            result = getattr(comm, name)(x, op=op if name == "all_reduce" or op != "avg" else "sum")
-            if result is not None:
-                parts = result.view(f"f{result.itemsize // 2}") if result.dtype.kind == "c" else result
+            result = getattr(comm, name)(x, op=op)
+            for field in () if result is None else result.dtype.names or (...,):
+                parts = result[field].view(f"f{result.itemsize // 2}") if result.dtype.kind == "c" else result[field]
                 parts = parts.astype(np.float64) if parts.dtype.kind in "fV" else parts
                 found.append(hashlib.sha256(np.where(np.isnan(parts), 0, parts).tobytes()).digest())
     return found
