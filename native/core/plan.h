@@ -34,8 +34,7 @@ constexpr u64 kLine = 2 * kCacheLine;  // neighbours are fetched in pairs
 // A step on `count` chunks: `sources` operands from `first_operand`, then `destinations` operands. `last`: the set of
 // those, bit d for the d-th, that no other operand of this rank shares a chunk with. `whole`: 1 if what it combines
 // becomes the sum over all ranks.
-#define HOCKET_PLAN_STEP(X) \
-    X(count) X(first_operand) X(sources) X(destinations) X(first_wait) X(waits) X(last) X(whole)
+#define HOCKET_PLAN_STEP(X) X(count) X(first_operand) X(sources) X(destinations) X(first_wait) X(waits) X(last) X(whole)
 
 // An operand. A span begins at chunk `position` of unit `unit` of its buffer, its chunks `stride` apart. The end of a
 // connection has the number of the connection in `end`, and a span where the message lies in the peer's buffer.

@@ -389,8 +389,7 @@ struct Itself {
 template <class Type> struct Quotient {
     static constexpr bool kMoves = false;
     const typename Type::Element divisor;
-    explicit Quotient(Stores asked)
-        : divisor(typename Type::Element(asked.divisor)) {}
+    explicit Quotient(Stores asked) : divisor(typename Type::Element(asked.divisor)) {}
     typename Type::Value of(typename Type::Value found) const {
         char rounded[Type::kBytes];
         store(rounded, Type::pack(found));
@@ -477,9 +476,8 @@ template <class Type> struct Float {
 
 template <class E> struct Complex {
     static constexpr u64 kBytes = 2 * sizeof(E);
-    static constexpr Named kKernels{.sum = reduce<Plain<E>, Sum>,
-                                    .prod = reduce<Plain<E>, ComplexProd>,
-                                    .avg = average<Plain<E>>};
+    static constexpr Named kKernels{
+        .sum = reduce<Plain<E>, Sum>, .prod = reduce<Plain<E>, ComplexProd>, .avg = average<Plain<E>>};
 };
 
 template <class E> struct Pair {

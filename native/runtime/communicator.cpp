@@ -415,8 +415,8 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
     u64 looked = run.attached_since.value_or(0);
     auto device = [&] {
         const bool by_blocks = run.state.path == Path::kFifo;
-        const Cpu cpu{chosen.kernel, control_.blocks(), rank(),           run.threads > 1, run.streams,
-                      by_blocks,     copies,            divisor(run.state)};
+        const Cpu cpu{chosen.kernel, control_.blocks(), rank(), run.threads > 1,
+                      run.streams,   by_blocks,         copies, divisor(run.state)};
         if constexpr (std::is_null_pointer_v<Event>) return cpu;
         else return WatchedCpu(cpu, *settings_.recorder, thread, control_.call(), run.event->agreed);
     }();

@@ -5,7 +5,7 @@ from typing import Generic, TypeVar
 import numpy
 import numpy.typing
 
-PLAN_MAGIC: int = 1751842821
+PLAN_MAGIC: int = 1751842822
 
 PLAN_LAYOUT: dict[str, tuple[str, ...]]
 
@@ -55,7 +55,6 @@ OPERATORS_OF: dict[str, tuple[str, ...]]
 
 OPERATORS: tuple[str, ...]
 
-def divide(array: numpy.typing.NDArray[numpy.generic], type: int, p: int, isa: str = ...) -> None: ...
 def reduce(
     destinations: Sequence[numpy.typing.NDArray[numpy.generic]],
     sources: Sequence[numpy.typing.NDArray[numpy.generic]],
@@ -64,6 +63,7 @@ def reduce(
     isa: str,
     last: int = 0,
     by_blocks: bool = False,
+    divisor: int = 0,
 ) -> None: ...
 def cut(
     n: int, itemsize: int, chunks: int, widest: int, most: int, tile: int, work: int = 1, depth: int = 1
@@ -466,14 +466,11 @@ class Terms:
         type: int,
         op: int,
         tile: int = 0,
-        average: bool = False,
         element: str | None = None,
         units: Units | None = None,
         timeout: float = 0.0,
     ) -> None:
-        """
-        ``average``: the result is divided by the number of ranks. ``timeout``: 0 for that of the communicator.
-        """
+        """``timeout``: 0 for that of the communicator."""
 
 class Binding:
     def __init__(
