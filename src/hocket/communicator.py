@@ -49,6 +49,7 @@ from hocket.runtime.operands import Buffer as Buffer
 from hocket.runtime.stores import Store
 from hocket.tunables import CONFIG
 from hocket.tuning import (
+    KINDS,
     NAMED,
     Call,
     Choice,
@@ -82,34 +83,6 @@ Find = Callable[[Key, Callable[[], Schedule]], Found]
 """Finds what a program is, or makes it by compiling."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """A collective that is called by name.
-
-    ``cuts``: ``x`` is a block for each rank along axis 0; ``joins``: so is the result. ``reads`` and ``writes``: every
-    rank has an input, or an output; otherwise the root alone. ``first``: rank 0 has an output, if the others have.
-    """
-
-    cuts: bool = False
-    joins: bool = False
-    reads: bool = True
-    writes: bool = True
-    first: bool = True
-
-
-_KINDS = {
-    "all_reduce": _Kind(),
-    "all_gather": _Kind(joins=True),
-    "reduce_scatter": _Kind(cuts=True),
-    "all_to_all": _Kind(cuts=True, joins=True),
-    "broadcast": _Kind(reads=False),
-    "reduce": _Kind(writes=False),
-    "gather": _Kind(joins=True, writes=False),
-    "scatter": _Kind(cuts=True, reads=False),
-    "scan": _Kind(),
-    "exscan": _Kind(first=False),
-}
-
 _ORDERED = ("min", "max", "minloc", "maxloc")
 """Of two zeros they give the first, or the second, so they are not added up in another order than others expect."""
 
@@ -131,7 +104,6 @@ class _Wanted:
     op: str
     root: int
     reproducible: Contract | None
-    kind: _Kind
     ranks: int
     reads: bool
     writes: bool
@@ -144,9 +116,9 @@ class _Wanted:
         """
         x, out, between, omitted = given.x, given.out, given.between, Omitted.REFUSED
         if x is not None and (self.reads or out is None):
-            shape = self.shape(x.shape)
+            shape, kind = self.shape(x.shape), KINDS[self.name]
             if out is None and self.writes:
-                if self.rows is None and self.kind.cuts == self.kind.joins:
+                if self.rows is None and kind.cuts == kind.joins:
                     out, between, omitted = x, 0, Omitted.X
                 else:
                     out, omitted = Operand(shape, x.type), Omitted.FRESH
@@ -160,17 +132,17 @@ class _Wanted:
         """Bytes of the larger buffer of a rank with most; None where not every rank knows it from its own arrays."""
         if self.rows is not None:
             return self.rows.bytes(operands)
-        kind = self.kind
+        kind = KINDS[self.name]
         operand, all_blocks = (operands.x, kind.cuts) if self.reads else (operands.out, kind.joins)
-        blocks = self.ranks if (kind.cuts or kind.joins) and not all_blocks else 1
+        blocks = self.ranks if kind.blocks and not all_blocks else 1
         return 0 if operand is None else operand.nbytes * blocks
 
     def shape(self, x: tuple[int, ...]) -> tuple[int, ...]:
         """Of the result, from that of ``x``. Raises InvalidArgument."""
-        kind, ranks = self.kind, self.ranks
+        kind, ranks = KINDS[self.name], self.ranks
         if self.rows is not None:
             return self.rows.shape(x)
-        if not (kind.cuts or kind.joins):
+        if not kind.blocks:
             return x
         rows = x[0] if x else 1
         if kind.cuts:
@@ -187,7 +159,7 @@ class _Wanted:
 
     def in_place(self, x: Operand, rank: int) -> Operands:
         """Of arrays that lie in place."""
-        found, kind = self.operands(Operands(x, None)), self.kind
+        found, kind = self.operands(Operands(x, None)), KINDS[self.name]
         if found.out is None or kind.cuts == kind.joins:
             if self.rows is not None and found.out is not None:
                 raise InvalidArgument(f"with counts, x and out of {self.name} must lie apart", caller())
@@ -204,7 +176,7 @@ class _Wanted:
 def _called(choice: Choice) -> str:
     """A call by name as its user would write it, but for the arrays."""
     name, words = choice.line.collective, []
-    if not (_KINDS[name].reads and _KINDS[name].writes):
+    if not (KINDS[name].reads and KINDS[name].writes):
         words.append(f"root={choice.root}")
     if choice.reproducible is not None:
         words.append(f"reproducible={choice.reproducible!r}")
@@ -752,20 +724,20 @@ class Communicator:
         return self._prepared(wanted, operands, [True, False], None if timeout is None else _seconds(timeout))
 
     def _wanted(self, name: str, op: str, root: object, counts: object, reproducible: Contract | None) -> _Wanted:
-        kind, ranks, rank, rows = _KINDS[name], self.size, whole(root), None
+        kind, ranks, rank, rows = KINDS[name], self.size, whole(root), None
         if rank is None or not 0 <= rank < ranks:
             raise InvalidArgument(f"root must be in [0, {ranks}), not {root!r}", caller())
         is_root = rank == self.rank
         reads, writes = kind.reads or is_root, (kind.writes or is_root) and (kind.first or self.rank > 0)
         if counts is not None:
-            if not (kind.cuts or kind.joins):
+            if not kind.blocks:
                 raise InvalidArgument(f"{name} takes no counts: it has no blocks", caller())
             if kind.cuts and kind.joins:
                 rows = Counts.exchange(counts, ranks)
             else:
                 inputs, outputs = (ranks if kind.cuts else 1) * reads, (ranks if kind.joins else 1) * writes
                 rows = Counts.agree(counts, ranks, self.rank, inputs, outputs)
-        return _Wanted(name, op, rank, reproducible, kind, ranks, reads, writes, rows)
+        return _Wanted(name, op, rank, reproducible, ranks, reads, writes, rows)
 
     def _prepared(
         self, wanted: _Wanted, operands: Operands, kinds: Sequence[bool], timeout: float | None = None

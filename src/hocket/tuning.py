@@ -27,10 +27,43 @@ from hocket.program import Contract, Program
 from hocket.tunables import ROWS, Tunables, parse_size, show_size
 from hocket.verify import CONTRACTS, kept
 
-_BLOCKWISE = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
-"""Collectives in which the larger buffer of a rank is a block for each rank."""
 
-_COMBINING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a collective that is called by name does.
+
+    ``cuts``: ``x`` is a block for each rank along axis 0; ``joins``: so is the result. ``reads`` and ``writes``: every
+    rank has an input, or an output; otherwise the root alone. ``first``: rank 0 has an output, if the others have.
+    """
+
+    cuts: bool = False
+    joins: bool = False
+    combines: bool = False
+    reads: bool = True
+    writes: bool = True
+    first: bool = True
+
+    @property
+    def blocks(self) -> bool:
+        """Whether the larger buffer of a rank is a block for each rank."""
+        return self.cuts or self.joins
+
+
+KINDS = {
+    "all_reduce": Kind(combines=True),
+    "all_gather": Kind(joins=True),
+    "reduce_scatter": Kind(cuts=True, combines=True),
+    "all_to_all": Kind(cuts=True, joins=True),
+    "broadcast": Kind(reads=False),
+    "reduce": Kind(combines=True, writes=False),
+    "gather": Kind(joins=True, writes=False),
+    "scatter": Kind(cuts=True, reads=False),
+    "scan": Kind(combines=True),
+    "exscan": Kind(combines=True, first=False),
+}
+"""The collectives that are called by name, each a method of Communicator."""
+
+NAMED = tuple(KINDS)
 
 _DEFAULTS = Tunables()
 
@@ -61,7 +94,7 @@ class Call:
         """Bytes that the busiest rank sends or receives where every buffer goes to every rank that needs it."""
         if self.size is None:
             return None
-        return -(-self.size * (self.ranks - 1) // (self.ranks if self.name in _BLOCKWISE else 1))
+        return -(-self.size * (self.ranks - 1) // (self.ranks if KINDS[self.name].blocks else 1))
 
     @property
     def spread(self) -> bool:
@@ -158,9 +191,6 @@ TABLE = (
     Line("exscan", _LARGE, lambda p, *_: scan.exscan(p)),
 )
 """The first line of a collective whose condition holds counts."""
-
-NAMED = tuple(dict.fromkeys(line.collective for line in TABLE))
-"""The collectives that are called by name, each a method of Communicator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +348,7 @@ def declined(call: Call, one_round: bool, attached: bool) -> str | None:
         return "it has no program for arrays in place of slots"
     if attached and call.reproducible == "across-sizes":
         return "sums that do not depend on the size"
-    if attached and call.ranks > 2 and call.name in _COMBINING:
+    if attached and call.ranks > 2 and KINDS[call.name].combines:
         return "sums on more than 2 ranks: the path must not change their order"
     if attached and call.oversubscribed:
         return "more ranks than cores"
@@ -330,7 +360,7 @@ def declined(call: Call, one_round: bool, attached: bool) -> str | None:
     if call.oversubscribed or call.name not in _ZERO_COPY_IN_ONE_ROUND:
         return "it takes one round"
     sent = call.size
-    if call.name in _BLOCKWISE:
+    if KINDS[call.name].blocks:
         block = -(-call.size // call.ranks)
         sent = block if call.name == "all_gather" else sent - block  # the same block to all is stored once
     least = call.tuned.lent_bytes
