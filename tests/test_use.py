@@ -86,7 +86,7 @@ def test_the_first_entry_of_a_call_counts() -> None:
                     if wanted is None:
                         assert found == choose(call)
                     else:
-                        assert found.compile(3) is wanted.schedule
+                        assert found.compile() is wanted.schedule
                         assert found.tile is None
 
 

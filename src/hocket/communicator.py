@@ -32,7 +32,6 @@ from hocket.errors import (
     describe,
 )
 from hocket.explain import Explanation, explain
-from hocket.ir.geometry import check_units
 from hocket.ir.schedule import Schedule
 from hocket.ir.traffic import Traffic
 from hocket.program import Contract
@@ -175,12 +174,12 @@ class _Wanted:
 
 def _called(choice: Choice) -> str:
     """A call by name as its user would write it, but for the arrays."""
-    name, words = choice.line.collective, []
-    if not (KINDS[name].reads and KINDS[name].writes):
-        words.append(f"root={choice.root}")
-    if choice.reproducible is not None:
-        words.append(f"reproducible={choice.reproducible!r}")
-    return f"{name}({', '.join(words)})" if words else name
+    call, words = choice.call, []
+    if not (KINDS[call.name].reads and KINDS[call.name].writes):
+        words.append(f"root={call.root}")
+    if call.reproducible is not None:
+        words.append(f"reproducible={call.reproducible!r}")
+    return f"{call.name}({', '.join(words)})" if words else call.name
 
 
 class Communicator:
@@ -716,14 +715,16 @@ class Communicator:
         No other rank has to take part: where another has prepared something else, the call raises. Raises WrongType,
         InvalidArgument and UnevenSize, on this rank alone, and CommunicatorDead.
         """
-        if name not in NAMED:
-            raise InvalidArgument(f"there is no collective {name!r}, only {', '.join(NAMED)}", caller())
         wanted = self._wanted(name, op, root, counts, reproducible)
         x = Operand(arena.lengths(shape), element_type(dtype))
         operands = wanted.in_place(x, self.rank) if in_place else wanted.apart(x)
         return self._prepared(wanted, operands, [True, False], None if timeout is None else _seconds(timeout))
 
     def _wanted(self, name: str, op: str, root: object, counts: object, reproducible: Contract | None) -> _Wanted:
+        if name not in NAMED:
+            raise InvalidArgument(f"there is no collective {name!r}, only {', '.join(NAMED)}", caller())
+        if reproducible is not None and not isinstance(reproducible, str):
+            raise WrongType(f"reproducible must be the name of a contract, not {name_of(reproducible)}", caller())
         kind, ranks, rank, rows = KINDS[name], self.size, whole(root), None
         if rank is None or not 0 <= rank < ranks:
             raise InvalidArgument(f"root must be in [0, {ranks}), not {root!r}", caller())
@@ -743,12 +744,10 @@ class Communicator:
         self, wanted: _Wanted, operands: Operands, kinds: Sequence[bool], timeout: float | None = None
     ) -> PreparedCall:
         """Choose and load what a call by name runs. ``kinds``: whether its arrays may be memory that ranks share."""
-        endpoint, uneven = self._endpoint, wanted.rows is not None
-        call = self._described(wanted, wanted.bytes(operands))
-        operand = operands.x or operands.out
-        choice = choose(call if operand is None else replace(call, item=operand.type.itemsize), self._entries)
+        endpoint, operand = self._endpoint, operands.x or operands.out
+        choice = self._choice(wanted, wanted.bytes(operands), operand.type.itemsize if operand is not None else 4)
         find = partial(endpoint.program, _called(choice))
-        loaded = self._default(choice, find, uneven)
+        loaded = find(choice.key, choice.compile)
         bound = loaded.layout.bind(operands, wanted.rows)
         eager = endpoint.is_eager(loaded, bound)
 
@@ -757,41 +756,28 @@ class Communicator:
             if shared not in kinds or bound.n is None or barred:
                 return NO_ALTERNATIVES
             return [
-                self._zero_copy(call, choice, find, eager, inplace, not shared) if bound.lies(inplace) else None
+                self._zero_copy(choice, find, eager, inplace, not shared) if bound.lies(inplace) else None
                 for inplace in VARIANTS
             ]
 
         shared, others = alternatives(True), alternatives(False)
         return endpoint.prepare(loaded, bound, wanted.op, choice.tile, shared, others, timeout)
 
-    def _described(self, wanted: _Wanted, size: int | None) -> Call:
-        name, root, reproducible, uneven = wanted.name, wanted.root, wanted.reproducible, wanted.rows is not None
-        if reproducible is not None and not isinstance(reproducible, str):
-            raise WrongType(f"reproducible must be the name of a contract, not {name_of(reproducible)}", caller())
-        endpoint = self._endpoint
-        threads, sockets, oversubscribed = endpoint.threads, endpoint.sockets, endpoint.oversubscribed
-        call = Call(name, self.size, size, root, reproducible, threads, sockets, oversubscribed, uneven)
-        return replace(call, tuned=endpoint.tuned)
-
-    def _default(self, choice: Choice, find: Find[Found], uneven: bool = False) -> Found:
-        """The program of a choice; with ``uneven``, one that can run with counts."""
-
-        def compiled() -> Schedule:
-            schedule = choice.compile(self.size)
-            if uneven:
-                check_units(schedule)
-            return schedule
-
-        return find((*choice.key, uneven), compiled)
+    def _choice(self, wanted: _Wanted, size: int | None, item: int = 4) -> Choice:
+        """What such a call takes. ``size`` and ``item`` are those of ``Call``."""
+        here = self._endpoint
+        place = here.threads, here.sockets, here.oversubscribed
+        uneven = wanted.rows is not None
+        call = Call(wanted.name, self.size, size, wanted.root, wanted.reproducible, *place, uneven, item, here.tuned)
+        return choose(call, self._entries)
 
     def _zero_copy(
-        self, call: Call, choice: Choice, find: Find[Found], one_round: bool, inplace: bool, attached: bool
+        self, choice: Choice, find: Find[Found], one_round: bool, inplace: bool, attached: bool
     ) -> Found | None:
         """What replaces a default program where ranks can access each other's arrays."""
-        name, root, reproducible = choice.line.collective, choice.root, choice.reproducible
-        if choice.entry is not None:
-            return None
-        if declined(call, one_round, attached) or not has_zero_copy(name, reproducible, inplace=inplace):
+        call = choice.call
+        name, root, reproducible = call.name, call.root, call.reproducible
+        if declined(choice, one_round, attached) or not has_zero_copy(name, reproducible, inplace=inplace):
             return None
 
         def compiled() -> Schedule:
@@ -816,18 +802,12 @@ class Communicator:
         measures memory for some tenths of a second, which is best done while other ranks do nothing. Raises
         InvalidArgument.
         """
-        if name not in NAMED:
-            raise InvalidArgument(f"there is no collective {name!r}, only {', '.join(NAMED)}", caller())
         if not isinstance(nbytes, int) or nbytes < 0 or nbytes >> 62:
             raise InvalidArgument(f"nbytes must be a number of bytes, not {nbytes!r}", caller())
-        call = self._described(self._wanted(name, "sum", root, None, reproducible), nbytes)
-        choice = choose(call, self._entries)
-        schedule = self._default(choice, self._schedule)
-        lending = partial(self._zero_copy, call, choice, self._schedule)
-        why_not = declined(call, one_round=False, attached=True)
-        if choice.entry is not None:
-            why_not = "a schedule of one's own takes slots"
-        return explain(self._endpoint, choice, schedule, lending, why_not, nbytes)
+        choice = self._choice(self._wanted(name, "sum", root, None, reproducible), nbytes)
+        schedule = self._schedule(choice.key, choice.compile)
+        lending = partial(self._zero_copy, choice, self._schedule)
+        return explain(self._endpoint, choice, schedule, lending, nbytes)
 
     @overload
     def empty(self, shape: int | Sequence[int], dtype: type[Scalar] | np.dtype[Scalar]) -> NDArray[Scalar]: ...

@@ -16,7 +16,7 @@ from hocket.ir.schedule import Schedule
 from hocket.ir.traffic import Path, Traffic, traffic
 from hocket.runtime.execution import VARIANTS, Endpoint
 from hocket.runtime.plan import pace
-from hocket.tuning import Choice
+from hocket.tuning import Choice, declined
 from hocket.verify.events import Events
 
 _CALL = 0.35e-6
@@ -137,12 +137,11 @@ def explain(
     choice: Choice,
     schedule: Schedule,
     lending: Callable[[bool, bool, bool], Schedule | None],
-    declined: str | None,
     size: int,
 ) -> Explanation:
     """Explain a call on a larger buffer of ``size`` bytes. The schedule is what the choice compiles to.
 
-    ``lending`` gives the schedules for messages that lie in arrays; ``declined``: why not in private ones, if not.
+    ``lending`` gives the schedules for messages that lie in arrays.
     """
     collective = schedule.collective
     ranks = collective.size
@@ -164,6 +163,7 @@ def explain(
                 found.append(Shared(inplace, lent.name, sums.loaded, sums.stored))
         return tuple(found)
 
+    why_not = declined(choice, one_round=False, attached=True)
     work, depth = pace(schedule)
     cores = min(ranks * outlook.threads, len(os.sched_getaffinity(0)))
     share = ranks * outlook.threads / cores  # ranks that take turns on a core
@@ -176,14 +176,14 @@ def explain(
     if endpoint.oversubscribed:
         constant += share * _TURN * (1 if outlook.one_round else 1 + rounds)  # all enter, then each round
     return Explanation(
-        collective=choice.line.collective,
+        collective=choice.call.name,
         ranks=ranks,
         bytes=size,
         program=schedule.name,
         why=choice.why,
         shared=there("mapped"),
         attached=there("cma") if endpoint.attaches else (),
-        why_not_attached=declined or ("" if endpoint.attaches else "ranks may not copy from each other's memory"),
+        why_not_attached=why_not or ("" if endpoint.attaches else "ranks may not copy from each other's memory"),
         thread_blocks=max(len(rank.thread_blocks) for rank in schedule.ranks),
         steps=sum(1 for _ in schedule.steps()),
         rounds=rounds,

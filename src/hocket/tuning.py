@@ -264,12 +264,8 @@ class Entry:
 class Choice:
     """What a call runs: an entry of the user's; without one, ``instances`` of the program of a line."""
 
+    call: Call
     line: Line
-    root: int
-    reproducible: Contract | None
-    sockets: int
-    instances: int
-    tuned: Tunables
     entry: Entry | None = None
 
     @property
@@ -277,35 +273,42 @@ class Choice:
         """The condition that holds."""
         if self.entry is not None:
             return f"{self.entry.said}, for {self.entry.sizes}"
-        return self.line.when.text.format_map({row.name: row.show(getattr(self.tuned, row.name)) for row in ROWS})
+        tuned = self.call.tuned
+        return self.line.when.text.format_map({row.name: row.show(getattr(tuned, row.name)) for row in ROWS})
 
     @property
     def tile(self) -> int | None:
-        return None if self.line.tile is None or self.entry is not None else self.line.tile(self.tuned)
+        return None if self.line.tile is None or self.entry is not None else self.line.tile(self.call.tuned)
+
+    @property
+    def instances(self) -> int:
+        return self.call.threads if self.call.spread else 1
 
     @property
     def key(self) -> tuple[object, ...]:
         """What is compiled, in plain values, which mean the same on every rank."""
-        line = self.line
+        call = self.call
         if self.entry is not None:
-            return line.collective, self.entry.schedule.digest()
-        return line.collective, line.when.text, self.root, self.reproducible, self.sockets, self.instances
+            return call.name, self.entry.schedule.digest(), call.uneven
+        return call.name, self.line.when.text, call.root, call.reproducible, call.sockets, self.instances, call.uneven
 
-    def program(self, ranks: int) -> Program:
-        return self.line.program(ranks, self.root, self.sockets)
+    def program(self) -> Program:
+        return self.line.program(self.call.ranks, self.call.root, self.call.sockets)
 
-    def compile(self, ranks: int) -> Schedule:
+    def compile(self) -> Schedule:
+        """Raises UnevenCounts where the call has counts, and this cannot run with them."""
         if self.entry is not None:
             return self.entry.schedule
-        return self.program(ranks).compile(instances=self.instances, reproducible=self.reproducible)
+        schedule = self.program().compile(instances=self.instances, reproducible=self.call.reproducible)
+        if self.call.uneven:
+            check_units(schedule)
+        return schedule
 
 
 def choose(call: Call, entries: Sequence[Entry] = ()) -> Choice:
     """What a call of a collective in NAMED takes: the first entry of the user's that does, else what the table says."""
     line = next(line for line in TABLE if line.collective == call.name and line.when.holds(call))
-    entry = next((entry for entry in entries if entry.takes(call)), None)
-    instances = call.threads if call.spread else 1
-    return Choice(line, call.root, call.reproducible, call.sockets, instances, call.tuned, entry)
+    return Choice(call, line, next((entry for entry in entries if entry.takes(call)), None))
 
 
 def digest(entries: Sequence[Entry]) -> str:
@@ -337,13 +340,16 @@ def has_zero_copy(name: str, reproducible: Contract | None, *, inplace: bool) ->
     return name in _ZERO_COPY and reproducible != "across-sizes" and not (name == "all_to_all" and inplace)
 
 
-def declined(call: Call, one_round: bool, attached: bool) -> str | None:
+def declined(choice: Choice, one_round: bool, attached: bool) -> str | None:
     """Why a rank offers no zero-copy program in a call, where its arrays can be accessed by others; None: it does.
 
     ``one_round``: the call would else take one round. That is faster for short messages, and where ranks share cores:
     they wait for each other once, not twice. ``attached``: arrays are private, so others access them by cross-memory
     attach, each time a call of the system; that is for long calls only, in one round or not.
     """
+    call = choice.call
+    if choice.entry is not None:
+        return "a schedule of one's own takes slots"
     if call.size is None or call.ranks == 1 or call.uneven or call.name not in _ZERO_COPY:
         return "it has no program for arrays in place of slots"
     if attached and call.reproducible == "across-sizes":
@@ -378,7 +384,7 @@ def default_program(name: str, ranks: int, root: int = 0, *, small: bool = False
 
     ``sockets``: those that the ranks fill, one after the other.
     """
-    return choose(Call(name, ranks, 0 if small else None, root, sockets=sockets)).program(ranks)
+    return choose(Call(name, ranks, 0 if small else None, root, sockets=sockets)).program()
 
 
 def zero_copy_program(

@@ -40,7 +40,7 @@ from hocket.runtime import arena, segments
 from hocket.runtime.execution import VARIANTS, Endpoint, LoadedPlan, PreparedCall
 from hocket.runtime.operands import operands_of
 from hocket.runtime.plan import lower
-from hocket.tuning import NAMED, choose, declined, zero_copy_program
+from hocket.tuning import NAMED, declined, zero_copy_program
 from tests.property.programs import random_case
 from tests.runtime.cases import PAIRS, Run, check, data
 from tests.runtime.test_call_cache import slow_path
@@ -304,10 +304,10 @@ def every_collective(comm: Communicator, sizes: list[int], file: bool) -> None:
                 call(comm, name, n, root, forms, lent)  # type: ignore[arg-type]
             alone = name in ("broadcast", "reduce", "gather", "scatter")  # only the root has both arrays
             blocks = p if name in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter") else 1
-            described = comm._described(comm._wanted(name, "sum", root, None, None), 4 * n * blocks)
-            default = comm._default(choose(described), comm._schedule)
+            choice = comm._choice(comm._wanted(name, "sum", root, None, None), 4 * n * blocks)
+            default = comm._schedule(choice.key, choice.compile)
             alone_in_one = comm._endpoint.outlook(default, n).one_round
-            large = declined(described, alone_in_one, attached=False) is None
+            large = declined(choice, alone_in_one, attached=False) is None
             inplace = not (forms == "a" or (alone and forms[root % len(forms)] == "a"))
             some = forms == "ia" and not alone and p > 1
             buffered = not large or some or (name == "all_to_all" and inplace)
