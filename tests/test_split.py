@@ -114,7 +114,7 @@ def test_wrong_calls_are_errors_on_every_rank() -> None:
 def dying(comm: Communicator) -> None:
     """Rank 2 makes the call and dies before it meets its group; ranks of other groups do not care."""
     if comm.rank == 2:
-        said = comm._endpoint._alive().exchange("[0, 0]", _native.SPLIT)
+        said = comm._endpoint.alive().exchange("[0, 0]", _native.SPLIT)
         assert isinstance(said, list)
         os.kill(os.getpid(), signal.SIGKILL)
     part = None

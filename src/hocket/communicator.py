@@ -215,7 +215,8 @@ class Communicator:
         self._configured = configured
         self._entries = configured(endpoint.size)
         self._schedules: dict[Key, Schedule] = {}
-        self._call = endpoint.cached(self._slow_path)
+        self._cache = endpoint.cached(self._slow_path)
+        self._call = self._cache.call
         self._lines: dict[tuple[int, int], Communicator] = {}  # of two ranks, by sender and receiver
 
     @property
@@ -314,13 +315,12 @@ class Communicator:
         Raises WrongType or InvalidArgument on a rank with wrong arguments and PeerRefused on the others, CallMismatch
         where schedules or sizes differ, PeerFailed, CallTimeout, CommunicatorDead.
         """
-        try:
+        with self._refusing():
             entry = self._entry(schedule, sizes)
-        except Exception as error:
-            self._endpoint.refuse(error)
         self._endpoint.agree(schedule, str(entry.sizes))
         self._entries = (entry, *self._entries)
-        self._call = self._endpoint.cached(self._slow_path)  # which knows no earlier call
+        self._cache = self._endpoint.cached(self._slow_path)  # which knows no earlier call
+        self._call = self._cache.call
 
     def _entry(self, schedule: Schedule, sizes: str | None) -> Entry:
         """What ``use`` says. Raises WrongType, InvalidArgument."""
@@ -642,7 +642,7 @@ class Communicator:
 
         Its errors name ranks as this communicator does, and what ends it ends this one.
         """
-        self._endpoint.require_alive()
+        self._endpoint.alive()
         called = sender, receiver
         line = self._lines.get(called)
         if line is None:
@@ -660,7 +660,7 @@ class Communicator:
         except CallTimeout as error:
             self._endpoint.time_out(called[error.rank], error.seconds)
         except CommunicatorDead:
-            self._endpoint.require_alive()  # says why
+            self._endpoint.alive()  # says why
             raise
         except KeyboardInterrupt:
             self.abort("was interrupted")
@@ -688,7 +688,7 @@ class Communicator:
         except Exception as error:
             self._endpoint.refuse(error, async_)
         if entries is self._entries:  # no thread has called use() meanwhile
-            self._endpoint.learn((name, x, out, async_, op, root, counts, reproducible), call)
+            self._cache.learn((name, x, out, async_, op, root, counts, reproducible), call)
         return call.start(x, out) if async_ else call(x, out)
 
     def prepare(
@@ -824,7 +824,8 @@ class Communicator:
 
         Raises WrongType, InvalidArgument, MemoryError, CommunicatorDead.
         """
-        return self._endpoint.empty(shape, dtype)
+        self._endpoint.alive()
+        return arena.empty(shape, dtype)
 
     def adopt(self, descriptor: int | None = None, address: int = 0, nbytes: int = 0) -> Adopted:
         """Have the other ranks read and write in memory that others made, as in arrays of ``empty``.
@@ -850,11 +851,7 @@ class Communicator:
 
         Raises InvalidArgument, CallMismatch, PeerFailed, CallTimeout, CommunicatorDead.
         """
-        seconds = None if timeout is None else _seconds(timeout)
-        if async_:
-            return self._endpoint.start_barrier(seconds)
-        self._endpoint.barrier(seconds)
-        return None
+        return self._endpoint.barrier(async_, None if timeout is None else _seconds(timeout))
 
     def decline(self, reason: str) -> NoReturn:
         """In the place of a call: no rank makes it, and all raise Declined, this one too.

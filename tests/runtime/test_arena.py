@@ -37,7 +37,7 @@ from hocket.errors import (
 )
 from hocket.ir.messages import two_rounds
 from hocket.runtime import arena, segments
-from hocket.runtime.execution import VARIANTS, Endpoint, LoadedPlan, PreparedCall
+from hocket.runtime.execution import VARIANTS, LoadedPlan, PreparedCall
 from hocket.runtime.operands import operands_of
 from hocket.runtime.plan import lower
 from hocket.tuning import NAMED, declined, zero_copy_program
@@ -237,7 +237,7 @@ def prepared_calls() -> Iterator[list[PreparedCall]]:
         return start(self, *arguments)
 
     with (
-        mock.patch.object(Endpoint, "learn"),
+        mock.patch.object(_native.CallCache, "learn"),
         mock.patch.object(PreparedCall, "__call__", calls),
         mock.patch.object(PreparedCall, "start", starts),
     ):
@@ -583,7 +583,7 @@ def killed_inside(comm: Communicator, done: Path, message: bool) -> None:
         empty = hocket.Custom(comm.size, inputs=1, outputs=1, post=lambda rank, index: None, inplace=True)
         with hocket.Program(empty, name="idle") as program:
             pass
-        member, real = comm._endpoint._alive(), lower(schedule, comm.rank)
+        member, real = comm._endpoint.alive(), lower(schedule, comm.rank)
         plan = member.plan(lower(program.compile(), comm.rank).words, real.digest, real.name)
         loaded = LoadedPlan(real, plan, plan)
         idle = comm._endpoint.prepare(loaded, real.layout.bind(operands_of(x, None)), "sum")

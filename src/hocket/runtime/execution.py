@@ -155,7 +155,7 @@ class PreparedCall(_native.PreparedCall):
         x, out = bound.operands.x, bound.operands.out
         lends = loaded.lowered.lends
         super().__init__(
-            endpoint._alive(),
+            endpoint.alive(),
             loaded.apart if bound.apart else loaded.plan,
             terms,
             _native.Operands(
@@ -194,7 +194,7 @@ class PreparedCall(_native.PreparedCall):
 
     def _check(self, x: Argument, out: Argument, background: bool) -> None:
         """Refuse a call on arguments that are not as it was prepared."""
-        self._endpoint.require_alive()
+        self._endpoint.alive()
         try:
             self._compare(x, out)
         except Exception as error:
@@ -375,20 +375,15 @@ class Endpoint:
             self._write_trace = weakref.finalize(self, self._trace.write)
         _endpoints.add(self)
 
-    def cached(self, slow_path: Callable[..., object]) -> Callable[..., object]:
-        """The same as ``slow_path``, but faster for calls that it has given to ``learn``.
+    def cached(self, slow_path: Callable[..., object]) -> _native.CallCache:
+        """Its ``call`` does the same as ``slow_path``, but faster for calls that it was told of with ``learn``.
 
         It takes eight arguments, the second and third of them arrays or None, the fourth whether the call is in the
         background. Calls are the same where the others are the same objects, and the arrays have the same types and
         shapes and lie to each other in the same way.
         """
-        self._cache = _native.CallCache(self._alive(), slow_path)
-        return self._cache.call
-
-    def learn(self, arguments: tuple[object, ...], call: PreparedCall) -> None:
-        """What the arguments of ``cached`` mean."""
-        if self._cache is not None:
-            self._cache.learn(arguments, call)
+        self._cache = _native.CallCache(self.alive(), slow_path)
+        return self._cache
 
     def run(
         self,
@@ -468,13 +463,13 @@ class Endpoint:
 
     def holds(self, array: Array | Buffer) -> bool:
         """Whether it lies in memory that ranks share."""
-        return self._alive().holds(address(array))
+        return self.alive().holds(address(array))
 
     def is_eager(self, loaded: LoadedPlan, bound: Bound) -> bool:
         """Whether a call takes one round, where all ranks know their sizes."""
         if bound.n is None:
             return False
-        return self._alive().outlook(loaded.plan, bound.n, bound.type.code, 0, input=True, output=True).one_round
+        return self.alive().outlook(loaded.plan, bound.n, bound.type.code, 0, input=True, output=True).one_round
 
     def outlook(self, schedule: Schedule, n: int, tile: int | None = None) -> _native.Outlook:
         """How a call on units of n float32 would run, without ``out``; no other rank takes part."""
@@ -483,26 +478,20 @@ class Endpoint:
         in_place = layout.alias is not None and layout.input_blocks == layout.output_blocks
         plan = loaded.apart if layout.alias is not None and not in_place else loaded.plan
         arrays = layout.input_blocks > 0, layout.output_blocks > 0 and not in_place
-        return self._alive().outlook(plan, n, _native.TYPES.index("float32"), tile or 0, *arrays)
+        return self.alive().outlook(plan, n, _native.TYPES.index("float32"), tile or 0, *arrays)
 
-    def empty(self, shape: object, dtype: object) -> Array:
-        """See ``Communicator.empty``."""
-        self._alive()
-        return arena.empty(shape, dtype)
-
-    def barrier(self, timeout: float | None) -> None:
-        """Return once every rank is here."""
+    def barrier(self, async_: bool, timeout: float | None) -> Handle[None] | None:
+        """See ``Communicator.barrier``."""
+        if async_:
+            return self.alive().start_barrier(self, timeout or 0.0)
         outcome = self._alone().barrier(timeout or 0.0)
         if outcome is not None:
             self._raise(outcome)
-
-    def start_barrier(self, timeout: float | None) -> Handle[None]:
-        """The same in the background."""
-        return self._alive().start_barrier(self, timeout or 0.0)
+        return None
 
     def traffic(self) -> Traffic:
         """See ``Communicator.traffic``."""
-        return sum((pair.traffic() for pair in self._pairs), Traffic(*self._alive().traffic()))
+        return sum((pair.traffic() for pair in self._pairs), Traffic(*self.alive().traffic()))
 
     def adopt(self, descriptor: int | None, address: int, nbytes: int) -> Adopted:
         """See ``Communicator.adopt``."""
@@ -590,7 +579,7 @@ class Endpoint:
 
     def subgroup(self, ranks: Sequence[int], tag: str) -> Endpoint:
         """See ``Communicator.subgroup``."""
-        self._alive()
+        self.alive()
         if not isinstance(tag, str):
             raise WrongType(f"tag must be a text, not {name_of(tag)}", caller())
         given = [whole(rank) for rank in ranks] if isinstance(ranks, Iterable) else []
@@ -617,7 +606,7 @@ class Endpoint:
 
         What they ask for again is another one, unless it ends with this one: then a second thread is too many.
         """
-        member = self._alive()  # keeps the lifelines
+        member = self.alive()  # keeps the lifelines
         number = next(self._asked.setdefault((kind, called), count()))
         if number and ends_with_this:
             raise CommunicatorBusy
@@ -669,11 +658,11 @@ class Endpoint:
 
     def lose(self, rank: int, reason: str) -> NoReturn:
         """End this communicator, as a pair of it has lost a rank. Raises PeerFailed: it names whose fault that is."""
-        self._lose(self._alive(), PeerFailed(rank, reason), (rank,))
+        self._lose(self.alive(), PeerFailed(rank, reason), (rank,))
 
     def _lose(self, member: _native.Member, error: PeerFailed, ranks: Sequence[int]) -> NoReturn:
         """``error`` is what was seen of one of these ranks: it may have given up because of another."""
-        self._alive()
+        self.alive()
         found = next(filter(None, map(member.ended, (error.rank, *ranks))), None)
         if found is not None:
             error = PeerFailed(found.rank, found.text)
@@ -732,11 +721,8 @@ class Endpoint:
         if self._trace is not None:
             self._write_trace()
 
-    def require_alive(self) -> None:
-        """Raises CommunicatorDead."""
-        self._alive()
-
-    def _alive(self) -> _native.Member:
+    def alive(self) -> _native.Member:
+        """Its native part, until it has ended. Raises CommunicatorDead."""
         if self._member is None:
             raise CommunicatorDead(self._ended)
         return self._member
@@ -744,7 +730,7 @@ class Endpoint:
     def _alone(self) -> _native.Member:
         """Once nothing goes on in the background: calls have one order. Whoever is interrupted here makes no call."""
         try:
-            member = self._alive()
+            member = self.alive()
             member.land()
         except BaseException as error:  # mostly what a signal handler raises
             self.abort("was interrupted" if isinstance(error, KeyboardInterrupt) else f"raised {describe(error)}")
@@ -760,7 +746,7 @@ class Endpoint:
         """A program of calls by name, in errors ``call``: the rank that needs it first compiles it for all."""
         found = self._programs.get(key)
         if found is None:
-            member = self._alive()
+            member = self.alive()
             if self._trace is not None:  # it tells more of the steps than a plan does
                 found = self._load(compiled(), call)
             else:
@@ -784,7 +770,7 @@ class Endpoint:
 
     def _load(self, schedule: Schedule, call: str | None = None) -> LoadedPlan:
         self.require_fit(schedule, call)
-        found = self._ready(self._alive(), self._shared.get(schedule.digest(), lambda: schedule), call)
+        found = self._ready(self.alive(), self._shared.get(schedule.digest(), lambda: schedule), call)
         if self._trace is not None:
             self._trace.knows(schedule, found.plan, found.apart)
         key, loaded = id(schedule), self._loaded
@@ -825,11 +811,11 @@ class Endpoint:
 
         Once they know; with ``async_`` at once: they learn of it when it is this call's turn.
         """
+        why = error.diagnostic().message if isinstance(error, HocketError) else describe(error)
         if async_:
-            why = _why(error)
-            self._alive().start_refusal(self, why)
+            self.alive().start_refusal(self, why)
             raise error
-        outcome = self._alone().refuse(_why(error))
+        outcome = self._alone().refuse(why)
         if outcome is not None and outcome.fault is not Fault.REFUSED:
             self._raise(outcome)
         raise error
@@ -866,10 +852,6 @@ class Endpoint:
 
 def _no_text(reason: object) -> WrongType:
     return WrongType(f"the reason must be a text, not {name_of(reason)}", caller())
-
-
-def _why(error: Exception) -> str:
-    return error.diagnostic().message if isinstance(error, HocketError) else describe(error)
 
 
 def _mismatch(outcome: Outcome) -> CallMismatch:
