@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple, NoReturn, TypeVar, cast
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 import numpy as np
 
@@ -504,8 +504,8 @@ class Endpoint:
             self.refuse(error)
         place, released = self._next_place, self._released[:_MOST_RELEASED]
         word = None if own is None else (place, own.pages, own.skip)
-        said = [json.loads(text) for text in self._said(json.dumps([word, released]), _native.ADOPT)]
-        others = self._mapped(member, own, {rank: theirs for rank, (theirs, _) in enumerate(said) if theirs})
+        said = self._said((word, released), _native.ADOPT)
+        others = self._mapped(own, {rank: theirs for rank, (theirs, _) in enumerate(said) if theirs})
         gone = [(rank, place) for rank, (_, places) in enumerate(said) for place in places if rank != self.rank]
         outcome = member.adopt(None if own is None else (place, own.address, own.nbytes), others, gone)
         if outcome is not None:
@@ -528,16 +528,13 @@ class Endpoint:
         self._released.append(place)
 
     def _mapped(
-        self, member: _native.Member, own: Region | None, said: Mapping[int, adopted.Word]
+        self, own: Region | None, said: Mapping[int, adopted.Word]
     ) -> list[tuple[int, int, _native.SharedPages, int]]:
         """What the other ranks adopt, once all ranks have mapped it: rank, place, pages, where in them it begins."""
         others: list[tuple[int, int, _native.SharedPages, int]] = []
         failed: Exception | None = None
         if said and self.size > 1:
-            called = tuple(range(self.size))
-            with self._meets(member, called):
-                number = next(self._asked.setdefault(("adopt", called), count()))
-                meeting = self._met("adopt", called, number, None if own is None else own.descriptor)
+            with self._met("adopt", tuple(range(self.size)), None if own is None else own.descriptor) as meeting:
                 try:
                     for rank, (place, pages, skip) in said.items():
                         if rank != self.rank:
@@ -551,15 +548,15 @@ class Endpoint:
                             os.close(descriptor)
         if failed is not None:
             self.refuse(failed)
-        self._said("", _native.ADOPT)
+        self._said(None, _native.ADOPT)
         return others
 
-    def _said(self, word: str, digest: int) -> list[str]:
-        """What every rank said in a call that exchanges words."""
-        said = self._alone().exchange(word, digest)
+    def _said(self, word: object, digest: int) -> list[Any]:
+        """What every rank said in a call that exchanges words: plain values."""
+        said = self._alone().exchange(json.dumps(word), digest)
         if isinstance(said, Outcome):
             self._raise(said)
-        return said
+        return [json.loads(text) for text in said]
 
     def split(self, color: int | None, key: int) -> Endpoint | None:
         """See ``Communicator.split``."""
@@ -570,11 +567,10 @@ class Endpoint:
             self.refuse(WrongType(f"color and key must be integers, not {name_of(color)} and {name_of(key)}", caller()))
         if any(number is not None and number.bit_length() > 63 for number in numbers):
             self.refuse(InvalidArgument("color and key must be integers of 64 bits", caller()))
-        said = self._said(json.dumps(numbers), _native.SPLIT)
+        said = self._said(numbers, _native.SPLIT)
         if color is None:
             return None
-        given = [json.loads(text) for text in said]
-        ranks = sorted((k, rank) for rank, (c, k) in enumerate(given) if c == numbers[0])
+        ranks = sorted((k, rank) for rank, (c, k) in enumerate(said) if c == numbers[0])
         return self._gathered("split", tuple(rank for _, rank in ranks))
 
     def subgroup(self, ranks: Sequence[int], tag: str) -> Endpoint:
@@ -606,13 +602,8 @@ class Endpoint:
 
         What they ask for again is another one, unless it ends with this one: then a second thread is too many.
         """
-        member = self.alive()  # keeps the lifelines
-        number = next(self._asked.setdefault((kind, called), count()))
-        if number and ends_with_this:
-            raise CommunicatorBusy
-        with self._meets(member, called):
-            schedules = "" if ends_with_this else told(self._schedules, len(called))
-            meeting = self._met(kind, called, number, schedules=schedules)
+        schedules = None if ends_with_this else self._schedules
+        with self._met(kind, called, once=ends_with_this, schedules=schedules) as meeting:
             meeting.cores = min(meeting.cores, self._cores)
             if ends_with_this and meeting.size > 1:
                 os.close(meeting.lifelines[meeting.rank])
@@ -621,27 +612,32 @@ class Endpoint:
                 os.dup2(self._lifelines[called[other]], meeting.lifelines[other], inheritable=False)
             return Endpoint(meeting, self._timeout, self.threads, self._schedules)
 
+    @contextmanager
     def _met(
         self,
         kind: str,
         called: tuple[int, ...],
-        number: int,
         lent: int | None = None,
-        schedules: str | HocketError = "",
-    ) -> Meeting:
-        """The meeting of that number of these ranks, in this order. ``lent``: a file instead of the arena."""
-        token = hashlib.sha256(repr((self._token, kind, called, number)).encode()).hexdigest()[:32]
-        here = Place(called.index(self.rank), len(called), token, called, lent, schedules)
-        # The own lifeline tells of an end by another thread of this process.
-        return gather(here, self._timeout, {self._lifelines[rank]: rank for rank in called})
+        once: bool = False,
+        schedules: Callable[[int], str] | None = None,
+    ) -> Iterator[Meeting]:
+        """The next meeting of this kind of these ranks, in this order. What fails in it ends this communicator.
 
-    @contextmanager
-    def _meets(self, member: _native.Member, called: Sequence[int]) -> Iterator[None]:
-        """What an error means, while these ranks meet, for all of this communicator."""
+        ``lent``: a file instead of the arena. ``once``: there is one such meeting; raises CommunicatorBusy.
+        ``schedules``: what this rank says of those it goes by. BadConfig, which all raise then, ends nothing.
+        """
+        _member = self.alive()  # keeps the lifelines
+        number = next(self._asked.setdefault((kind, called), count()))
+        if number and once:
+            raise CommunicatorBusy
+        token = hashlib.sha256(repr((self._token, kind, called, number)).encode()).hexdigest()[:32]
         try:
-            yield
+            said = "" if schedules is None else told(schedules, len(called))
+            here = Place(called.index(self.rank), len(called), token, called, lent, said)
+            # The own lifeline tells of an end by another thread of this process.
+            yield gather(here, self._timeout, {self._lifelines[rank]: rank for rank in called})
         except PeerFailed as error:
-            self._lose(member, error, called)
+            self.lose(error.rank, error.reason, called)
         except CallTimeout as error:
             self.time_out(error.rank, error.seconds)
         except BadConfig:  # each of these ranks has been told
@@ -656,18 +652,16 @@ class Endpoint:
         self.fail(rank, "was waited for in vain")
         raise CallTimeout(rank, seconds) from None
 
-    def lose(self, rank: int, reason: str) -> NoReturn:
-        """End this communicator, as a pair of it has lost a rank. Raises PeerFailed: it names whose fault that is."""
-        self._lose(self.alive(), PeerFailed(rank, reason), (rank,))
+    def lose(self, rank: int, reason: str, others: Sequence[int] = ()) -> NoReturn:
+        """End this communicator, as a rank was seen to be lost outside of its calls. Raises PeerFailed.
 
-    def _lose(self, member: _native.Member, error: PeerFailed, ranks: Sequence[int]) -> NoReturn:
-        """``error`` is what was seen of one of these ranks: it may have given up because of another."""
-        self.alive()
-        found = next(filter(None, map(member.ended, (error.rank, *ranks))), None)
+        It may have given up because of another, which it or one of the others has said: the error is of that one then.
+        """
+        found = next(filter(None, map(self.alive().ended, (rank, *others))), None)
         if found is not None:
-            error = PeerFailed(found.rank, found.text)
-        self.fail(error.rank, error.reason)
-        raise error from None
+            rank, reason = found.rank, found.text
+        self.fail(rank, reason)
+        raise PeerFailed(rank, reason) from None
 
     def close(self, drain: bool = False) -> None:
         """Leave, with ``drain`` once calls in the background have ended.
@@ -757,7 +751,7 @@ class Endpoint:
     def agree(self, schedule: Schedule, sizes: str) -> None:
         """Return once all ranks have said the same: a call of all. Raises CallMismatch."""
         word = {"schedule": schedule.digest(), "sizes": sizes, "name": schedule.name}
-        said = [json.loads(text) for text in self._said(json.dumps(word), _native.USE)]
+        said = self._said(word, _native.USE)
         for rank, other in enumerate(said):
             differs = tuple(what for what in ("schedule", "sizes") if other[what] != said[0][what])
             if differs:
