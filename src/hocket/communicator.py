@@ -301,7 +301,7 @@ class Communicator:
         Raises WrongType or InvalidArgument on a rank with wrong arguments and PeerRefused on the others, CallMismatch,
         UnevenSize, PeerFailed, CallTimeout, CommunicatorDead.
         """
-        return self._endpoint.run(schedule, x, out, op, tile, async_=async_)
+        return self._endpoint.run(schedule, x, out, op, tile, async_)
 
     def use(self, schedule: Schedule, sizes: str | None = None) -> None:
         """From now on, take ``schedule`` in calls by name of its collective, and from its root, if it has one.

@@ -14,6 +14,7 @@ from hocket import Communicator, Program, Schedule
 from hocket.algorithms import all_pairs, chain, direct, dpml, knomial, movement_avoiding, ring
 from hocket.ir.traffic import Path, Traffic, traffic
 from hocket.runtime.counts import Counts
+from hocket.runtime.operands import operands_of
 
 MOST = 16
 ELEMENTS = (17, 30_011)
@@ -136,7 +137,8 @@ def by_counts(comm: Communicator, cases: Sequence[tuple[Schedule, list[Counts]]]
         mine = counts[comm.rank]
         x, out = (np.ones(sum(rows), np.float32) if rows else None for rows in (mine.inputs, mine.outputs))
         before = comm.traffic()
-        comm._endpoint.run(schedule, x, out, "sum", counts=mine)
+        loaded = comm._endpoint._of(schedule)
+        comm._endpoint.prepare(loaded, loaded.layout.bind(operands_of(x, out), mine), "sum")(x, out)
         found.append(comm.traffic() - before)
     before = comm.traffic()
     comm.run(ring.all_reduce(3).compile(instances=2), np.ones(1 << 18, np.float32))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 
 import numpy as np
 
 from hocket import _native
+from hocket.collectives import whole
 from hocket.errors import InvalidArgument, WrongType, caller
 from hocket.runtime import segments
 from hocket.runtime.operands import Array, name_of
@@ -32,30 +34,23 @@ def empty(shape: object, dtype: object) -> Array:
     if kind.hasobject:
         raise WrongType(f"dtype is {kind}: references mean nothing in another process", caller())
     found = lengths(shape)
-    return np.ndarray(found, kind, memoryview(own().allocate(_bytes(found, kind.itemsize))))
+    size = math.prod(found) * kind.itemsize
+    if size > _native.FILE_BYTES:
+        raise MemoryError(f"an array of {size} bytes")
+    return np.ndarray(found, kind, memoryview(own().allocate(size)))
 
 
 def lengths(shape: object) -> tuple[int, ...]:
     """Of a shape, or of one length. Raises WrongType, InvalidArgument."""
     given = shape if isinstance(shape, Sequence) and not isinstance(shape, str) else (shape,)
     found = []
-    for length in given:
-        if isinstance(length, bool) or not isinstance(length, int | np.integer):
+    for length in map(whole, given):
+        if length is None:
             raise WrongType(f"shape must be an integer or a sequence of them, not {name_of(shape)} {shape!r}", caller())
         if length < 0:
             raise InvalidArgument(f"shape must not be negative, not {shape!r}", caller())
-        found.append(int(length))
+        found.append(length)
     return tuple(found)
-
-
-def _bytes(lengths: Sequence[int], itemsize: int) -> int:
-    """Raises MemoryError for more than there ever is."""
-    size = itemsize
-    for length in lengths:
-        size *= length
-    if size > _native.FILE_BYTES:
-        raise MemoryError(f"an array of {size} bytes")
-    return size
 
 
 def _forget_in_child() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from hocket import _native
 from hocket.collectives import whole
-from hocket.errors import InvalidArgument, caller
+from hocket.errors import InvalidArgument, caller, counted
 from hocket.runtime.operands import Operands
 
 
@@ -53,14 +53,14 @@ class Counts:
         """Of the result, from that of ``x``. Raises InvalidArgument."""
         rows = sum(self.inputs or self.agreed or ())
         if x[:1] != (rows,):
-            raise InvalidArgument(f"counts call for an x of {_number(rows)}, not of shape {x}", caller())
+            raise InvalidArgument(f"counts call for an x of {counted(rows, 'row')}, not of shape {x}", caller())
         return (sum(self.outputs), *x[1:])
 
     def check_out(self, shape: tuple[int, ...]) -> None:
         """Raises InvalidArgument for what no result can be like, of a call that has no ``x``."""
         rows = sum(self.outputs)
         if shape[:1] != (rows,):
-            raise InvalidArgument(f"counts call for an out of {_number(rows)}, not of shape {shape}", caller())
+            raise InvalidArgument(f"counts call for an out of {counted(rows, 'row')}, not of shape {shape}", caller())
 
     def bytes(self, operands: Operands) -> int | None:
         """Bytes of a buffer with the blocks of all ranks; None where a rank knows only its own."""
@@ -113,7 +113,3 @@ def _rows(given: object, ranks: int) -> tuple[int, ...] | None:
         return None
     rows = [n for n in map(whole, given) if n is not None and n >= 0]
     return tuple(rows) if len(rows) == ranks else None
-
-
-def _number(rows: int) -> str:
-    return f"{rows} row{'s' * (rows != 1)}"

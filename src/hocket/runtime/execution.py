@@ -45,7 +45,7 @@ from hocket.runtime import adopted, arena, caches, trace
 from hocket.runtime.adopted import Adopted, Region
 from hocket.runtime.bootstrap import Meeting, gather, told
 from hocket.runtime.buffers import Bound, Layout
-from hocket.runtime.counts import Counts, transfers
+from hocket.runtime.counts import transfers
 from hocket.runtime.launchers import Place
 from hocket.runtime.operands import (
     Argument,
@@ -54,6 +54,7 @@ from hocket.runtime.operands import (
     Operands,
     Parts,
     address,
+    between,
     name_of,
     operand_of,
     operands_of,
@@ -219,7 +220,7 @@ class PreparedCall(_native.PreparedCall):
                 continue
             _compare(name, given, operand, written)
             used.append(given)
-        if len(used) == 2 and all(given.nbytes for given in used) and expected.between != _between(*used):
+        if len(used) == 2 and all(given.nbytes for given in used) and expected.between != between(*used):
             how = "apart" if expected.between is None else "in place"
             raise InvalidArgument(f"{self._lowered.name} was prepared for x and out that lie {how}", caller())
         if self._lowered.lends and self._bound.n and not all(self._endpoint.holds(given) for given in used):
@@ -284,12 +285,6 @@ def _private(plan: Plan) -> InvalidArgument:
         caller(),
         "comm.empty(shape, dtype) makes such arrays",
     )
-
-
-def _between(x: Array | Buffer, out: Array | Buffer) -> int | None:
-    """Bytes from x to out where they overlap."""
-    ahead = address(out) - address(x)
-    return ahead if -out.nbytes < ahead < x.nbytes else None
 
 
 def brief(method: Method) -> Method:
@@ -386,23 +381,15 @@ class Endpoint:
         return self._cache
 
     def run(
-        self,
-        schedule: Schedule,
-        x: Array | None,
-        out: Array | None,
-        op: str,
-        tile: int | None = None,
-        counts: Counts | None = None,
-        async_: bool = False,
+        self, schedule: Schedule, x: Array | None, out: Array | None, op: str, tile: int | None, async_: bool
     ) -> object:
-        """See ``Communicator.run``. With ``counts``, arrays have as many rows as they say, and the schedule is one that
-        ``check_units`` accepts."""
+        """See ``Communicator.run``."""
         try:
             loaded = self._of(schedule)
-            key = _key(x, out, op, tile) if counts is None else None
+            key = _key(x, out, op, tile)
             call = None if key is None else loaded.calls.get(key)
             if call is None:
-                call = self.prepare(loaded, loaded.layout.bind(operands_of(x, out), counts), op, tile)
+                call = self.prepare(loaded, loaded.layout.bind(operands_of(x, out)), op, tile)
                 if key is not None and len(loaded.calls) < _MOST_CALLS:
                     loaded.calls[key] = call
         except Exception as error:

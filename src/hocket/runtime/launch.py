@@ -49,11 +49,6 @@ class RemoteTraceback(Exception):
         return f"\n{self.args[0]}"
 
 
-class _Failure(NamedTuple):
-    rank: int
-    error: BaseException
-
-
 class _Answer(NamedTuple):
     """What a rank sends back: its result, or its exception (None: it does not pickle) and traceback."""
 
@@ -112,7 +107,7 @@ def _call(payload: bytes, ranks: int) -> list[Result]:
 
 def _gather(processes: Sequence[subprocess.Popen[bytes]], lines: Sequence[Connection], ends: Ends) -> list[Result]:
     answers: dict[int, Result] = {}
-    failures: list[_Failure] = []
+    failures: list[BaseException] = []
     deadline: float | None = None
     with selectors.DefaultSelector() as waiting:
         for rank, line in enumerate(lines):
@@ -125,13 +120,13 @@ def _gather(processes: Sequence[subprocess.Popen[bytes]], lines: Sequence[Connec
                 if answer is None:
                     code = processes[rank].wait()
                     how = _ending(code, f"exited with code {code} without a result")
-                    failures.append(_Failure(rank, RankFailed(rank, how)))
+                    failures.append(RankFailed(rank, how))
                     ends.tell(rank, how)
                 elif answer.report is None:
                     answers[rank] = answer.result  # type: ignore[assignment]
                     ends.tell(rank, "returned")
                 else:
-                    failures.append(_Failure(rank, _raised(rank, answer.error, answer.report)))
+                    failures.append(_raised(rank, answer.error, answer.report))
                     if isinstance(answer.error, PeerFailed):  # it may be here before the end of the one it names
                         ends.tell(answer.error.rank, f"was missed by rank {rank}")
                     else:
@@ -142,7 +137,7 @@ def _gather(processes: Sequence[subprocess.Popen[bytes]], lines: Sequence[Connec
                 break
     if failures:
         # Ranks that failed only because another did say so; the first that did not is the cause.
-        raise next((f for f in failures if not isinstance(f.error, PeerFailed)), failures[0]).error
+        raise next((error for error in failures if not isinstance(error, PeerFailed)), failures[0])
     return [answers[rank] for rank in range(len(lines))]
 
 

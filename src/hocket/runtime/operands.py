@@ -156,11 +156,16 @@ def _operand_of_buffer(name: str, buffer: Buffer) -> Operand:
 
 def operands_of(x: Array | None, out: Array | None) -> Operands:
     """Of the arrays that a call is given."""
-    between = 0 if x is out and x is not None else None
     known = operand_of("x", x), operand_of("out", out)
-    if x is not None and out is not None and x is not out and np.may_share_memory(x, out):
-        between = address(out) - address(x)
-    return Operands(*known, between)
+    return Operands(*known, None if x is None or out is None else between(x, out))
+
+
+def between(x: Array | Buffer, out: Array | Buffer) -> int | None:
+    """Bytes from x to out where they are the same, or overlap."""
+    if x is out:
+        return 0
+    ahead = address(out) - address(x)
+    return ahead if x.nbytes and out.nbytes and -out.nbytes < ahead < x.nbytes else None
 
 
 def address(given: Array | Buffer) -> int:
