@@ -45,7 +45,7 @@ from machine import describe, title
 from peers_worker import BLOCKWISE, ITEM, Cell, Job, Result, Team
 
 from hocket.cli.bench import sizes
-from hocket.runtime.caches import MOST_OF_A_PROCESSOR
+from hocket.runtime.machine import MOST_OF_A_PROCESSOR
 
 HERE = Path(__file__).parent
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")

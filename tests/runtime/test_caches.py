@@ -10,7 +10,7 @@ import pytest
 import hocket
 from hocket import Communicator
 from hocket.errors import BootstrapFailed
-from hocket.runtime.caches import capacity
+from hocket.runtime.machine import cache_bytes
 
 KB, MB = 1 << 10, 1 << 20
 
@@ -37,7 +37,7 @@ def test_two_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("3", "Unified", "16M", "0-15,32-47"),
     ]
     cpus = machine(tmp_path, 64, caches, monkeypatch)
-    assert [capacity(ranks, cpus) for ranks in (1, 2, 8, 32, 64)] == [
+    assert [cache_bytes(ranks, cpus) for ranks in (1, 2, 8, 32, 64)] == [
         16 * MB + 512 * KB,
         32 * MB + 2 * 512 * KB,
         32 * MB + 8 * 512 * KB,
@@ -48,19 +48,19 @@ def test_two_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_virtual_machine_that_says_what_its_host_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     caches = [("2", "Unified", "2048K", "0"), ("3", "Unified", "491520K", "0-1")]
-    assert capacity(2, machine(tmp_path, 2, caches, monkeypatch)) == 2 * 32 * MB + 2 * 2 * MB
+    assert cache_bytes(2, machine(tmp_path, 2, caches, monkeypatch)) == 2 * 32 * MB + 2 * 2 * MB
 
 
 @pytest.mark.parametrize("size", ["", "much", "4X"])
 def test_nothing_there(size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that says nothing, or nothing that makes sense, has the usual."""
     cpus = machine(tmp_path, 4, [("3", "Unified", size, "0-3")] if size else [], monkeypatch)
-    assert capacity(8, cpus) == 32 * MB + 4 * MB
+    assert cache_bytes(8, cpus) == 32 * MB + 4 * MB
 
 
 def test_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOCKET_CACHE_BYTES", "0")
-    assert capacity(2) == 0
+    assert cache_bytes(2) == 0
 
 
 def of_rank_1(comm: Communicator, text: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 import hocket
 from hocket import Communicator
-from hocket.runtime.packages import filled
+from hocket.runtime import machine
 from hocket.tuning import default_program
 
 
@@ -39,13 +39,13 @@ def cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_ranks_on_processors(allowed: list[set[int]], sockets: int, cpus: Path) -> None:
-    assert filled(allowed, cpus) == sockets
+    assert machine.sockets(allowed, cpus) == sockets
 
 
 def test_given(monkeypatch: pytest.MonkeyPatch) -> None:
     for given, sockets in (("2", 2), ("0", 1)):
         monkeypatch.setenv("HOCKET_SOCKETS", given)
-        assert filled([{0}]) == sockets
+        assert machine.sockets([{0}]) == sockets
 
 
 def sums(comm: Communicator) -> list[float]:

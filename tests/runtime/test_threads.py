@@ -11,7 +11,7 @@ import pytest
 import hocket
 from hocket import Communicator
 from hocket.errors import CallMismatch, InvalidArgument, PeerFailed
-from hocket.runtime import bootstrap
+from hocket.runtime import machine
 
 ROWS = 1 << 19  # of 4 bytes: more than enough to be spread
 
@@ -92,7 +92,7 @@ def test_what_is_no_number_of_threads(threads: int) -> None:
 
 def automatic(comm: Communicator, cores: int) -> int:
     """How many threads are started for a call, where there seem to be so many cores."""
-    bootstrap._cores = lambda allowed: cores
+    machine.cores = lambda allowed: cores
     with hocket.init() as other:
         before = tasks()
         assert other.all_reduce(np.ones(ROWS, np.int32))[-1] == comm.size

@@ -10,7 +10,6 @@ one fails on all, for the same reason.
 from __future__ import annotations
 
 import errno
-import functools
 import math
 import os
 import secrets
@@ -23,16 +22,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
-from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
 from hocket import _native
 from hocket.errors import BootstrapFailed, CallTimeout, HocketError, PeerFailed
-from hocket.runtime import arena, caches, segments, stores, trace
+from hocket.runtime import arena, machine, segments, stores, trace
 from hocket.runtime.launchers import RANK, SIZE, TOKEN, Place, place
-from hocket.runtime.packages import filled
 from hocket.runtime.tuned import difference, tuned
 from hocket.tunables import CONFIG, VARIABLE
 
@@ -219,7 +216,7 @@ def gather(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Me
         if isinstance(here.schedules, HocketError):
             raise here.schedules
         arena.own()
-        memory, cores = segments.create(1, here.token), _cores(os.sched_getaffinity(0))
+        memory, cores = segments.create(1, here.token), machine.cores(os.sched_getaffinity(0))
         return Meeting(0, 1, memory, [-1], [-1], cores, secrets.token_hex(16))
     try:
         met = (_host if here.rank == 0 else _join)(here, timeout, watched)
@@ -252,7 +249,7 @@ def _host(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Mee
             own, far = socket.socketpair()
             host.lifelines[0] = far.detach()
             host.arenas[0] = os.dup(_lent(here))
-            cores, sockets = _cores(set().union(*host.cores)) // here.size, filled(host.cores)
+            cores, sockets = machine.cores(set().union(*host.cores)) // here.size, machine.sockets(host.cores)
             token = secrets.token_hex(16)
             host.hand_out(created, cores, sockets, token)
             processes = _attachable(here.rank, host.lifelines, host.witnesses)
@@ -515,7 +512,7 @@ def _wish(here: Place, processes: Sequence[int]) -> _Wish:
     try:
         if given not in _WISHES:
             raise BootstrapFailed(f"HOCKET_REACH must be never or always, not {given[:40]!r}")
-        caches.given()
+        machine.given_cache_bytes()
     except BootstrapFailed as error:
         raise BootstrapFailed(f"rank {here.name(here.rank)}: {error.reason}") from error
     return _WISHES[given] if processes else _NEVER
@@ -749,19 +746,3 @@ def _credentials(end: socket.socket) -> tuple[int, int]:
     credentials = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     process, user, _ = struct.unpack("3i", credentials)
     return process, user
-
-
-def _cores(allowed: Collection[int]) -> int:
-    """How many of the cores that may be used the control group gives time for; all where it does not say."""
-    quota = _quota()
-    return len(allowed) if quota is None else min(len(allowed), quota)
-
-
-@functools.cache
-def _quota() -> int | None:
-    """The cores that the control group gives time for, None where it does not say. Read once in a process."""
-    with suppress(OSError, ValueError):
-        limit, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        if limit != "max":
-            return int(limit) // int(period)
-    return None

@@ -41,7 +41,7 @@ from hocket.errors import (
 )
 from hocket.ir.schedule import Schedule, verify
 from hocket.ir.traffic import Traffic
-from hocket.runtime import adopted, arena, caches, trace
+from hocket.runtime import adopted, arena, machine, trace
 from hocket.runtime.adopted import Adopted, Region
 from hocket.runtime.bootstrap import Meeting, gather, told
 from hocket.runtime.buffers import Bound, Layout
@@ -322,7 +322,7 @@ class Endpoint:
         if self.oversubscribed:
             spins, yields = policy.crowded_spins, policy.crowded_yields
         self.threads = threads or max(1, meeting.cores)
-        self.caches = caches.capacity(meeting.size)
+        self.caches = machine.cache_bytes(meeting.size)
         self.sockets = meeting.sockets
         self.attaches = bool(meeting.processes)
         self._trace = trace.start(meeting.rank, meeting.size, meeting.memory, self.threads)
@@ -342,7 +342,7 @@ class Endpoint:
                 self.threads,
                 policy.team_bytes,
                 self.caches,
-                caches.given() is None,
+                machine.given_cache_bytes() is None,
                 None if self._trace is None else self._trace.recorder,
                 numbers.native,
             )

@@ -1,9 +1,11 @@
-"""How much the caches of this machine hold."""
+"""What ranks share of this machine: its caches, its sockets, its cores."""
 
 from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from hocket.errors import BootstrapFailed
@@ -21,8 +23,8 @@ _DIGITS = 18  # of what fits in a word
 _UNITS = {"K": 1 << 10, "M": 1 << 20}
 
 
-def given() -> int | None:
-    """The bytes that the user says there are, if so. Then no call looks whether its arrays are in a cache.
+def given_cache_bytes() -> int | None:
+    """The bytes that the user says the caches hold, if so. Then no call looks whether its arrays are in a cache.
 
     Raises BootstrapFailed.
     """
@@ -34,13 +36,13 @@ def given() -> int | None:
     return int(text)
 
 
-def capacity(ranks: int, cpus: Path = Path("/sys/devices/system/cpu")) -> int:
+def cache_bytes(ranks: int, cpus: Path = Path("/sys/devices/system/cpu")) -> int:
     """Bytes that the caches of the second and third level of so many ranks hold together (YHCCL, section 4).
 
     The environment variable HOCKET_CACHE_BYTES, a number, overrides it. All are taken to be like those of cpu0. The
     levels are added, which is a little too much where the third includes the second. Raises BootstrapFailed.
     """
-    said = given()
+    said = given_cache_bytes()
     if said is not None:
         return said
     return sum(size * min(ranks, instances) for size, instances in _levels(cpus))
@@ -71,3 +73,49 @@ def _length(ranges: str) -> int:
     """How many numbers a list such as 0-3,8 has."""
     ends = [part.partition("-")[::2] for part in ranges.split(",")]
     return sum(int(last or first) - int(first) + 1 for first, last in ends)
+
+
+def sockets(allowed: Sequence[Collection[int]], cpus: Path = Path("/sys/devices/system/cpu")) -> int:
+    """How many sockets the ranks fill in their order, as evenly as can be: socket s of m from rank s * p // m on.
+
+    ``allowed``: the processors that each rank may run on. 1 where a rank may run on several sockets, or sockets hold
+    other ranks than that. The environment variable HOCKET_SOCKETS, a number, overrides it.
+    """
+    given = os.environ.get("HOCKET_SOCKETS", "")
+    if given.isdecimal():
+        return max(1, int(given))
+    found: list[str] = []
+    for processors in allowed:
+        packages = {_package(cpus, number) for number in processors}
+        if len(packages) != 1:
+            return 1
+        found += packages
+    starts = [rank for rank in range(1, len(found)) if found[rank] != found[rank - 1]]
+    many = len(set(found))
+    even = [socket * len(found) // many for socket in range(1, many)]
+    return many if starts == even else 1
+
+
+@functools.cache
+def _package(cpus: Path, number: int) -> str:
+    """The name of a processor's socket; the same for all where the system does not say. Read once in a process."""
+    try:
+        return (cpus / f"cpu{number}" / "topology" / "physical_package_id").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def cores(allowed: Collection[int]) -> int:
+    """How many of the cores that may be used the control group gives time for; all where it does not say."""
+    quota = _quota()
+    return len(allowed) if quota is None else min(len(allowed), quota)
+
+
+@functools.cache
+def _quota() -> int | None:
+    """The cores that the control group gives time for, None where it does not say. Read once in a process."""
+    with suppress(OSError, ValueError):
+        limit, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        if limit != "max":
+            return int(limit) // int(period)
+    return None
