@@ -1,13 +1,4 @@
-"""Which program a collective that is called by name runs: a table.
-
-Small buffers take a one-shot program, which sends all there is to send at once. It pays with traffic: every buffer goes
-to every rank that needs it. So small is what does not make the busiest rank send or receive more than a limit. Not all
-of that is eager: up to 16 KB that a rank sends, a one-shot program costs one look at what the others have said
-(docs/design/paths.md), beyond that its messages go through the fifo.
-
-Others take a program that moves least (docs/traffic.md) in the fewest steps, which two-shot and direct ones do. They
-have a connection for every two ranks, so from 17 ranks on the rings are taken, which need less memory for slots; a root
-would add up large buffers of all others alone. Where ranks fill several sockets, sums stay within them first.
+"""Which program a collective that is called by name runs: a table. Its reasons are in docs/design/policy.md.
 
 What the numbers were chosen by is in ``benchmarks/results/crossover.md``; they are in ``hocket/tunables.py``.
 """

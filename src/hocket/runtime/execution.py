@@ -173,11 +173,8 @@ class PreparedCall(_native.PreparedCall):
         self._endpoint = endpoint
         self._bound = bound
         self._lowered = loaded.lowered
-        plans = (
-            None if lends else loaded,
-            *(one or other for one, other in zip(shared.plans, others.plans, strict=True)),
-        )
-        self._plans = [None if plan is None else plan.lowered for plan in plans]
+        either = [one or other for one, other in zip(shared.plans, others.plans, strict=True)]
+        self._plans = [None if plan is None else plan.lowered for plan in (None if lends else loaded, *either)]
 
     def _raise(self, outcome: Outcome) -> NoReturn:
         self._endpoint._raise(outcome, self._plans)
@@ -498,11 +495,10 @@ class Endpoint:
         if outcome is not None:
             self._raise(outcome)
         del self._released[: len(released)]
-        if own is None:
-            return Adopted(self, None)
-        self._regions[place] = own
-        self._next_place += own.pages[1]
-        return Adopted(self, place)
+        if own is not None:
+            self._regions[place] = own
+            self._next_place += own.pages[1]
+        return Adopted(self, None if own is None else place)
 
     def disown(self, place: int) -> None:
         """See ``Adopted.close``."""
