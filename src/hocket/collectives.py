@@ -97,6 +97,10 @@ class Collective(ABC):
     def output_blocks(self, rank: int) -> int:
         """Units in the output buffer of ``rank``, each of ``chunks`` chunks."""
 
+    def most_blocks(self) -> int:
+        """Units in the larger buffer of a rank with most: sizes of calls are in bytes of that buffer."""
+        return max(max(self.input_blocks(rank), self.output_blocks(rank)) for rank in range(self.size))
+
     def inputs(self, rank: int) -> int:
         """Chunks of ``in`` on ``rank``."""
         return self.input_blocks(rank) * self.chunks

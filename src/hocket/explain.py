@@ -145,12 +145,11 @@ def explain(
     """
     collective = schedule.collective
     ranks = collective.size
-    sizes = [(collective.input_blocks(r), collective.output_blocks(r)) for r in range(ranks)]
-    blocks = max(map(max, sizes))
+    blocks = collective.most_blocks()
     n = -(-size // (_ITEM * blocks))
     outlook = endpoint.outlook(schedule, n, choice.tile)
     chunk = size / (blocks * collective.chunks)
-    apart = any(x != y for r, (x, y) in enumerate(sizes) if collective.alias(r) is not None)
+    apart = any(collective.input_blocks(r) != collective.output_blocks(r) for r in range(ranks) if collective.alias(r))
     buffered: Path = "eager" if outlook.one_round else "fifo"
     moved = sum(traffic(schedule, n, _ITEM, path=buffered, apart=apart), Traffic())
 

@@ -239,8 +239,7 @@ class Entry:
             if call.uneven:
                 check_units(self.schedule)
             elif call.size is not None:
-                units = max(max(c.input_blocks(rank), c.output_blocks(rank)) for rank in range(c.size))
-                n = call.size // (call.item * units)
+                n = call.size // (call.item * c.most_blocks())
                 check_size(self.schedule.name, c.chunks, self.schedule.narrowings, n, call.item)
         except (UnevenSize, UnevenCounts):
             return False

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 import hocket
 from hocket import Communicator, _native
-from hocket.cli.measure import larger_buffer, unit
+from hocket.cli.measure import unit
 from hocket.collectives import Collective
 from hocket.ir.geometry import bounds
 from hocket.ir.schedule import Schedule
@@ -212,7 +212,7 @@ def call(comm: Communicator, case: Case, buffers: Buffers, judge: bool) -> int:
     dtype, rank = kind_of(case.dtype), comm.rank
     any_size = schedule_of(case.name, comm.size).collective
     n = unit(any_size, case.bytes, case.dtype) if case.elements is None else case.elements
-    small = is_small(case.name, comm.size, larger_buffer(any_size) * n * dtype.itemsize)
+    small = is_small(case.name, comm.size, any_size.most_blocks() * n * dtype.itemsize)
     collective = schedule_of(case.name, comm.size, small).collective
     stretch = Stretch(collective, dtype, n)
     inputs, outputs = expected(case.name, comm.size, stretch.short, case.dtype, case.op, small)

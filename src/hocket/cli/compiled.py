@@ -138,9 +138,7 @@ class Facts:
 def _unit(collective: Collective) -> Literal["buffer", "block", "chunk"]:
     if isinstance(collective, Custom):
         return "chunk"
-    ranks = range(collective.size)
-    blocks = max(max(collective.input_blocks(r), collective.output_blocks(r)) for r in ranks)
-    return "block" if blocks > 1 else "buffer"
+    return "block" if collective.most_blocks() > 1 else "buffer"
 
 
 def counts(stage: Stage) -> dict[str, int]:

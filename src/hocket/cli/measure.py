@@ -137,7 +137,7 @@ class Job:
     @property
     def bytes(self) -> int:
         """Bytes of a rank's larger buffer."""
-        return larger_buffer(self.schedule.collective) * self.n * self.type.itemsize
+        return self.schedule.collective.most_blocks() * self.n * self.type.itemsize
 
     @property
     def type(self) -> np.dtype[np.generic]:
@@ -187,14 +187,9 @@ class Job:
         return bounds(self.schedule.collective, self.n, self.type.itemsize, index)
 
 
-def larger_buffer(collective: Collective) -> int:
-    """Units in the larger buffer of a rank, which sizes in bytes are those of."""
-    return max(max(collective.input_blocks(r), collective.output_blocks(r)) for r in range(collective.size))
-
-
 def unit(collective: Collective, size: int, dtype: str) -> int:
     """Elements of one unit for ``size`` bytes in the larger buffer of a rank: rounded down, but at least one."""
-    return max(1, size // (larger_buffer(collective) * dtype_named(dtype).itemsize))
+    return max(1, size // (collective.most_blocks() * dtype_named(dtype).itemsize))
 
 
 def measure(schedule: Schedule, size: int, dtype: str, op: str, iterations: int, warmup: int) -> Measurement:

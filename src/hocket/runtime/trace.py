@@ -149,10 +149,9 @@ class Trace:
         if found := self.plans.get(call.plan):
             schedule, part = found
             blocks = len(part.thread_blocks)
-            collective = schedule.collective
-            largest = max(max(collective.input_blocks(r), collective.output_blocks(r)) for r in range(collective.size))
-            name = f"{schedule.name} ({call.unit * largest} B)"
-            about |= {"bytes": call.unit * largest, "tile_bytes": call.tile, "tiles": call.tiles}
+            size = call.unit * schedule.collective.most_blocks()
+            name = f"{schedule.name} ({size} B)"
+            about |= {"bytes": size, "tile_bytes": call.tile, "tiles": call.tiles}
             about |= {"threads": call.threads, "waits": _WAITS[call.rounds], "non_temporal": call.streams}
             about["in_place"] = schedule.in_place()
         if call.fault is not None:
