@@ -119,6 +119,7 @@ def tiled(comm: Communicator) -> None:
     comm.run(to_and_fro().compile(), x, tile=1 << 10)
     comm.run(to_and_fro().compile(), x, np.empty_like(x))
     comm.barrier()
+    comm.adopt()
 
 
 def test_every_step_of_every_rank_and_tile(file: Path) -> None:
@@ -132,7 +133,7 @@ def test_every_step_of_every_rank_and_tile(file: Path) -> None:
     lines = {f"{here}:{n}" for n, line in enumerate(source, 1) if line.endswith(("# to", "# and fro"))}
     places = {place for e in of(events, "step") for place in e["args"]["line"].split(", ")}
     assert {place.rpartition(":")[0] for place in places} == lines
-    assert {e["name"] for e in of(events, "call")} == {"to_and_fro (16384 B)", "all ranks enter", "barrier"}
+    assert {e["name"] for e in of(events, "call")} == {"to_and_fro (16384 B)", "all ranks enter", "barrier", "exchange"}
 
 
 def small(comm: Communicator) -> None:

@@ -145,7 +145,7 @@ class Trace:
         """A call on the track of calls, and on that of each of its thread blocks."""
         about: dict[str, object] = {"call": call.number}
         blocks = 0
-        name = "barrier" if call.plan == _native.BARRIER else "split"
+        name = "barrier" if call.plan == _native.BARRIER else "exchange"  # of words: split, adopt, use
         if found := self.plans.get(call.plan):
             schedule, part = found
             blocks = len(part.thread_blocks)
