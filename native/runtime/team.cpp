@@ -9,21 +9,22 @@ namespace hocket {
 
 namespace {
 
-std::thread start(std::function<void()> body) {
-    sigset_t all, before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);  // a new thread inherits it
-    try {
-        std::thread thread([body = std::move(body)] {
-            worker_thread = true;
-            body();
-        });
-        ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-        return thread;
-    } catch (...) {
-        ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-        throw;
+struct SignalsBlocked {
+    sigset_t before;
+    SignalsBlocked() {
+        sigset_t all;
+        ::sigfillset(&all);
+        ::pthread_sigmask(SIG_SETMASK, &all, &before);
     }
+    ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+};
+
+std::thread start(std::function<void()> body) {
+    const SignalsBlocked inherited;  // by the new thread
+    return std::thread([body = std::move(body)] {
+        worker_thread = true;
+        body();
+    });
 }
 
 }  // namespace

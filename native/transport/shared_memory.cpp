@@ -14,17 +14,6 @@
 #include "transport/mapping.h"
 
 namespace hocket {
-namespace {
-
-void* map(int descriptor, u64 place, u64 bytes) {
-    if (const int failed = reserve(descriptor, place, bytes)) {
-        errno = failed;
-        return MAP_FAILED;
-    }
-    return ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, off_t(place));
-}
-
-}  // namespace
 
 int reserve_control(int descriptor, u32 ranks) { return reserve(descriptor, 0, whole_pages(control_bytes(ranks))); }
 
@@ -74,7 +63,9 @@ int SharedMemory::reserve(Window* window, u64 bytes) {
     bytes = whole_pages(bytes);
     if (window->counters != nullptr && bytes <= window->bytes) return 0;
     if (bytes > kWindowStride - kPage) return EFBIG;
-    void* at = map(descriptor_, static_cast<Mapping*>(window)->place, kPage + bytes);
+    const u64 place = static_cast<Mapping*>(window)->place;
+    if (const int failed = hocket::reserve(descriptor_, place, kPage + bytes)) return failed;
+    void* at = ::mmap(nullptr, kPage + bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, off_t(place));
     if (at == MAP_FAILED) return errno;
     if (window->counters != nullptr) ::munmap(window->counters, kPage + window->bytes);
     window->counters = static_cast<Counters*>(at);
