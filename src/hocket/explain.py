@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hocket.errors import counted
+from hocket.ir.order import pace
 from hocket.ir.schedule import Schedule
 from hocket.ir.traffic import Path, Traffic, traffic
 from hocket.runtime.execution import VARIANTS, Endpoint
-from hocket.runtime.plan import pace
 from hocket.tuning import Choice, declined
 from hocket.verify.events import Events
 

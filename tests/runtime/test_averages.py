@@ -13,7 +13,7 @@ import hocket
 from hocket import AllReduce, Communicator, Program, Schedule, chunk
 from hocket.algorithms import ring
 from hocket.algorithms.catalogue import CATALOGUE
-from hocket.runtime.plan import whole_sums
+from hocket.ir.order import whole_sums
 from hocket.semantics import Machine, average
 from tests.algorithms.prove import cases
 from tests.property.programs import random_average

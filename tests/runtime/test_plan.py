@@ -15,10 +15,11 @@ from hocket.errors import Location, UnevenSize
 from hocket.ir.chunk_dag import Span
 from hocket.ir.geometry import check_size, chunk_length
 from hocket.ir.messages import MOST_READERS
+from hocket.ir.order import pace
 from hocket.ir.schedule import Narrowing, Rank, Receive, Schedule, Send, Step, ThreadBlock
 from hocket.ir.text import parse_schedule
 from hocket.runtime import arena, segments
-from hocket.runtime.plan import lower, pace
+from hocket.runtime.plan import lower
 from hocket.tuning import NAMED, default_program, zero_copy_program
 
 SIZES = st.integers(0, 3000)
