@@ -116,7 +116,9 @@ class Item:
         if isinstance(made, Document):
             return msccl_xml.read(made, reproducible=written.reproducible)
         try:
-            return made.compile(protocol=written.protocol, instances=written.instances, reproducible=written.reproducible)
+            return made.compile(
+                protocol=written.protocol, instances=written.instances, reproducible=written.reproducible
+            )
         except InvalidArgument as error:  # of what is written here, not where this is called
             raise InvalidArgument(error.message, None, error.help) from error
 
