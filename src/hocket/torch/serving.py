@@ -1,7 +1,8 @@
 """What vLLM and SGLang run tensor parallelism on where they work on CPUs.
 
 Both have kernels of their own for it, in shared memory. Their plug-ins of hocket (``hocket_autoload``) are loaded in
-every process of theirs, and with ``HOCKET=1`` call ``take_over_vllm`` and ``take_over_sglang``.
+every process of theirs, and with ``HOCKET=1`` call ``take_over_vllm`` and ``take_over_sglang``. Written against vLLM
+0.30.0 and SGLang 0.5.20.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def _all_reduce(tensor: Tensor, group: str) -> None:
 
 
 def _all_gather(output: Tensor, tensor: Tensor, group: str) -> None:
-    distributed.all_gather_into_tensor(output, tensor, group=_resolve_process_group(group))
+    distributed.all_gather_single(output, tensor, group=_resolve_process_group(group))
 
 
 # Operators, so that torch.compile, which both servers use, puts them into its graphs as they are.
