@@ -222,7 +222,7 @@ class Calls:
     def again(self, collective: str, op: str, root: int, x: Tensor | None, out: Tensor, later: bool) -> object:
         """As ``make`` of one call, if it has made one of the same types and lengths before; NEW if not.
 
-        Of tensors that lie in one piece. Whoever takes this way takes it alone: the call is the same.
+        Of tensors that lie in one piece. What the others do is no matter, as the call is the same.
         """
         if profiler._is_profiler_enabled or not (out.is_cpu and out.is_contiguous()):
             return NEW
