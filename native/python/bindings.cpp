@@ -311,17 +311,11 @@ void bind_calls(nb::class_<Member>& member) {
             "word"_a, "digest"_a, "What every rank said, in rank order. ``digest``: SPLIT, ADOPT or USE.")
         .def(
             "refuse",
-            [](Member& member, nb::str why) {
-                return alone(member, [&, why = to_utf8(why)] { return member.communicator->refuse(why); });
+            [](Member& member, nb::str why, bool declines) {
+                const CallFlag how = declines ? kDeclined : kRefused;
+                return alone(member, [&, why = to_utf8(why)] { return member.communicator->refuse(why, how); }).value();
             },
-            "why"_a)
-        .def(
-            "decline",
-            [](Member& member, nb::str why) {
-                return alone(member, [&, why = to_utf8(why)] { return member.communicator->refuse(why, kDeclined); })
-                    .value();
-            },
-            "why"_a)
+            "why"_a, "declines"_a = false)
         .def(
             "start_barrier",
             [](nb::object member, nb::object owner, double timeout) {

@@ -33,7 +33,6 @@ _LEAST_SET, _MOST_SET = 1 << 15, 1 << 27  # bytes of a core's working set for wh
 _SECONDS = 4e-3  # of one measurement, of which the best of _ATTEMPTS counts
 _ATTEMPTS = 5
 
-
 _ITEM = 4  # bytes of a float32
 
 

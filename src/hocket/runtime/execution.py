@@ -66,7 +66,6 @@ from hocket.runtime.tuned import tuned
 _OPERATORS = {name: code for code, name in enumerate(_native.OPERATORS)}
 _PAIRS = {(code, _OPERATORS[op]) for code, name in enumerate(_native.TYPES) for op in _native.OPERATORS_OF[name]}
 
-
 _MOST_CALLS = 1024  # that are kept of a schedule
 _MOST_RELEASED = 32  # places that fit a word
 _EXCHANGES = {_native.SPLIT: "split", _native.ADOPT: "adopt", _native.USE: "use"}
@@ -793,7 +792,7 @@ class Endpoint:
             self.alive().start_refusal(self, why)
             raise error
         outcome = self._alone().refuse(why)
-        if outcome is not None and outcome.fault is not Fault.REFUSED:
+        if outcome.fault is not Fault.REFUSED:
             self._raise(outcome)
         raise error
 
@@ -801,7 +800,7 @@ class Endpoint:
         """See ``Communicator.decline``."""
         if not isinstance(reason, str):
             self.refuse(_no_text(reason))
-        self._raise(self._alone().decline(reason))
+        self._raise(self._alone().refuse(reason, declines=True))
 
     def _raise(self, outcome: Outcome, plans: Sequence[Plan | None] = (None,)) -> NoReturn:
         """``plans``: by the way that a call goes, through slots or as VARIANTS says."""
