@@ -379,9 +379,9 @@ void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, Stores as
     else sweep<Plain<u8>>(bytes, [=](u64 at, auto span) { span.write(to + at, span.read(from + at)); });
 }
 
-// What is stored of a combination: all of it, or what would be stored of it, divided.
+// What is stored of a combination: itself, or its quotient, once it is rounded as if it were stored.
 struct Itself {
-    static constexpr bool kMoves = true;  // one source
+    static constexpr bool kMoves = true;  // of one source it is a copy
     explicit Itself(Stores) {}
     template <class V> V of(V found) const { return found; }
 };
@@ -397,7 +397,7 @@ template <class Type> struct Quotient {
     }
 };
 
-// Smaller than `reduce`, for operators that are rare.
+// Any number of sources. Alone it is smaller than `reduce`: enough for operators that are rare.
 template <class Type, class Op, class Result = Itself>
 void reduce_any(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Stores asked) {
     if (k == 1 && Result::kMoves) return move(dsts, m, srcs, k, bytes, asked);

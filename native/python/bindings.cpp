@@ -291,7 +291,7 @@ void bind_calls(nb::class_<Member>& member) {
             [](Member& member, double timeout) {
                 return alone(member, [&] { return member.communicator->barrier(timeout); });
             },
-            "timeout"_a = 0.0, "``timeout``: 0 for that of the communicator.")
+            "timeout"_a, "``timeout``: 0 for that of the communicator.")
         .def(
             "exchange",
             [](Member& member, nb::str word, u64 digest) -> std::variant<Outcome, nb::typed<nb::list, nb::str>> {
@@ -322,8 +322,7 @@ void bind_calls(nb::class_<Member>& member) {
                 return queued(std::move(member), std::move(owner),
                               [timeout](Communicator& communicator) { return communicator.barrier(timeout); });
             },
-            "owner"_a, "timeout"_a = 0.0,
-            nb::sig("def start_barrier(self, owner: object, timeout: float = 0.0) -> Handle[None]"))
+            "owner"_a, "timeout"_a, nb::sig("def start_barrier(self, owner: object, timeout: float) -> Handle[None]"))
         .def(
             "start_refusal",
             [](nb::object member, nb::object owner, nb::str why) {

@@ -151,7 +151,7 @@ bool PreparedCall::fits(const Operand& expected, PyObject* given, bool checked, 
             if (buffer->bytes != expected.bytes || buffer->type != terms_.type) return false;
             address = buffer->address;
         }
-        const u64 alignment = std::min<u64>(type_bytes(terms_.type), alignof(float));
+        const u64 alignment = std::min<u64>(type_bytes(terms_.type), alignof(int));  // C gives a pair of ints no more
         found.data = reinterpret_cast<char*>(address);
         found.bytes = expected.bytes;
         if (terms_.type >= kTypes || address % alignment != 0 || (address == 0 && found.bytes != 0)) return false;
@@ -410,7 +410,7 @@ std::string shown(const RawBuffer& buffer) {
 void bind_buffer(nb::module_& module) {
     nb::class_<RawBuffer>(module, "Buffer", R"(Memory as an argument of a ``PreparedCall``, whoever allocated it.
 
-``address`` is aligned for elements of ``dtype``, the name of a type that can be combined: "bfloat16" needs no
+``address`` is a multiple of 4, or of an element's size. ``dtype``: the name of a type that can be combined; "bfloat16" needs no
 ml_dtypes. The memory must stay until the call has ended. After an error in the middle of a call, other than one of
 arguments, another rank may for a moment still write to memory that was given to it.)")
         .def(

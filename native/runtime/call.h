@@ -29,9 +29,9 @@ struct Offer {
     char* output = nullptr;
 };
 
-// What is left to do with the `result` of a call, null for nothing. After a call through slots it is copied from
-// `taken`, if that is not null; on any other way it was made where it belongs. An average is divided by the number of
-// ranks, where no step has done that.
+// What is left to do with the `result` of a call, null where it is neither taken nor an average. After a call through
+// slots it is copied from `taken`, if that is not null; on any other way it was made where it belongs. An average is
+// divided by the number of ranks, where no step has done that.
 struct Finish {
     char* result = nullptr;
     u64 bytes = 0;

@@ -570,12 +570,12 @@ class Communicator:
         return [cloudpickle.loads(part.data) for part in np.split(joined, np.cumsum(counts)[:-1])]
 
     @contextmanager
-    def _refusing(self) -> Iterator[None]:
+    def _refusing(self, async_: bool = False) -> Iterator[None]:
         """What is raised here makes the other ranks raise PeerRefused in their next call."""
         try:
             yield
         except Exception as error:
-            self._endpoint.refuse(error)
+            self._endpoint.refuse(error, async_)
 
     def send(self, x: NDArray[Scalar], dest: int) -> None:
         """Send ``x`` to rank ``dest``, which takes it with ``recv``. Returns once ``x`` may be written again.
@@ -849,9 +849,12 @@ class Communicator:
     def barrier(self, *, async_: bool = False, timeout: float | None = None) -> object:
         """Return once every rank has called it. ``timeout``, in seconds, takes the place of that of ``init``.
 
-        Raises InvalidArgument, CallMismatch, PeerFailed, CallTimeout, CommunicatorDead.
+        Raises InvalidArgument on a rank with a wrong one and PeerRefused on the others, CallMismatch, PeerFailed,
+        CallTimeout, CommunicatorDead.
         """
-        return self._endpoint.barrier(async_, None if timeout is None else _seconds(timeout))
+        with self._refusing(async_):
+            seconds = None if timeout is None else _seconds(timeout)
+        return self._endpoint.barrier(async_, seconds)
 
     def decline(self, reason: str) -> NoReturn:
         """In the place of a call: no rank makes it, and all raise Declined, this one too.

@@ -250,7 +250,8 @@ value and its index are a structure of C with fields of these names."""
 
 def accumulator(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
     """The type that values are combined in. Raises KeyError for one that is only moved."""
-    fields = () if dtype.fields is None or dtype.names != ("value", "index") else dtype.fields.values()
+    pair = dtype.isalignedstruct and dtype.names == ("value", "index")
+    fields = dtype.fields.values() if pair and dtype.fields else ()
     name = "_".join(kind.name for kind, *_ in fields) or dtype.name
     wide = ACCUMULATORS[name]
     return dtype if wide == name else np.dtype(wide)

@@ -379,16 +379,20 @@ def late(comm: Communicator, background: bool) -> None:
     def make(call: PreparedCall) -> None:
         call.start(x).wait() if background else call(x)
 
-    def barrier() -> None:
-        bound.barrier(async_=True, timeout=0.2).wait() if background else bound.barrier(timeout=0.2)
+    def barrier(line: Communicator, timeout: float) -> None:
+        line.barrier(async_=True, timeout=timeout).wait() if background else line.barrier(timeout=timeout)
 
     patient, bound, impatient = (hocket.init(timeout=seconds) for seconds in (60, 60, 0.2))
     if comm.rank == 1:
         time.sleep(0.6)
     make(impatient.prepare("all_reduce", 3, float, timeout=60))
+    comm.barrier()
+    if comm.rank == 1:
+        time.sleep(0.6)
+    barrier(impatient, 60)
     for line, call in (
         (patient, lambda: make(patient.prepare("all_reduce", 3, float, timeout=0.2))),
-        (bound, barrier),
+        (bound, lambda: barrier(bound, 0.2)),
         (impatient, lambda: make(impatient.prepare("all_reduce", 3, float))),
     ):
         if comm.rank == 0:
@@ -404,6 +408,18 @@ def late(comm: Communicator, background: bool) -> None:
 @pytest.mark.parametrize("background", [False, True])
 def test_timeout_of_a_call(background: bool) -> None:
     hocket.spawn(late, 2, (background,))
+
+
+def refused_barriers(comm: Communicator) -> None:
+    for background in (False, True):
+        timeout = -1 if comm.rank == 0 else 60
+        with pytest.raises(InvalidArgument if comm.rank == 0 else PeerRefused, match="timeout must be a positive"):
+            comm.barrier(async_=True, timeout=timeout).wait() if background else comm.barrier(timeout=timeout)
+    comm.barrier()
+
+
+def test_a_barrier_with_a_wrong_timeout_is_refused_on_all_ranks() -> None:
+    hocket.spawn(refused_barriers, 2)
 
 
 def subclasses(comm: Communicator) -> None:

@@ -92,6 +92,21 @@ def test_every_collective_in_every_form(ranks: int, threads: int, past: bool, mo
     assert min(attached) >= (30 if ranks == 2 else 15), attached
 
 
+def averages(comm: Communicator) -> bool:
+    """Whether arrays were attached. Operands are fetched to be combined, and the step that completes a sum divides."""
+    comm._endpoint.oversubscribed = False
+    x = np.arange(2 * LARGE, dtype=np.float64) + 3 * comm.rank
+    mean = np.arange(2 * LARGE) + 1.5 * (comm.size - 1)
+    with ways() as found:
+        assert np.array_equal(comm.reduce_scatter(x, op="avg"), np.array_split(mean, comm.size)[comm.rank])
+        assert np.array_equal(comm.all_reduce(x, op="avg"), mean)
+    return any(found)
+
+
+def test_averages() -> None:
+    assert hocket.spawn(averages, 2) == [True, True]
+
+
 def oversubscribed(comm: Communicator) -> bool:
     """Whether ranks that share cores reach in any collective."""
     comm._endpoint.oversubscribed = True

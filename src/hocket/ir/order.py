@@ -12,7 +12,7 @@ from hocket.ir.schedule import Destination, Receive, Schedule, Send, Source, Ste
 
 _Event = tuple[int, int, int] | tuple[int, int, int, int]
 """The end of a step (rank, thread block, step), or a message of a connection, by its number."""
-_Chunk = tuple[int, BufferName, int] | tuple[_Event | None, int]
+_Chunk = tuple[int, BufferName, int] | tuple[_Event, int]
 """A chunk of a buffer of a rank, or of a message in a slot."""
 
 
@@ -62,11 +62,12 @@ def whole_sums(schedule: Schedule) -> frozenset[tuple[int, int, int]]:
 
 def _chunks(operand: Source | Destination, step: Step, messages: Iterator[_Event]) -> list[_Chunk]:
     """Where the chunks of an operand are. ``messages``: those of the step, from this operand on."""
-    message = None if isinstance(operand, Span) else next(messages)
-    place = operand if isinstance(operand, Span) else operand.at
-    if place is not None:
-        return [(place.rank, place.buffer, i) for i in place.indices()]
-    return [(message, i) for i in range(step.count or 0)]
+    if not isinstance(operand, Span):
+        message = next(messages)
+        if operand.at is None:
+            return [(message, i) for i in range(step.count or 0)]
+        operand = operand.at
+    return [(operand.rank, operand.buffer, i) for i in operand.indices()]
 
 
 def _in_order(schedule: Schedule) -> Iterator[tuple[int, int, int, Step, list[_Event], list[_Event]]]:

@@ -606,7 +606,7 @@ class Endpoint:
         """The next meeting of this kind of these ranks, in this order. What fails in it ends this communicator.
 
         ``lent``: a file instead of the arena. ``once``: there is one such meeting; raises CommunicatorBusy.
-        ``schedules``: what this rank says of those it goes by. BadConfig, which all raise then, ends nothing.
+        ``schedules``: what this rank says of those it goes by. Its own BadConfig, of which all are told, ends nothing here.
         """
         _member = self.alive()  # keeps the lifelines
         number = next(self._asked.setdefault((kind, called), count()))
@@ -622,7 +622,7 @@ class Endpoint:
             self.lose(error.rank, error.reason, called)
         except CallTimeout as error:
             self.time_out(error.rank, error.seconds)
-        except BadConfig:  # each of these ranks has been told
+        except BadConfig:  # a rank whose file says something else, or nothing wrong, ends this communicator
             raise
         except BaseException as error:  # the others wait for this rank, and see its end by this communicator's lifeline
             interrupted = isinstance(error, KeyboardInterrupt)
