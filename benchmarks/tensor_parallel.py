@@ -2,7 +2,7 @@
 
 A layer like Llama's, hidden size 4096 in bfloat16, decodes one token for each sequence of a batch: after attention and
 after the perceptron an all_reduce of (batch, 4096). The products between them are left out. Microseconds a layer, by
-torch.distributed and, in a second pair of columns, through what takes the place of vLLM's own kernels.
+torch.distributed; then the same again, but hocket through what takes the place of vLLM's own kernels.
 """
 
 from __future__ import annotations

@@ -50,6 +50,11 @@ def differs(ranks):
 def raises(ranks):
     raise KeyError("no such thing")
 
+def misspells(ranks):
+    with Program(AllReduce(ranks)) as p:
+        chunk(0, "inn", 0)
+    return p
+
 pair = down(0)
 """
 
@@ -210,6 +215,8 @@ def test_a_digest_tells_entries_apart() -> None:
         ("program = 'swing:all_reduce'\nranks = 3", ["ValueError: Swing takes an even number of ranks, not 3"]),
         ("xml = 'two.xml'\nranks = 3", ["two.xml on 3 ranks is refused: it is allreduce on 2 ranks"]),
         ("program = 'mine.py:raises'", ["tracing mine.py:raises: KeyError: 'no such thing'", "mine.py:24:"]),
+        ("program = 'mine.py:misspells'", ["mine.py:misspells on 2 ranks is refused: ", "inn", "mine.py:28:"]),
+        ("program = 'builtins:max'", ["builtins:max is refused: builtins:max does not say what its parameters are"]),
         ("program = 'mine.py:wrongs'", ["mine.py has no function 'wrongs'", "did you mean wrong?"]),
         ("program = 'mine.py'", ["which function of mine.py?"]),
         ("program = 'none.py:wrong'", ["there is no file ", "none.py", "mine.py?"]),

@@ -410,9 +410,9 @@ std::string shown(const RawBuffer& buffer) {
 void bind_buffer(nb::module_& module) {
     nb::class_<RawBuffer>(module, "Buffer", R"(Memory as an argument of a ``PreparedCall``, whoever allocated it.
 
-``address`` is a multiple of 4, or of an element's size. ``dtype``: the name of a type that can be combined; "bfloat16" needs no
-ml_dtypes. The memory must stay until the call has ended. After an error in the middle of a call, other than one of
-arguments, another rank may for a moment still write to memory that was given to it.)")
+``address`` is a multiple of 4, or of an element's size. ``dtype``: the name of a type that can be combined;
+"bfloat16" needs no ml_dtypes. The memory must stay until the call has ended. After an error in the middle of a
+call, other than one of arguments, another rank may for a moment still write to memory that was given to it.)")
         .def(
             "__init__",
             [](RawBuffer* self, u64 address, u64 bytes, std::string dtype) {

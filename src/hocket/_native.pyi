@@ -363,14 +363,14 @@ class Member:
         How a call of n elements a unit would run, with an array for the input, for the output. Local.
         """
 
-    def barrier(self, timeout: float = 0.0) -> Outcome | None:
+    def barrier(self, timeout: float) -> Outcome | None:
         """``timeout``: 0 for that of the communicator."""
 
     def exchange(self, word: str, digest: int) -> Outcome | list[str]:
         """What every rank said, in rank order. ``digest``: SPLIT, ADOPT or USE."""
 
     def refuse(self, why: str, declines: bool = False) -> Outcome: ...
-    def start_barrier(self, owner: object, timeout: float = 0.0) -> Handle[None]: ...
+    def start_barrier(self, owner: object, timeout: float) -> Handle[None]: ...
     def start_refusal(self, owner: object, why: str) -> Handle[None]: ...
     def land(self) -> None:
         """Waits for the calls in the background."""
@@ -412,9 +412,9 @@ class Buffer:
     """
     Memory as an argument of a ``PreparedCall``, whoever allocated it.
 
-    ``address`` is a multiple of 4, or of an element's size. ``dtype``: the name of a type that can be combined; "bfloat16" needs no
-    ml_dtypes. The memory must stay until the call has ended. After an error in the middle of a call, other than one of
-    arguments, another rank may for a moment still write to memory that was given to it.
+    ``address`` is a multiple of 4, or of an element's size. ``dtype``: the name of a type that can be combined;
+    "bfloat16" needs no ml_dtypes. The memory must stay until the call has ended. After an error in the middle of a
+    call, other than one of arguments, another rank may for a moment still write to memory that was given to it.
     """
 
     def __init__(self, address: int, nbytes: int, dtype: str) -> None: ...

@@ -87,8 +87,8 @@ class Item:
             source = self._source
             try:
                 made = source if isinstance(source, Program | Document) else source(ranks)
-            except (InvalidArgument, UserCodeFailed) as error:
-                if numbers is None and isinstance(error.__cause__ or error, ValueError):
+            except UserCodeFailed as error:
+                if numbers is None and type(error.__cause__) is ValueError:
                     return error  # so a function says that it takes no such number
                 raise
             schedule = self._proven(made)
@@ -107,7 +107,11 @@ class Item:
             if given:
                 raise UsageError(f"{self.named} is a program; it takes no arguments")
             return found
-        if "ranks" in given or "ranks" not in inspect.signature(found).parameters:
+        try:
+            parameters = inspect.signature(found).parameters
+        except (TypeError, ValueError):
+            raise UsageError(f"{self.named} does not say what its parameters are") from None
+        if "ranks" in given or "ranks" not in parameters:
             return traced(self.named, found, given)
         return lambda ranks: traced(self.named, found, {**given, "ranks": ranks})
 
@@ -161,7 +165,7 @@ class _File:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            self._text = read_text(str(path)).replace("\r\n", "\n")
+            self._text = read_text(str(path if path.name != "-" else Path("./-"))).replace("\r\n", "\n")
         except Unreadable as error:
             raise BadConfig(f"{error.message} ({CONFIG})") from None
         self._lines = self._text.split("\n")
@@ -179,7 +183,7 @@ class _File:
                 raise self._mistake(places[name][0][0], f"there is no collective {name!r}", _closest(name, NAMED))
             if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
                 raise self._mistake(places[name][0][0], f"an entry of {name} begins with [[{name}]]")
-            for entry, (line, keys) in zip(entries, places[name], strict=False):
+            for entry, (line, keys) in zip(entries, places[name], strict=bool(entries)):
                 yield self._item(name, entry, line, keys)
 
     def _item(self, collective: str, entry: Mapping[str, object], line: int, keys: Mapping[str, int]) -> Item:

@@ -606,7 +606,7 @@ class Endpoint:
         """The next meeting of this kind of these ranks, in this order. What fails in it ends this communicator.
 
         ``lent``: a file instead of the arena. ``once``: there is one such meeting; raises CommunicatorBusy.
-        ``schedules``: what this rank says of those it goes by. Its own BadConfig, of which all are told, ends nothing here.
+        ``schedules``: what this rank says of those it goes by. Its own BadConfig, which all are told of, ends nothing.
         """
         _member = self.alive()  # keeps the lifelines
         number = next(self._asked.setdefault((kind, called), count()))

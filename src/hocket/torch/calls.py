@@ -39,7 +39,7 @@ Copies = Sequence[tuple[Tensor, Tensor]]
 
 _Handle = Handle[Argument] | Handle[None]
 _Known = tuple[PreparedCall, int, int, int]
-"""Of one tensor, or one x and one out that lie apart: with the bytes of both, and ``_beyond``."""
+"""Of one tensor, or one x and one out that lie apart: with the bytes of both, and ``_misaligned_bits``."""
 _IN_PLACE = ("all_reduce", "broadcast", "reduce")
 _MOST_CALLS = 1 << 14
 
@@ -63,15 +63,15 @@ def _memory(tensors: Sequence[Tensor], name: str) -> Buffer | tuple[Buffer, ...]
     return buffers[0] if len(buffers) == 1 else buffers or None
 
 
-def _beyond(tensor: Tensor) -> int:
-    """The bits of an address at which no element of a type of hocket's can be."""
+def _misaligned_bits(tensor: Tensor) -> int:
+    """Low bits that the address of an element has clear where it is aligned; complex128 is to 8 bytes."""
     itemsize: int = tensor.itemsize
     return itemsize - 1 & 7
 
 
 def _dense(tensor: Tensor) -> Tensor:
     """The tensor, or a copy of one that does not lie in one piece, or where the processor would want no element."""
-    if tensor.is_contiguous() and not tensor.data_ptr() & _beyond(tensor):
+    if tensor.is_contiguous() and not tensor.data_ptr() & _misaligned_bits(tensor):
         return tensor
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
@@ -319,7 +319,11 @@ class Calls:
         if not one or in_place == bool(x):
             return call, arguments, {}
         key = (collective, op, root, dtype, *(tensor.numel() for tensor in (*x, *out)))
-        return call, arguments, {key: (call, sum(tensor.nbytes for tensor in x), out[0].nbytes, _beyond(out[0]))}
+        return (
+            call,
+            arguments,
+            {key: (call, sum(tensor.nbytes for tensor in x), out[0].nbytes, _misaligned_bits(out[0]))},
+        )
 
     def _find(
         self, collective: str, n: int, name: str, op: str, root: int, counts: Counts, in_place: bool

@@ -120,5 +120,5 @@ def take_over_sglang() -> None:
     hooks.HookRegistry.register(f"{module.__name__}.{name}", _never, hooks.HookType.REPLACE)
 
 
-def _never(*_: object) -> bool:
+def _never(*_: object, **__: object) -> bool:
     return False

@@ -89,7 +89,7 @@ def _kernels_of_sglang(x: Tensor) -> None:
 
 
 def sglang_all_reduce(x: Tensor, group: dist.ProcessGroup) -> None:
-    if sys.modules[SGLANG].is_shm_available(x.dtype, group.size(), group.size()):
+    if sys.modules[SGLANG].is_shm_available(x.dtype, group.size(), local_size=group.size()):
         _kernels_of_sglang(x)
     else:
         dist.all_reduce(x, group=group)
