@@ -235,6 +235,7 @@ template <class Op> Bfloat16::Value combine(Bfloat16::Value a, Bfloat16::Value b
     return {Op::of(a.even, b.even), Op::of(a.odd, b.odd)};
 }
 
+Bfloat16::Value operator*(Bfloat16::Value a, float factor) { return {a.even * factor, a.odd * factor}; }
 Bfloat16::Value operator/(Bfloat16::Value a, float divisor) { return {a.even / divisor, a.odd / divisor}; }
 
 template <class Type> struct Whole {
@@ -379,21 +380,23 @@ void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, Stores as
     else sweep<Plain<u8>>(bytes, [=](u64 at, auto span) { span.write(to + at, span.read(from + at)); });
 }
 
-// What is stored of a combination: itself, or its quotient, once it is rounded as if it were stored.
+// What is stored of a combination: itself, or a multiple, once it is rounded as if it were stored.
 struct Itself {
     static constexpr bool kMoves = true;  // of one source it is a copy
     explicit Itself(Stores) {}
     template <class V> V of(V found) const { return found; }
 };
 
-template <class Type> struct Quotient {
+template <class Type> struct Scaled {
     static constexpr bool kMoves = false;
-    const typename Type::Element divisor;
-    explicit Quotient(Stores asked) : divisor(typename Type::Element(asked.divisor)) {}
+    const typename Type::Element factor, divisor;
+    explicit Scaled(Stores asked)
+        : factor(typename Type::Element(asked.scale->factor)),
+          divisor(typename Type::Element(asked.scale->divisor)) {}
     typename Type::Value of(typename Type::Value found) const {
         char rounded[Type::kBytes];
         store(rounded, Type::pack(found));
-        return Type::read(rounded) / divisor;
+        return Type::read(rounded) * factor / divisor;
     }
 };
 
@@ -422,8 +425,8 @@ void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Store
 }
 
 template <class Type> void average(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Stores asked) {
-    if (asked.divisor == 0) return reduce<Type, Sum>(dsts, m, srcs, k, bytes, asked);
-    reduce<Type, Sum, Quotient<Type>>(dsts, m, srcs, k, bytes, asked);
+    if (asked.scale == nullptr) return reduce<Type, Sum>(dsts, m, srcs, k, bytes, asked);
+    reduce<Type, Sum, Scaled<Type>>(dsts, m, srcs, k, bytes, asked);
 }
 
 // What kernels.h names for each type: the size of an element, to be compared with what it says, and the kernels.

@@ -65,13 +65,19 @@ constexpr u64 type_bytes(u32 type) { return type < kTypes ? kTypeBytes[type] : t
 constexpr u64 kCopyBlock = 12 << 10;  // stays in the first-level cache, and is long enough for memcpy's best way
 constexpr u64 kShortBytes = 4 << 10;  // sources are prefetched whole, and destinations stored to side by side
 
+// What a sum, rounded to its type, is multiplied by and then divided by, before it is rounded again.
+struct Scale {
+    double factor = 1;
+    u32 divisor = 1;
+};
+
 // How a kernel stores. `last`: a set of destinations, bit d for the d-th, that are stored non-temporally as far as
 // their alignment allows. `by_blocks`: what is long, to several destinations, one after the other; else side by side.
-// `divisor`, of an average: what the sum, rounded to its type, is divided by; 0 for the sum itself.
+// `scale`, of an average: null for the sum itself.
 struct Stores {
     u32 last = 0;
     bool by_blocks = false;
-    u32 divisor = 0;
+    const Scale* scale = nullptr;
 };
 
 // Combines `k` sources element by element, in their order, and stores the result to `m` destinations. A destination may

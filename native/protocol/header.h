@@ -28,7 +28,8 @@ constexpr u64 kAdopted = u64(1) << 56;  // places from here on lie in adopted me
 constexpr u64 kEager = 16 << 10;        // bytes of a rank's messages up to which a call can take one round
 
 // What all ranks must say alike, but for what `flags` excuse. `counts` is equal on all ranks or, pairwise, adds up to 0
-// (call.h: Units). `element` is a hash of what elements are, where kernels do not know their type.
+// (call.h: Units). `element` is a hash of what elements are, where kernels do not know their type, or of what
+// is made of a sum.
 struct Terms {
     u64 digest = 0;
     u64 n = 0;
@@ -66,7 +67,7 @@ static_assert(sizeof(BufferDescription) <= kInlined);
 
 // What a rank says when it enters a call. `call` is stored last. Of ranks that agree nobody reads more than the first
 // cache line: where `signature`, a hash of the terms, is the same, so are the terms. `text` is the schedule's name, on
-// a second line the counts, on a third what elements are; a word to exchange; or why it refuses.
+// a second line the counts, on a third what `element` stands for; a word to exchange; or why it refuses.
 struct CallHeader {
     alignas(kLine) u64 call;
     u64 signature;

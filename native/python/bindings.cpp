@@ -174,7 +174,7 @@ void bind_outcome(nb::module_& m) {
         .def_prop_ro("type", [](const CallHeader& header) { return header.terms.type; })
         .def_prop_ro(
             "element", [](const CallHeader& header) { return header.terms.element; },
-            "A hash of what elements are whose type has no number, but one that only tells their size.")
+            "A hash of what elements are whose type has no number, or of what is made of a sum.")
         .def_prop_ro("op", [](const CallHeader& header) { return header.terms.op; })
         .def_prop_ro("counts", [](const CallHeader& header) { return header.terms.counts; })
         .def_prop_ro("counted", [](const CallHeader& header) { return (header.terms.flags & kCounted) != 0; })
@@ -182,7 +182,7 @@ void bind_outcome(nb::module_& m) {
         .def_prop_ro("size_known", [](const CallHeader& header) { return !(header.terms.flags & kSizeUnknown); })
         .def_prop_ro(
             "text", [](const CallHeader& header) { return from_utf8(header.text); },
-            "The schedule's name; on further lines the counts, and what elements are whose type has no number.");
+            "The schedule's name; on further lines the counts, and what ``element`` is a hash of.");
 }
 
 // What is recorded of calls.

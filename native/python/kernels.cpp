@@ -1,9 +1,11 @@
 // The kernels of this processor, and how sizes cut buffers, for Python and for tests.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <optional>
 #include <stdexcept>
 
 #include "core/interpreter.h"
@@ -80,7 +82,7 @@ void bind_reduce(nb::module_& m) {
     m.def(
         "reduce",
         [](const std::vector<Array>& destinations, const std::vector<Array>& sources, u32 type, u32 op,
-           const std::string& isa, u32 last, bool by_blocks, u32 divisor) {
+           const std::string& isa, u32 last, bool by_blocks, std::optional<u32> divisor, double factor) {
             const Kernel kernel = type < kTypes && op < kOperators ? kernels_for(isa).types[type].reduce[op] : nullptr;
             if (kernel == nullptr) throw std::invalid_argument("this type does not have this operator");
             std::vector<char*> pointers[2];
@@ -92,10 +94,12 @@ void bind_reduce(nb::module_& m) {
                     pointers[arrays == &sources].push_back(held.back()->data());
                 }
             if (pointers[0].empty() || pointers[1].empty()) throw std::invalid_argument("no arrays");
+            const Scale scale{factor, divisor.value_or(1)};
             kernel(pointers[0].data(), u32(pointers[0].size()), pointers[1].data(), u32(pointers[1].size()),
-                   held.front()->bytes(), {last, by_blocks, divisor});
+                   held.front()->bytes(), {last, by_blocks, divisor ? &scale : nullptr});
         },
-        "destinations"_a, "sources"_a, "type"_a, "op"_a, "isa"_a, "last"_a = 0, "by_blocks"_a = false, "divisor"_a = 0);
+        "destinations"_a, "sources"_a, "type"_a, "op"_a, "isa"_a, "last"_a = 0, "by_blocks"_a = false,
+        "divisor"_a.none() = nb::none(), "factor"_a = 1.0);
 }
 
 // For tests: how sizes cut a buffer. (chunk bytes, tile bytes, tiles), and piece (offset, bytes).

@@ -63,6 +63,7 @@ PreparedCall::PreparedCall(nb::object member, nb::object plan, Terms terms, Oper
       member_(nb::cast<Member*>(member)),
       plan_(nb::cast<Plan*>(plan)),
       terms_(std::move(terms)),
+      scale_{terms_.factor.value_or(1), terms_.factor ? 1 : member_->communicator->size()},
       operands_(std::move(operands)),
       binding_(binding),
       shared_(std::move(shared)),
@@ -94,6 +95,7 @@ PreparedCall::PreparedCall(nb::object member, nb::object plan, Terms terms, Oper
     call_.timeout = t.timeout;
     if (t.units) call_.units = &*t.units;
     if (t.element) call_.element = &*t.element;
+    if (t.op == kAverage) call_.scale = &scale_;
     call_.finish.bytes = length(binding.result);
     brief_ = std::max(length(Source::kX), length(Source::kOut)) <= member_->tunables.gil_held_bytes;
 }
@@ -301,7 +303,7 @@ BoundCall::BoundCall(PreparedCall& prepared, const Argument& given_x, const Argu
     call_.initial_to = at(binding.input != Source::kNothing ? binding.input : binding.output) + binding.place;
     call_.fresh = fresh_ && binding.output == Source::kOut;
     if (binding.taken) call_.finish.taken = at(binding.input) + *binding.taken;
-    if (binding.taken || call_.op == kAverage) call_.finish.result = at(binding.result);
+    if (binding.taken || call_.scale != nullptr) call_.finish.result = at(binding.result);
     const bool shared = (!operands.x || x->shared) && (!operands.out || out->shared);
     const std::optional<Alternatives>& alternatives = shared ? prepared.shared_ : prepared.others_;
     if (!alternatives) return;
@@ -445,9 +447,12 @@ void bind_parts(nb::module_& module) {
         .def(nb::init<std::optional<Operand>, std::optional<Operand>, std::optional<long long>, Omitted>(),
              "x"_a.none(), "out"_a.none(), "between"_a.none(), "omitted"_a);
     nb::class_<PreparedCall::Terms>(module, "Terms")
-        .def(nb::init<std::optional<u64>, u32, u32, u64, std::optional<std::string>, std::optional<Units>, double>(),
-             "n"_a.none(), "type"_a, "op"_a, "tile"_a = 0, "element"_a.none() = nb::none(),
-             "units"_a.none() = nb::none(), "timeout"_a = 0.0, "``timeout``: 0 for that of the communicator.");
+        .def(
+            nb::init<std::optional<u64>, u32, u32, u64, std::optional<std::string>, std::optional<Units>, double,
+                     std::optional<double>>(),
+            "n"_a.none(), "type"_a, "op"_a, "tile"_a = 0, "element"_a.none() = nb::none(),
+            "units"_a.none() = nb::none(), "timeout"_a = 0.0, "factor"_a.none() = nb::none(),
+            "``timeout``: 0 for that of the communicator. ``factor``: what makes an average a sum that is multiplied.");
     nb::class_<Binding>(module, "Binding")
         .def(nb::init<Source, Source, Source, Source, u64, std::optional<u64>>(), "input"_a, "output"_a,
              "initial"_a = Source::kNothing, "result"_a = Source::kNothing, "place"_a = 0,

@@ -71,6 +71,7 @@ class PreparedCall {
         std::optional<std::string> element;
         std::optional<Units> units;
         double timeout;
+        std::optional<double> factor;  // of a sum whose operator is that of averages; none: an average
     };
     struct Operands {
         std::optional<Operand> x, out;     // none for what is not looked at
@@ -116,6 +117,7 @@ class PreparedCall {
     Member* const member_;
     Plan* const plan_;
     const Terms terms_;
+    const Scale scale_;
     const Operands operands_;
     const Binding binding_;
     const std::optional<Alternatives> shared_, others_;

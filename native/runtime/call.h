@@ -31,7 +31,7 @@ struct Offer {
 
 // What is left to do with the `result` of a call, null where it is neither taken nor an average. After a call through
 // slots it is copied from `taken`, if that is not null; on any other way it was made where it belongs. An average is
-// divided by the number of ranks, where no step has done that.
+// scaled, where no step has done that.
 struct Finish {
     char* result = nullptr;
     u64 bytes = 0;
@@ -41,7 +41,8 @@ struct Finish {
 // What a call works on. `n` elements a unit; `tile` 0: chosen from the size, as for other plans that are offered. A
 // rank with neither input nor output does not know n and the type. `initial_bytes` from `initial` are copied to
 // `initial_to` first, once all ranks agree. With `units`, n is the length of the largest: of all, or of those of this
-// rank where they are pairwise. `element` says what elements are whose type kernels do not know, else it is null.
+// rank where they are pairwise. `element` says what elements are whose type kernels do not know, or what is made of a
+// sum that is not an average but has its operator; else it is null. `scale`: of those two.
 struct Call {
     char* input;
     char* output;
@@ -57,6 +58,7 @@ struct Call {
     const Offer* offer = nullptr;
     bool fresh = false;  // the output has just been allocated: it has no pages yet
     const std::string* element = nullptr;
+    const Scale* scale = nullptr;
     Finish finish{};
     double timeout = 0;  // as in Settings, for this call; 0: that of the communicator
 };

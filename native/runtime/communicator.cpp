@@ -416,7 +416,7 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
     auto device = [&] {
         const bool by_blocks = run.state.path == Path::kFifo;
         const Cpu cpu{chosen.kernel, control_.blocks(), rank(), run.threads > 1,
-                      run.streams,   by_blocks,         copies, divisor(run.state)};
+                      run.streams,   by_blocks,         copies, scale(run.state)};
         if constexpr (std::is_null_pointer_v<Event>) return cpu;
         else return WatchedCpu(cpu, *settings_.recorder, thread, control_.call(), run.event->agreed);
     }();
@@ -484,17 +484,17 @@ bool Communicator::streams_of(const CallState& state, bool attached) const {
                        state.probe.far && !attached, state.probe.larger(), settings_.tunables);
 }
 
-// What the plan's steps that are `whole` divide by; 0 for nothing.
-u32 Communicator::divisor(const CallState& state) const {
-    return state.call.op == kAverage && state.chosen().plan->header().averages != 0 ? size() : 0;
+// What the plan's steps that are `whole` scale by; null for nothing.
+const Scale* Communicator::scale(const CallState& state) const {
+    return state.chosen().plan->header().averages != 0 ? state.call.scale : nullptr;
 }
 
 void Communicator::finish(const CallState& state) const {
     const Finish& left = state.call.finish;
     char* const result = left.result;
     if (left.taken != nullptr && state.variant == kBuffered) std::memcpy(result, left.taken, left.bytes);
-    if (state.call.op == kAverage && divisor(state) == 0)
-        kernels().types[state.type].reduce[kAverage](&result, 1, &result, 1, left.bytes, {.divisor = size()});
+    if (state.call.scale != nullptr && scale(state) == nullptr)
+        kernels().types[state.type].reduce[kAverage](&result, 1, &result, 1, left.bytes, {.scale = state.call.scale});
 }
 
 // This rank cannot take part, and says so to the others.

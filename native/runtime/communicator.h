@@ -73,7 +73,7 @@ class Communicator {
     template <class Event> Outcome work_together(Run<Event>& run);
     Execution<Cpu, End> execution(CallState& state, const Candidate& candidate, char* input, char* output) const;
     bool streams_of(const CallState& state, bool attached) const;
-    u32 divisor(const CallState& state) const;
+    const Scale* scale(const CallState& state) const;
     void finish(const CallState& state) const;
     Outcome refuse_for_memory(int error);
     Outcome give_up_for(const char* missing, int error);

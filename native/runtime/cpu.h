@@ -13,21 +13,21 @@ struct Cpu {
     Kernel kernel;
     RankBlock* control;
     u32 rank;
-    bool together;                // several threads drive the thread blocks of this rank
-    bool streams;                 // what may be is stored non-temporally
-    bool by_blocks;               // what is long is stored so to several destinations
-    CmaCopies* copies = nullptr;  // in a call with attached buffers
-    u32 divisor = 0;              // of an average, in the steps that are `whole`
-    Traffic moved{};              // by the kernel calls so far
+    bool together;                 // several threads drive the thread blocks of this rank
+    bool streams;                  // what may be is stored non-temporally
+    bool by_blocks;                // what is long is stored so to several destinations
+    CmaCopies* copies = nullptr;   // in a call with attached buffers
+    const Scale* scale = nullptr;  // of an average, in the steps that are `whole`
+    Traffic moved{};               // by the kernel calls so far
 
     void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, u32 last, bool whole) {
         moved.loaded += k * bytes;
         moved.stored += m * bytes;
-        kernel(dsts, m, srcs, k, bytes, {streams ? last : 0, by_blocks, whole ? divisor : 0});
+        kernel(dsts, m, srcs, k, bytes, {streams ? last : 0, by_blocks, whole ? scale : nullptr});
     }
 
     void reduce_attached(const Room& room, u32 sources, u32 used, u64 bytes, bool whole) {
-        copies->reduce(kernel, {.divisor = whole ? divisor : 0}, room, sources, used, bytes, moved);
+        copies->reduce(kernel, {.scale = whole ? scale : nullptr}, room, sources, used, bytes, moved);
     }
 
     // Non-temporal stores are not ordered by the releases below. What is stored so belongs to one step alone, no

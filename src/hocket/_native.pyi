@@ -63,7 +63,8 @@ def reduce(
     isa: str,
     last: int = 0,
     by_blocks: bool = False,
-    divisor: int = 0,
+    divisor: int | None = None,
+    factor: float = 1.0,
 ) -> None: ...
 def cut(
     n: int, itemsize: int, chunks: int, widest: int, most: int, tile: int, work: int = 1, depth: int = 1
@@ -162,7 +163,7 @@ class CallHeader:
     @property
     def element(self) -> int:
         """
-        A hash of what elements are whose type has no number, but one that only tells their size.
+        A hash of what elements are whose type has no number, or of what is made of a sum.
         """
 
     @property
@@ -178,7 +179,7 @@ class CallHeader:
     @property
     def text(self) -> str:
         """
-        The schedule's name; on further lines the counts, and what elements are whose type has no number.
+        The schedule's name; on further lines the counts, and what ``element`` is a hash of.
         """
 
 class CallEvent:
@@ -468,8 +469,11 @@ class Terms:
         element: str | None = None,
         units: Units | None = None,
         timeout: float = 0.0,
+        factor: float | None = None,
     ) -> None:
-        """``timeout``: 0 for that of the communicator."""
+        """
+        ``timeout``: 0 for that of the communicator. ``factor``: what makes an average a sum that is multiplied.
+        """
 
 class Binding:
     def __init__(

@@ -703,14 +703,16 @@ class Communicator:
         reproducible: Contract | None = None,
         in_place: bool = False,
         timeout: float | None = None,
+        scale: float | None = None,
     ) -> PreparedCall:
         """A collective by name on arrays of one shape and type, decided once, to be called as often as wanted.
 
         ``shape`` is that of ``x``, for a broadcast or scatter on the root. ``dtype`` may be "bfloat16", which NumPy
         does not know, for calls on a ``Buffer``. With ``in_place``, ``x`` and ``out`` are the same, and ``out`` may be
         left out; or one is the own block of the other, and both are given. Otherwise they lie apart; without ``out``,
-        each call allocates one. ``timeout`` takes the place of that of ``init`` in this call, on this rank. The other
-        options are those of the method of that name.
+        each call allocates one. ``timeout`` takes the place of that of ``init`` in this call, on this rank. ``scale``,
+        where there is an avg: the sum, rounded to the type, is multiplied by it (in float32 for 16 bits) and rounded
+        again, in the same pass. The other options are those of the method of that name.
 
         No other rank has to take part: where another has prepared something else, the call raises. Raises WrongType,
         InvalidArgument and UnevenSize, on this rank alone, and CommunicatorDead.
@@ -718,7 +720,8 @@ class Communicator:
         wanted = self._wanted(name, op, root, counts, reproducible)
         x = Operand(arena.lengths(shape), element_type(dtype))
         operands = wanted.in_place(x, self.rank) if in_place else wanted.apart(x)
-        return self._prepared(wanted, operands, [True, False], None if timeout is None else _seconds(timeout))
+        seconds = None if timeout is None else _seconds(timeout)
+        return self._prepared(wanted, operands, [True, False], seconds, scale)
 
     def _wanted(self, name: str, op: str, root: object, counts: object, reproducible: Contract | None) -> _Wanted:
         if name not in NAMED:
@@ -741,7 +744,12 @@ class Communicator:
         return _Wanted(name, op, rank, reproducible, ranks, reads, writes, rows)
 
     def _prepared(
-        self, wanted: _Wanted, operands: Operands, kinds: Sequence[bool], timeout: float | None = None
+        self,
+        wanted: _Wanted,
+        operands: Operands,
+        kinds: Sequence[bool],
+        timeout: float | None = None,
+        scale: float | None = None,
     ) -> PreparedCall:
         """Choose and load what a call by name runs. ``kinds``: whether its arrays may be memory that ranks share."""
         endpoint, operand = self._endpoint, operands.x or operands.out
@@ -761,7 +769,7 @@ class Communicator:
             ]
 
         shared, others = alternatives(True), alternatives(False)
-        return endpoint.prepare(loaded, bound, wanted.op, choice.tile, shared, others, timeout)
+        return endpoint.prepare(loaded, bound, wanted.op, choice.tile, shared, others, timeout, scale)
 
     def _choice(self, wanted: _Wanted, size: int | None, item: int = 4) -> Choice:
         """What such a call takes. ``size`` and ``item`` are those of ``Call``."""

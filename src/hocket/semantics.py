@@ -323,11 +323,14 @@ def combine_arrays(op: str) -> Combine[Array]:
     return combine
 
 
-def average(total: Array, ranks: int) -> Array:
-    """A sum over ``ranks`` divided by their number: in the accumulator, rounded once more, complex numbers by parts."""
+def average(total: Array, ranks: int, factor: float = 1) -> Array:
+    """A sum over ``ranks`` divided by their number: in the accumulator, rounded once more, complex numbers by parts.
+
+    With ``factor`` it is multiplied by that first, as a sum that is scaled is, of ``ranks`` 1.
+    """
     wide = total.astype(accumulator(total.dtype))
     parts = wide.view(f"f{wide.itemsize // 2}") if wide.dtype.kind == "c" else wide
-    quotients: Array = parts / parts.dtype.type(ranks)
+    quotients: Array = parts * parts.dtype.type(factor) / parts.dtype.type(ranks)
     return quotients.view(wide.dtype).astype(total.dtype)
 
 

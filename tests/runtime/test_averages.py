@@ -1,10 +1,13 @@
-"""Averages: the steps that complete sums divide them, with the bits of a sum that is divided in the end."""
+"""Averages: the steps that complete sums divide them, with the bits of a sum that is divided in the end.
+
+Sums that are multiplied are as averages."""
 
 from __future__ import annotations
 
 import itertools
 import random
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from tests.property.programs import random_average
 from tests.runtime.cases import PAIRS, Array, Run, bits, check, data
 
 TYPES = [dtype for dtype, op in PAIRS if op == "avg"]
+FACTOR = -0.3
 
 
 def _added(*values: tuple[int, int]) -> tuple[int, int]:
@@ -115,7 +119,7 @@ def runs(ranks: int) -> list[Run]:
 
 
 def by_name(comm: Communicator) -> None:
-    """A call by name has the bits of a sum that is divided, on private and on shared arrays, in place and apart."""
+    """A call by name has the bits of a sum that is scaled, on private and on shared arrays, in place and apart."""
     for name, dtype, n, shared in itertools.product(
         ("all_reduce", "reduce_scatter", "reduce"), TYPES, (1, 17, 3001, 300_007), (False, True)
     ):
@@ -123,18 +127,27 @@ def by_name(comm: Communicator) -> None:
         allocate = comm.empty if shared else np.empty
         given, results = data(comm.rank, n, dtype), []
         writes = name != "reduce" or comm.rank == comm.size - 1
-        for op, apart in itertools.product(("sum", "avg"), (False, True)):
+        for (op, scale), apart in itertools.product((("sum", None), ("avg", None), ("sum", FACTOR)), (False, True)):
             x = allocate(n, dtype)
             x[:] = given
-            keywords = {"op": op} | ({"root": comm.size - 1} if name == "reduce" else {})
+            root = comm.size - 1 if name == "reduce" else 0
             out = allocate(n // comm.size if name == "reduce_scatter" else n, dtype) if apart and writes else None
+            if scale is None:
+                keywords = {"op": op} | ({"root": root} if name == "reduce" else {})
+                call = partial(getattr(comm, name), x, out, **keywords)
+            else:
+                prepared = comm.prepare(name, n, x.dtype, root=root, in_place=out is None, scale=scale)
+                if out is None and name == "reduce_scatter":
+                    out = np.split(x, comm.size)[comm.rank]
+                call = partial(prepared, x, out)
             with np.errstate(all="ignore"):
-                result = getattr(comm, name)(x, out, **keywords)
+                result = call()
             results.append(None if result is None else result.copy())
         if results[0] is not None:
             with np.errstate(all="ignore"):
-                expected = [bits(_plain(average(total, comm.size))) for total in results[:2]]
-            assert [bits(_plain(mean)) for mean in results[2:]] == expected, (name, dtype, n, shared)
+                means = [bits(_plain(average(total, comm.size))) for total in results[:2]]
+                multiples = [bits(_plain(average(total, 1, FACTOR))) for total in results[:2]]
+            assert [bits(_plain(found)) for found in results[2:]] == means + multiples, (name, dtype, n, shared)
 
 
 def _plain(values: Array) -> Array:

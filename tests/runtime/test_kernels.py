@@ -166,18 +166,19 @@ def test_16_bits_round_once() -> None:
 
 @pytest.mark.parametrize("dtype", [dtype for dtype, op in PAIRS if op == "avg"])
 def test_averages(dtype: str) -> None:
-    """The sum as it would be stored, divided; of one source, the source."""
+    """The sum as it would be stored, divided or multiplied; of one source, the source."""
     code = _native.TYPES.index(dtype), _native.OPERATORS.index("avg")
-    for size, ranks, k, isa in product((*LENGTHS, 5000), (1, 2, 3, 7, 1000), (1, 2, 3), _native.ISAS):
+    scales = [(1, 1.0), (2, 1.0), (3, 1.0), (7, 1.0), (1000, 1.0), (1, 0.7), (1, -3e-5)]
+    for size, (ranks, factor), k, isa in product((*LENGTHS, 5000), scales, (1, 2, 3), _native.ISAS):
         sources = [data(seed, size, dtype) for seed in range(k)]
         with np.errstate(all="ignore"):
-            expected = average(combine_arrays("sum")(*sources), ranks)
+            expected = average(combine_arrays("sum")(*sources), ranks, factor)
         for m, last, by_blocks in ((1, 0, False), (1, 1, False), (2, 3, False), (3, 2, True)):
             places = [np.zeros_like(expected) for _ in range(m)]
-            _native.reduce(places, sources, *code, isa, last, by_blocks, ranks)
+            _native.reduce(places, sources, *code, isa, last, by_blocks, ranks, factor)
             for found in places:
                 assert same(found, expected).all(), (isa, size, ranks, k, m)
-        _native.reduce([sources[0]], sources, *code, isa, divisor=ranks)
+        _native.reduce([sources[0]], sources, *code, isa, divisor=ranks, factor=factor)
         assert same(sources[0], expected).all(), (isa, size, ranks, k)
 
 

@@ -346,6 +346,11 @@ def unlike(comm: Communicator) -> None:
     with pytest.raises(CallMismatch) as caught:
         sums.start(np.ones(4)).wait()
     assert caught.value.differs == ("operator",)
+    for scales in ((2, 0.5), (2, None)):
+        scaled = comm.prepare("all_reduce", 4, float, scale=scales[comm.rank])
+        with pytest.raises(CallMismatch, match=r"float64 a unit, sum times 2\.0\)") as caught:
+            scaled(np.ones(4))
+        assert caught.value.differs == ("operator",)
     assert comm.all_reduce(np.ones(1))[0] == 2
 
 
@@ -366,6 +371,10 @@ def test_what_cannot_be_prepared() -> None:
             (WrongType, "can be combined", lambda: comm.prepare("reduce", 3, "S3")),
             (InvalidArgument, "timeout must be a positive", lambda: comm.prepare("reduce", 3, float, timeout=0)),
             (InvalidArgument, "so there is no avg", lambda: comm.prepare("all_gather", 3, float, op="avg")),
+            (InvalidArgument, "so there is no avg", lambda: comm.prepare("all_gather", 3, float, scale=2)),
+            (InvalidArgument, "not 2 of 'max'", lambda: comm.prepare("reduce", 3, float, op="max", scale=2)),
+            (InvalidArgument, "not '2' of 'sum'", lambda: comm.prepare("reduce", 3, float, scale="2")),  # type: ignore[arg-type]
+            (WrongType, "int64 has no avg", lambda: comm.prepare("reduce", 3, "int64", scale=2)),
         ]
         for kind, text, call in bad:
             with pytest.raises(kind, match=text):

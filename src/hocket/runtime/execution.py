@@ -401,12 +401,17 @@ class Endpoint:
         shared: Alternatives = NO_ALTERNATIVES,
         others: Alternatives = NO_ALTERNATIVES,
         timeout: float | None = None,
+        scale: float | None = None,
     ) -> PreparedCall:
         """A call that everything is known of but where its arrays lie. Raises WrongType, InvalidArgument.
 
         ``shared``: what it runs instead where they all are memory that ranks share; ``others``: else.
-        ``timeout``: seconds, None for that of this communicator.
+        ``timeout``: seconds, None for that of this communicator. ``scale``: what a sum is multiplied by.
         """
+        if scale is not None:
+            if not isinstance(scale, int | float) or op != "sum":
+                raise InvalidArgument(f"scale must be a number, of op sum, not {scale!r} of {op!r}", caller())
+            op = "avg"
         code = _OPERATORS.get(op) if isinstance(op, str) else None
         if code is None:
             raise InvalidArgument(f"op must be one of {', '.join(_OPERATORS)}, not {op!r}", caller())
@@ -428,7 +433,10 @@ class Endpoint:
         else:
             offers = _offer(shared, bound), _offer(others, bound)
         element = kind.name if kind.opaque and bound.n is not None else None
-        terms = _native.Terms(bound.n, kind.code, code, tile or 0, element, bound.units, timeout or 0.0)
+        if scale is not None:
+            scale = float(scale)
+            element = f"sum times {scale!r}"
+        terms = _native.Terms(bound.n, kind.code, code, tile or 0, element, bound.units, timeout or 0.0, scale)
         call = PreparedCall(self, loaded, bound, terms, *offers)
         key, calls = id(call), self._calls
         calls[key] = weakref.ref(call, lambda _: calls.pop(key, None) and None)
@@ -839,13 +847,14 @@ def _mismatch(outcome: Outcome) -> CallMismatch:
         first.pairwise and other.pairwise
     )
     names = [_EXCHANGES.get(s.digest, text[0]) for s, text in zip(said, texts, strict=True)]
+    known, alike = sized.type < len(_native.TYPES), sized.element == other.element
     differs = [
         what
         for what, different in (
             ("counts", recounted),
             ("size", other.size_known and sized.n != other.n and not recounted and not other.pairwise),
-            ("type", other.size_known and (sized.type, sized.element) != (other.type, other.element)),
-            ("operator", first.op != other.op),
+            ("type", other.size_known and (sized.type != other.type or not (known or alike))),
+            ("operator", first.op != other.op or (sized.type == other.type and known and not alike)),
             ("tile", first.tile != other.tile),
         )
         if different
@@ -859,11 +868,13 @@ def _mismatch(outcome: Outcome) -> CallMismatch:
         if s.digest == 0 or s.digest in _EXCHANGES:
             calls.append(name)
             continue
-        kind = _native.TYPES[s.type] if s.type < len(_native.TYPES) else element
+        kind, op = element, _native.OPERATORS[s.op]
+        if s.type < len(_native.TYPES):
+            kind, op = _native.TYPES[s.type], element or op
         size = f"{s.n} x {kind} a unit, " if s.size_known else ""
         tile = f", tile {s.tile}" if s.tile else ""
         counts = f", counts {counts}" if s.counted else ""
-        calls.append(f"{name} ({size}{_native.OPERATORS[s.op]}{tile}{counts})")
+        calls.append(f"{name} ({size}{op}{tile}{counts})")
     if differs:
         return CallMismatch(outcome.rank, tuple(differs), tuple(calls))
     return CallMismatch(None, ("counts",), tuple(calls), transfers([counts for _, counts, _ in texts]))

@@ -30,6 +30,8 @@ OPERATORS = {
     distributed.ReduceOp.BXOR: "bxor",
 }
 
+Operator = str | float
+"""By its name, or a sum by what it is multiplied by."""
 Counts = tuple[int, ...] | tuple[tuple[int, ...], tuple[int, ...]] | None
 """Elements of each rank; of all_to_all a pair, those to each and those from each."""
 
@@ -219,7 +221,7 @@ class Calls:
             self._prepared.clear()
             self._known.clear()
 
-    def again(self, collective: str, op: str, root: int, x: Tensor | None, out: Tensor, later: bool) -> object:
+    def again(self, collective: str, op: Operator, root: int, x: Tensor | None, out: Tensor, later: bool) -> object:
         """As ``make`` of one call, if it has made one of the same types and lengths before; NEW if not.
 
         Of tensors that lie in one piece. What the others do is no matter, as the call is the same.
@@ -271,7 +273,7 @@ class Calls:
         pairs: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]],
         later: bool,
         *,
-        op: str = "sum",
+        op: Operator = "sum",
         root: int = 0,
         counts: Counts = None,
     ) -> Work | None:
@@ -299,7 +301,7 @@ class Calls:
         return Work(collective, handles, [tensor for _, out in pairs for tensor in out], copies) if later else None
 
     def _bind(
-        self, collective: str, x: Sequence[Tensor], out: Sequence[Tensor], op: str, root: int, counts: Counts
+        self, collective: str, x: Sequence[Tensor], out: Sequence[Tensor], op: Operator, root: int, counts: Counts
     ) -> tuple[PreparedCall, tuple[Argument, Argument], dict[object, _Known]]:
         """The prepared call, its arguments, of dense tensors, and what ``again`` may know if they fit it."""
         in_place = collective in _IN_PLACE
@@ -326,15 +328,17 @@ class Calls:
         )
 
     def _find(
-        self, collective: str, n: int, name: str, op: str, root: int, counts: Counts, in_place: bool
+        self, collective: str, n: int, name: str, op: Operator, root: int, counts: Counts, in_place: bool
     ) -> PreparedCall:
         """The prepared call, of an x of n elements. Where it makes no sense, no rank makes it, and all raise."""
         key = collective, n, name, op, root, counts, in_place
         call = self._prepared.get(key)
         if call is None:
+            by, scale = (op, None) if isinstance(op, str) else ("sum", op)
+            limit = self._timeout
             try:
                 call = self.comm.prepare(
-                    collective, n, name, op=op, root=root, counts=counts, in_place=in_place, timeout=self._timeout
+                    collective, n, name, op=by, root=root, counts=counts, in_place=in_place, timeout=limit, scale=scale
                 )
             except (InvalidArgument, WrongType) as error:
                 with suppress(HocketError):

@@ -19,12 +19,13 @@ from torch._C._dynamo import eval_frame
 from hocket import _native
 from hocket.communicator import init
 from hocket.errors import CannotShare, HocketError, NotAccelerated, torch_text
-from hocket.torch.calls import NEW, OPERATORS, TYPES, All, Calls, Work, backend_error
+from hocket.torch.calls import NEW, OPERATORS, TYPES, All, Calls, Operator, Work, backend_error
 
 _Options = Any
 """Options of torch, or what is given in their place."""
 _CPU = torch.device("cpu")
 _SUM = distributed.ReduceOp.SUM
+_PREMUL_SUM = distributed.ReduceOp.PREMUL_SUM
 _KINDS = (
     c10d.AllreduceOptions,
     c10d.AllreduceCoalescedOptions,
@@ -349,15 +350,22 @@ def _obstacle(tensors: Sequence[Tensor], op: Any) -> str | None:
             return "its tensors are of several types"
     if op is None:
         return None
-    name = TYPES.get(dtype)
-    if name is None or _operator(op) not in _native.OPERATORS_OF[name]:
+    name, operator = TYPES.get(dtype), _operator(op)
+    if isinstance(operator, float):  # a sum of float16, which is multiplied once it is there, may overflow
+        operator = "" if dtype is torch.float16 else "avg"
+    if name is None or operator not in _native.OPERATORS_OF[name]:
         return f"hocket does not combine {dtype} by {op.op.name}"
     return None
 
 
-def _operator(op: Any) -> str:
-    """The name that hocket has for an operator of torch; "" for none."""
-    return "sum" if op == _SUM else OPERATORS.get(op.op, "")
+def _operator(op: Any) -> Operator:
+    """What hocket has for an operator of torch; "" for none."""
+    if op == _SUM:
+        return "sum"
+    if op.op == _PREMUL_SUM:
+        factor = op.__getstate__()[1]  # or a tensor of it
+        return factor if isinstance(factor, float) else ""
+    return OPERATORS.get(op.op, "")
 
 
 def _options(kind: Any, given: Any, timeout: object = None, **fields: object) -> Any:

@@ -246,6 +246,24 @@ def _old_names(group: dist.ProcessGroup, later: bool) -> Outcome:
     return None, [out, part, swapped]
 
 
+def _multiplied(group: dist.ProcessGroup, later: bool) -> Outcome:
+    """Sums of terms that are multiplied, exact either way. Gloo has no such operator: it gets the products."""
+    is_root, gloo = group.rank() == group.size() - 1, dist.get_backend(group) == "gloo"
+    op = SUM if gloo else dist._make_nccl_premul_sum(-0.75)
+
+    def terms(n: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return numbers(group, n, dtype) * -0.75 if gloo else numbers(group, n, dtype)
+
+    x, several = [terms(6, dtype) for dtype in (torch.float32, torch.float64, torch.bfloat16)], [terms(5), terms(7)]
+    part, rooted = torch.zeros(6), terms(9)
+    for each in x:
+        dist.all_reduce(each, op, group)
+    dist.reduce_scatter_tensor(part, terms(6 * group.size()), op, group)
+    dist.all_reduce_coalesced(several, op, group)
+    work = dist.reduce(rooted, group_dst=group.size() - 1, op=op, group=group, async_op=later)
+    return work, [*x, part, *several, *[rooted] * is_root]
+
+
 def _nothing(group: dist.ProcessGroup, later: bool) -> Outcome:
     x = torch.zeros(0)
     return dist.all_reduce(x, group=group, async_op=later), [x]
@@ -258,7 +276,7 @@ def all_functions() -> Iterator[tuple[str, Function]]:
         for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.complex64, torch.int64):
             yield from _moving(n, dtype)
     others = _together, _gathered_together, _scattered_together, _coalesced, _gathered, _barrier, _objects
-    for function in (*others, _functional, _strided, _misaligned, _old_names, _nothing):
+    for function in (*others, _functional, _strided, _misaligned, _old_names, _multiplied, _nothing):
         yield function.__name__, function
 
 

@@ -166,7 +166,13 @@ def fall_backs() -> None:
         for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, sent, other), dist.P2POp(dist.irecv, got, other)]):
             work.wait()
         assert got.tolist() == [other, other]
-    print(raised(lambda: dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.AVG), RuntimeError))
+    cases = (
+        (torch.int32, dist.ReduceOp.AVG),
+        (torch.float16, dist._make_nccl_premul_sum(0.5)),
+        (torch.float32, dist._make_nccl_premul_sum(torch.ones(1))),
+    )
+    for dtype, op in cases:
+        print(raised(lambda dtype=dtype, op=op: dist.all_reduce(torch.ones(2, dtype=dtype), op), RuntimeError))
     dist.monitored_barrier()
     dist.destroy_process_group()
 

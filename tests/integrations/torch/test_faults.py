@@ -43,6 +43,8 @@ def test_what_falls_back_is_done_and_said_once() -> None:
             "send goes to torch's backend: messages between two ranks",
             "recv goes to torch's backend: messages between two ranks",
             "all_reduce goes to torch's backend: hocket does not combine torch.int32 by AVG",
+            "all_reduce goes to torch's backend: hocket does not combine torch.float16 by PREMUL_SUM",
+            "all_reduce goes to torch's backend: hocket does not combine torch.float32 by PREMUL_SUM",
         ):
             assert said.count(f"hocket: rank {rank}: {text}") == 1, said
 
