@@ -34,6 +34,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "functions": frozenset({"errors", "program", "algorithms"}),
     "runtime": IR | {"_native", "tunables"},
     "tuning": IR | {"program", "algorithms", "tunables", "verify"},
+    "plan_files": IR | {"_native", "program", "runtime", "tuning", "tunables"},
     "config": IR | {"program", "tuning", "verify", "formats", "functions", "tunables"},
     "explain": IR | {"verify", "runtime", "tuning"},
     "communicator": IR | {"program", "runtime", "tuning", "tunables", "explain"},
@@ -116,7 +117,7 @@ def test_the_walk_sees_imports() -> None:
     assert "formats" not in imports(PACKAGE / "program.py", late=False)
 
 
-NATIVE_FOLDERS = ("core", "device", "protocol", "transport", "policy", "runtime", "python")
+NATIVE_FOLDERS = ("core", "device", "protocol", "transport", "policy", "runtime", "mpi", "python")
 """Each may include files of itself and of those before it."""
 
 

@@ -1,0 +1,106 @@
+// A communicator of MPI, and the communicator of hocket that serves its calls.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "mpi/options.h"
+#include "mpi/plan_file.h"
+#include "mpi/report.h"
+#include "runtime/communicator.h"
+#include "transport/shared_memory.h"
+
+namespace hocket::mpi {
+
+// Why a call went to the MPI; the first is that it did not. From kArguments on a rank may be alone with it.
+enum class Reason : u32 {
+    kTaken,
+    kSmall,         // the MPI is faster
+    kCompared,      // it was its turn
+    kOperator,      // of the user, or none that the type has by MPI's rules
+    kCommunicator,  // see Group::closed
+    kContract,      // no program sums in the order of ranks
+    kErroneous,     // MPI will say so
+    kDeclined,      // a rank's data has gaps, or its arguments are erroneous
+};
+constexpr const char* kReasonNames[] = {"taken",        "small",    "compared",  "operator",
+                                        "communicator", "contract", "erroneous", "gaps"};
+constexpr u32 kReasons = u32(std::size(kReasonNames));
+
+// A call, as hocket's collectives have it: `x` and `out` are the same or overlap only if `in_place`. `n` elements a
+// unit, in bytes where they are only moved; `size`: bytes of the larger buffer of a rank with most.
+struct Request {
+    Program program;
+    char *x, *out;
+    bool in_place;
+    u64 n, size;
+    u32 type, op, root;
+    const Units* units = nullptr;
+    u64 own = 0;  // with units: where the rank's own begins in the larger buffer
+};
+
+// Memory of a communicator for what a call copies: the input of a plan that would store to it; blocks with gaps between
+// them, one behind the other.
+enum class Room : u32 { kInput, kSent, kReceived };
+
+class Group {
+  public:
+    // That of a communicator of MPI, made when it is first asked for. Null where MPI refuses to say.
+    static Group* of(const Library& mpi, const Options& options, Handle communicator);
+    // At the end of MPI: leaves all communicators.
+    static void finish_all();
+
+    u32 rank() const { return rank_; }
+    u32 size() const { return size_; }
+    // Whether hocket serves it. All ranks of it ask for the first time in one call of them all, and then meet.
+    bool open();
+    // Why it does not.
+    const char* closed() const { return closed_; }
+    // What a call would run; null where its contract cannot be kept.
+    const Rule* rule(const Request& call) const;
+    Outcome run(const Rule& rule, const Request& call);
+    Outcome barrier() { return communicator_->barrier(); }
+    // Has all ranks of a call take the MPI's.
+    Outcome decline() { return communicator_->refuse("passes this call on", kDeclined); }
+    // At least so many bytes, until the next call of that room. Throws std::bad_alloc.
+    char* room(Room which, u64 bytes);
+
+    Tally tallies[kCollectives][kReasons];
+    u64 turns[kCollectives] = {};  // of calls that could be taken
+
+  private:
+    struct Loaded {
+        Binding bindings[2];
+        std::unique_ptr<Plan> plan, apart;
+    };
+
+    Group(const Library& mpi, const Options& options, Handle communicator);
+    ~Group();
+    static int left(Handle, int, void* group, void*);
+    struct Hello;
+    void meet();
+    bool join(const std::vector<Hello>& all, bool& attaches);
+    void serve(const std::vector<Hello>& all);
+    void finish();
+    static void get_on(void* group);
+    Loaded& load(u32 plan, u32 root, Program program);
+    template <class At> bool offers(const Rule& rule, const Request& request, Offer& offer, At at);
+
+    const Library& mpi_;
+    const Options& options_;
+    const Handle handle_;
+    std::string name_;
+    u32 rank_ = 0, size_ = 0;
+    bool crowded_ = false, asked_ = false, attaches_ = false, finished_ = false;
+    const char* closed_ = nullptr;
+    std::shared_ptr<const PlanFile> file_;
+    std::unique_ptr<SharedMemory> memory_;
+    std::unique_ptr<Communicator> communicator_;
+    std::vector<std::unique_ptr<Loaded>> loaded_;  // by root and plan
+    struct {
+        std::unique_ptr<char, decltype(&std::free)> place{nullptr, &std::free};
+        u64 length = 0;
+    } rooms_[3];
+};
+
+}  // namespace hocket::mpi

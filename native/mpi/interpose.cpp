@@ -1,0 +1,576 @@
+// The functions of MPI that this library stands for: MPI_X and PMPI_X, with an int for every count and, as MPI_X_c,
+// with an MPI_Count. A call that is not taken goes to the MPI underneath as it came.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <list>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "mpi/datatype.h"
+#include "mpi/group.h"
+
+namespace hocket::mpi {
+namespace {
+
+// The MPI library calls its own functions, and finds ours: those calls are its own affair.
+thread_local bool inside = false;
+
+char nothing;
+constexpr char* kNone = &nothing;  // the place of a buffer that this rank has none of
+
+const Options& options() {
+    static const Options found(underneath());
+    return found;
+}
+
+// A call as it is looked at, step by step; each step says why it cannot be taken, if so.
+class Candidate {
+  public:
+    Candidate(Collective which, Handle communicator) : which(which), communicator(mpi.whole(communicator)) {}
+
+    // Not of MPI_COMM_NULL.
+    Group* group() {
+        if (group_ == nullptr && communicator != mpi.abi.no_communicator)
+            group_ = Group::of(mpi, options(), communicator);
+        return group_;
+    }
+    bool is_in_place(const void* buffer) const { return buffer == mpi.abi.in_place; }
+
+    // `count` elements of a unit, to be combined.
+    Reason combines(i64 count, Handle type, Handle op) {
+        if (count < 0) return Reason::kErroneous;
+        const Library::Type* const found = mpi.type(mpi.whole(type));
+        if (found == nullptr) return Reason::kOperator;
+        if (const Reason small = measure(u64(count) * found->bytes); small != Reason::kTaken) return small;
+        request.op = mpi.op(mpi.whole(op));
+        if (request.op == kOperators || !allows(found->family, request.op)) return Reason::kOperator;
+        request.n = u64(count);
+        request.type = found->code;
+        return Reason::kTaken;
+    }
+    // `count` elements of a unit, to be moved. A rank alone knows whether its type has gaps.
+    Reason moves(i64 count, Handle type) {
+        if (count < 0 || !is_type(type)) return Reason::kErroneous;
+        const Datatype found = datatype(mpi, mpi.whole(type));
+        if (!found.packed) declines = true;
+        if (const Reason small = measure(u64(count) * found.bytes); small != Reason::kTaken) return small;
+        request.n = u64(count) * found.bytes;
+        request.type = kByteType;
+        return Reason::kTaken;
+    }
+    // What this rank has on its other side is as long.
+    void matches(i64 count, Handle type) { matches(count, type, request.n); }
+    void matches(i64 count, Handle type, u64 length) {
+        if (count < 0 || u64(count) * item(type) != length) declines = true;
+    }
+    // Bytes of an element that is moved.
+    u64 item(Handle type) {
+        if (!is_type(type)) {
+            declines = true;
+            return 1;
+        }
+        const Datatype found = datatype(mpi, mpi.whole(type));
+        if (!found.packed) declines = true;
+        return found.bytes;
+    }
+    bool is_type(Handle type) const { return mpi.whole(type) != 0 && mpi.whole(type) != mpi.abi.no_type; }
+    // Blocks to each rank and from each, of up to so many bytes on this rank.
+    void exchanges(u64 longest) {
+        bytes = request.n = longest;
+        request.type = kByteType;
+    }
+    Reason measure(u64 message) {
+        bytes = message;
+        return message == 0 || message < options().least[u32(which)] ? Reason::kSmall : Reason::kTaken;
+    }
+    bool has_root(int root) { return group() != nullptr && root >= 0 && u32(root) < group()->size(); }
+    bool is_root(int root) { return group() != nullptr && root == int(group()->rank()); }
+    // Where this rank's block begins in a buffer with one for each rank.
+    char* own_block(const void* buffer) {
+        const u32 rank = group() == nullptr ? 0 : group()->rank();
+        return buffer == nullptr ? nullptr : static_cast<char*>(const_cast<void*>(buffer)) + rank * request.n;
+    }
+    // Where it lies; kNone for what this rank has none of.
+    void lies(Program program, const void* x, const void* out, bool in_place, u32 root = 0) {
+        request.program = program;
+        request.x = static_cast<char*>(const_cast<void*>(x));
+        request.out = static_cast<char*>(const_cast<void*>(out));
+        request.in_place = in_place;
+        request.root = root;
+        // MPI says what is wrong where there is no buffer, or one is both.
+        if (request.n != 0 && (x == nullptr || out == nullptr || (!in_place && x == out))) declines = true;
+    }
+    // With units of lengths of their own; `size`: of all together; `own`: where the rank's own begins.
+    void counted(const Units& units, u64 size, u64 own) {
+        request.units = &units;
+        request.size = size;
+        request.own = own;
+    }
+
+    static constexpr u32 kByteType = 5;  // uint8
+    static_assert(kTypeBytes[kByteType] == 1);
+
+    const Library& mpi = underneath();
+    const Collective which;
+    const Handle communicator;
+    Request request{};
+    u64 bytes = 0;
+    bool declines = false;  // this rank cannot take it, and the others do not know
+
+  private:
+    Group* group_ = nullptr;
+};
+
+// From when it is made to when it goes, calls of MPI functions are the library's own.
+class Inside {
+  public:
+    Inside() { inside = true; }
+    ~Inside() { inside = false; }
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+};
+
+// Calls body(), and adds it to what the report says.
+template <class Body> auto tallied(Candidate& call, Reason why, Body body) {
+    Group* const group = options().report ? call.group() : nullptr;
+    if (group == nullptr) return body();
+    const double begin = seconds();
+    const auto result = body();
+    Tally& tally = group->tallies[u32(call.which)][u32(why)];
+    ++tally.calls;
+    tally.bytes += call.bytes;
+    tally.seconds += seconds() - begin;
+    return result;
+}
+
+// An MPI error where hocket's communicator has failed: a rank has ended.
+int failed(const Candidate& call, const Outcome& outcome) {
+    std::fprintf(stderr, "hocket: %s: rank %u %s\n", kCollectiveNames[u32(call.which)], outcome.rank,
+                 outcome.text.c_str());
+    call.mpi.Comm_call_errhandler(call.communicator, call.mpi.abi.error_other);
+    return call.mpi.abi.error_other;
+}
+
+// A call of a collective. `look(call)` says whether it can be taken, by what all ranks know, and completes `call`;
+// `run(group, rule)` takes it; pass() makes the MPI's call.
+template <class Look, class Run, class Pass>
+int serve(Collective which, Handle communicator, Look look, Run run, Pass pass) {
+    if (inside || options().off) return pass();
+    const Inside here;
+    Candidate call(which, communicator);
+    Reason why = look(call);
+    Group* const group = why == Reason::kTaken ? call.group() : nullptr;
+    const Rule* rule = nullptr;
+    if (why == Reason::kTaken) {
+        if (group == nullptr) why = Reason::kErroneous;
+        else if (!group->open()) why = Reason::kCommunicator;
+        else if (which != Collective::kBarrier && (rule = group->rule(call.request)) == nullptr)
+            why = Reason::kContract;
+        else if (options().compare && group->turns[u32(which)]++ % 2 != 0) why = Reason::kCompared;
+    }
+    if (why != Reason::kTaken) return tallied(call, why, pass);
+    Outcome outcome;
+    tallied(call, call.declines ? Reason::kDeclined : Reason::kTaken, [&] {
+        try {
+            outcome = call.declines ? group->decline() : run(call, *group, rule);
+        } catch (const std::exception&) {  // this rank lacks memory, or its plans are damaged
+            outcome = group->decline();
+        }
+        return 0;
+    });
+    switch (outcome.fault) {
+        case Fault::kNone:
+            return 0;
+        case Fault::kMismatch:
+        case Fault::kRefused:
+        case Fault::kDeclined:
+        case Fault::kMemory:
+            return tallied(call, Reason::kDeclined, pass);
+        default:
+            return failed(call, outcome);
+    }
+}
+
+// An argument of a function with an MPI_Count for every count, as one with ints takes it.
+class Narrowed {
+  public:
+    explicit Narrowed(Handle communicator) { underneath().Comm_size(communicator, &size_); }
+    template <class Argument> auto operator()(Argument argument) {
+        if constexpr (std::is_same_v<Argument, i64>) {
+            fits = fits && argument == int(argument);
+            return int(argument);
+        } else if constexpr (std::is_same_v<Argument, const i64*>) {
+            if (argument == nullptr) return static_cast<const int*>(nullptr);
+            std::vector<int>& made = kept_.emplace_back();
+            for (int r = 0; r < size_; ++r) made.push_back((*this)(argument[r]));
+            return static_cast<const int*>(made.data());
+        } else {
+            return argument;
+        }
+    }
+    bool fits = true;
+
+  private:
+    int size_ = 0;
+    std::list<std::vector<int>> kept_;
+};
+
+// Makes the MPI's call: that for such counts or, where the library has none, that for ints.
+template <class Count, template <class> class Signature, class... Arguments>
+int passed(const Function<Signature>& function, Handle communicator, Arguments... arguments) {
+    const bool before = std::exchange(inside, true);
+    int result = 0;
+    if constexpr (std::is_same_v<Count, int>) {
+        result = function.plain(arguments...);
+    } else if (function.large != nullptr) {
+        result = function.large(arguments...);
+    } else {
+        Narrowed narrowed(communicator);
+        const std::tuple narrow{narrowed(arguments)...};
+        const Library& mpi = underneath();
+        if (narrowed.fits) result = std::apply(function.plain, narrow);
+        else mpi.Comm_call_errhandler(communicator, result = mpi.abi.error_other);
+    }
+    inside = before;
+    return result;
+}
+
+constexpr auto kRuns = [](Candidate& call, Group& group, const Rule* rule) { return group.run(*rule, call.request); };
+
+template <class N> int allreduce(const void* send, void* out, N n, Handle type, Handle op, Handle comm) {
+    return serve(
+        Collective::kAllReduce, comm,
+        [&](Candidate& call) {
+            const Reason why = call.combines(n, type, op);
+            const bool in_place = call.is_in_place(send);
+            call.lies(Program::kAllReduce, in_place ? out : send, out, in_place);
+            return why;
+        },
+        kRuns, [&] { return passed<N>(underneath().Allreduce, comm, send, out, n, type, op, comm); });
+}
+
+template <class N> int reduce(const void* send, void* out, N n, Handle type, Handle op, int root, Handle comm) {
+    return serve(
+        Collective::kReduce, comm,
+        [&](Candidate& call) {
+            const Reason why = call.combines(n, type, op);
+            if (why != Reason::kTaken) return why;
+            const bool in_place = call.is_in_place(send), is_root = call.is_root(root);
+            if (!call.has_root(root) || (in_place && !is_root)) return Reason::kErroneous;
+            if (options().rank_order) call.lies(Program::kAllReduce, in_place ? out : send, out, in_place);
+            else call.lies(Program::kReduce, in_place ? out : send, is_root ? out : kNone, in_place, u32(root));
+            return why;
+        },
+        [&](Candidate& call, Group& group, const Rule* rule) {
+            // Sums in the order of ranks are those of an AllReduce, whose result only the root keeps.
+            if (options().rank_order && !call.is_root(root)) call.request.out = group.room(Room::kReceived, call.bytes);
+            return group.run(*rule, call.request);
+        },
+        [&] { return passed<N>(underneath().Reduce, comm, send, out, n, type, op, root, comm); });
+}
+
+template <class N> int bcast(void* buffer, N n, Handle type, int root, Handle comm) {
+    return serve(
+        Collective::kBroadcast, comm,
+        [&](Candidate& call) {
+            const Reason why = call.moves(n, type);
+            if (why != Reason::kTaken) return why;
+            if (!call.has_root(root)) return Reason::kErroneous;
+            call.lies(Program::kBroadcast, buffer, buffer, true, u32(root));
+            return why;
+        },
+        kRuns, [&] { return passed<N>(underneath().Bcast, comm, buffer, n, type, root, comm); });
+}
+
+template <class N> int allgather(const void* send, N sent, Handle send_type, void* out, N n, Handle type, Handle comm) {
+    return serve(
+        Collective::kAllGather, comm,
+        [&](Candidate& call) {
+            const Reason why = call.moves(n, type);
+            if (why != Reason::kTaken) return why;
+            const bool in_place = call.is_in_place(send);
+            if (!in_place) call.matches(sent, send_type);
+            call.lies(Program::kAllGather, in_place ? call.own_block(out) : send, out, in_place);
+            return why;
+        },
+        kRuns, [&] { return passed<N>(underneath().Allgather, comm, send, sent, send_type, out, n, type, comm); });
+}
+
+template <class N> int reduce_scatter_block(const void* send, void* out, N n, Handle type, Handle op, Handle comm) {
+    return serve(
+        Collective::kReduceScatterBlock, comm,
+        [&](Candidate& call) {
+            const Reason why = call.combines(n, type, op);
+            const bool in_place = call.is_in_place(send);
+            call.lies(Program::kReduceScatter, in_place ? out : send, out, in_place);
+            return why;
+        },
+        kRuns, [&] { return passed<N>(underneath().Reduce_scatter_block, comm, send, out, n, type, op, comm); });
+}
+
+template <class N>
+int gather(const void* send, N sent, Handle send_type, void* out, N n, Handle type, int root, Handle comm) {
+    return serve(
+        Collective::kGather, comm,
+        [&](Candidate& call) {
+            const bool in_place = call.is_in_place(send), is_root = call.is_root(root);
+            if (!call.has_root(root) || (in_place && !is_root)) return Reason::kErroneous;
+            const Reason why = is_root ? call.moves(n, type) : call.moves(sent, send_type);
+            if (why != Reason::kTaken) return why;
+            if (is_root && !in_place) call.matches(sent, send_type);
+            call.lies(Program::kGather, in_place ? call.own_block(out) : send, is_root ? out : kNone, in_place,
+                      u32(root));
+            return why;
+        },
+        kRuns, [&] { return passed<N>(underneath().Gather, comm, send, sent, send_type, out, n, type, root, comm); });
+}
+
+template <class N>
+int scatter(const void* send, N sent, Handle send_type, void* out, N n, Handle type, int root, Handle comm) {
+    return serve(
+        Collective::kScatter, comm,
+        [&](Candidate& call) {
+            const bool in_place = call.is_in_place(out), is_root = call.is_root(root);
+            if (!call.has_root(root) || (in_place && !is_root)) return Reason::kErroneous;
+            const Reason why = is_root ? call.moves(sent, send_type) : call.moves(n, type);
+            if (why != Reason::kTaken) return why;
+            if (is_root && !in_place) call.matches(n, type);
+            call.lies(Program::kScatter, is_root ? send : kNone, in_place ? call.own_block(send) : out, in_place,
+                      u32(root));
+            return why;
+        },
+        kRuns, [&] { return passed<N>(underneath().Scatter, comm, send, sent, send_type, out, n, type, root, comm); });
+}
+
+template <class N> int alltoall(const void* send, N sent, Handle send_type, void* out, N n, Handle type, Handle comm) {
+    return serve(
+        Collective::kAllToAll, comm,
+        [&](Candidate& call) {
+            const Reason why = call.moves(n, type);
+            if (why != Reason::kTaken) return why;
+            const bool in_place = call.is_in_place(send);
+            if (!in_place) call.matches(sent, send_type);
+            call.lies(Program::kAllToAll, in_place ? out : send, out, in_place);
+            return why;
+        },
+        kRuns, [&] { return passed<N>(underneath().Alltoall, comm, send, sent, send_type, out, n, type, comm); });
+}
+
+// Blocks of elements, one for each rank: how many, and where, in elements.
+template <class N> struct Blocks {
+    const N *counts, *places;
+    u64 item = 1;
+    u32 ranks = 0;
+
+    bool valid() const {
+        bool good = counts != nullptr && places != nullptr;
+        for (u32 r = 0; r < ranks && good; ++r) good = counts[r] >= 0;
+        return good;
+    }
+    u64 bytes(u32 rank) const { return u64(counts[rank]) * item; }
+    i64 place(u32 rank) const { return i64(places[rank]) * i64(item); }
+    i64 longest() const { return *std::max_element(counts, counts + ranks); }
+    // In bytes, one behind the other.
+    std::vector<u64> bounds() const {
+        std::vector<u64> found{0};
+        for (u32 r = 0; r < ranks; ++r) found.push_back(found.back() + bytes(r));
+        return found;
+    }
+    // Whether they lie so.
+    bool follow() const {
+        i64 at = 0;
+        bool good = true;
+        for (u32 r = 0; r < ranks; at += i64(bytes(r++))) good = good && (counts[r] == 0 || place(r) == at);
+        return good;
+    }
+    void collect(const char* from, char* to) const {
+        for (u32 r = 0; r < ranks; to += bytes(r++)) std::memcpy(to, from + place(r), bytes(r));
+    }
+    void hand_out(const char* from, char* to) const {
+        for (u32 r = 0; r < ranks; from += bytes(r++)) std::memcpy(to + place(r), from, bytes(r));
+    }
+};
+
+// A hash of the lengths of all units, the same on all ranks.
+u64 digest(const std::vector<u64>& bounds) {
+    u64 found = 0;
+    for (const u64 bound : bounds) found = mix(found ^ bound);
+    return found;
+}
+
+template <class N> int allgatherv(const void* send, N sent, Handle send_type, void* out, const N* counts,
+                                  const N* places, Handle type, Handle comm) {
+    Blocks<N> blocks{counts, places};
+    Units units;
+    return serve(
+        Collective::kAllGatherV, comm,
+        [&](Candidate& call) {
+            if (call.group() == nullptr) return Reason::kErroneous;
+            blocks.ranks = call.group()->size();
+            if (!blocks.valid()) return Reason::kErroneous;
+            const Reason why = call.moves(blocks.longest(), type);
+            if (why != Reason::kTaken) return why;
+            const u32 rank = call.group()->rank();
+            blocks.item = call.item(type);
+            const std::vector<u64> bounds = blocks.bounds();
+            const u64 own = blocks.bytes(rank);
+            const bool in_place = call.is_in_place(send);
+            if (!in_place) call.matches(sent, send_type, own);
+            call.lies(Program::kAllGather, in_place ? static_cast<char*>(out) + blocks.place(rank) : send, out,
+                      in_place);
+            units = {{{0, own}, bounds}, digest(bounds), ""};
+            call.counted(units, bounds.back(), bounds[rank]);
+            return why;
+        },
+        [&](Candidate& call, Group& group, const Rule* rule) {
+            if (blocks.follow()) return group.run(*rule, call.request);
+            call.request.out = group.room(Room::kReceived, call.request.size);
+            call.request.in_place = false;
+            Outcome outcome = group.run(*rule, call.request);
+            if (outcome.fault == Fault::kNone) blocks.hand_out(call.request.out, static_cast<char*>(out));
+            return outcome;
+        },
+        [&] {
+            return passed<N>(underneath().Allgatherv, comm, send, sent, send_type, out, counts, places, type, comm);
+        });
+}
+
+template <class N>
+int reduce_scatter(const void* send, void* out, const N* counts, Handle type, Handle op, Handle comm) {
+    Units units;
+    return serve(
+        Collective::kReduceScatter, comm,
+        [&](Candidate& call) {
+            if (call.group() == nullptr) return Reason::kErroneous;
+            const u32 rank = call.group()->rank();
+            Blocks<N> blocks{counts, counts, 1, call.group()->size()};
+            if (!blocks.valid()) return Reason::kErroneous;
+            const Reason why = call.combines(blocks.longest(), type, op);
+            if (why != Reason::kTaken) return why;
+            const bool in_place = call.is_in_place(send);
+            call.lies(Program::kReduceScatter, in_place ? out : send, counts[rank] != 0 ? out : call.request.x,
+                      in_place || counts[rank] == 0);
+            blocks.item = type_bytes(call.request.type);
+            const std::vector<u64> bounds = blocks.bounds();
+            if (bounds.back() == call.bytes * blocks.ranks) return why;  // blocks of one length
+            units = {{bounds, {0, blocks.bytes(rank)}}, digest(bounds), ""};
+            call.counted(units, bounds.back(), bounds[rank]);
+            return why;
+        },
+        kRuns, [&] { return passed<N>(underneath().Reduce_scatter, comm, send, out, counts, type, op, comm); });
+}
+
+template <class N> int alltoallv(const void* send, const N* sent, const N* from, Handle send_type, void* out,
+                                 const N* counts, const N* places, Handle type, Handle comm) {
+    Blocks<N> sends{sent, from}, receives{counts, places};
+    Units units;
+    return serve(
+        Collective::kAllToAllV, comm,
+        [&](Candidate& call) {
+            if (options().least[u32(Collective::kAllToAllV)] == kNeverBytes) return Reason::kSmall;
+            if (call.group() == nullptr) return Reason::kErroneous;
+            const bool in_place = call.is_in_place(send);
+            if (in_place) sends = receives;
+            sends.ranks = receives.ranks = call.group()->size();
+            if (!sends.valid() || !receives.valid()) return Reason::kErroneous;
+            sends.item = call.item(in_place ? type : send_type);
+            receives.item = call.item(type);
+            units = {{sends.bounds(), receives.bounds()}, std::nullopt, ""};
+            call.exchanges(std::max(u64(sends.longest()) * sends.item, u64(receives.longest()) * receives.item));
+            call.lies(Program::kAllToAll, in_place ? out : send, out, in_place);
+            call.counted(units, 0, 0);
+            return Reason::kTaken;
+        },
+        [&](Candidate& call, Group& group, const Rule* rule) {
+            Request& request = call.request;
+            const u64 bytes[] = {units.bounds[kInput].back(), units.bounds[kOutput].back()};
+            if (request.in_place || !sends.follow() || bytes[0] == 0) {
+                char* const room = group.room(Room::kSent, bytes[0] + 1);
+                sends.collect(request.x, room);
+                request.x = room;
+                request.in_place = false;
+            }
+            const bool gaps = !receives.follow() || bytes[1] == 0;
+            if (gaps) request.out = group.room(Room::kReceived, bytes[1] + 1);
+            Outcome outcome = group.run(*rule, request);
+            if (gaps && outcome.fault == Fault::kNone) receives.hand_out(request.out, static_cast<char*>(out));
+            return outcome;
+        },
+        [&] {
+            return passed<N>(underneath().Alltoallv, comm, send, sent, from, send_type, out, counts, places, type,
+                             comm);
+        });
+}
+
+int barrier(Handle comm) {
+    return serve(
+        Collective::kBarrier, comm,
+        [](Candidate&) {
+            return options().least[u32(Collective::kBarrier)] == kNeverBytes ? Reason::kSmall : Reason::kTaken;
+        },
+        [](Candidate&, Group& group, const Rule*) { return group.barrier(); },
+        [&] {
+            const bool before = std::exchange(inside, true);
+            const int result = underneath().Barrier(comm);
+            inside = before;
+            return result;
+        });
+}
+
+int finalize() {
+    if (!options().off) {
+        const Inside here;
+        Group::finish_all();
+        if (options().report) print_report(underneath());
+    }
+    return underneath().Finalize();
+}
+
+}  // namespace
+}  // namespace hocket::mpi
+
+// clang-format off
+#define HOCKET_MPI_EXPORT(name, function, parameters, arguments) \
+    extern "C" [[gnu::visibility("default")]] int MPI_##name parameters { return hocket::mpi::function arguments; } \
+    extern "C" [[gnu::visibility("default")]] int PMPI_##name parameters { return hocket::mpi::function arguments; }
+#define HOCKET_MPI_EXPORTS(Count, c) \
+    HOCKET_MPI_EXPORT(Allreduce##c, allreduce<Count>, \
+        (const void* send, void* out, Count n, H type, H op, H comm), (send, out, n, type, op, comm)) \
+    HOCKET_MPI_EXPORT(Reduce##c, reduce<Count>, \
+        (const void* send, void* out, Count n, H type, H op, int root, H comm), (send, out, n, type, op, root, comm)) \
+    HOCKET_MPI_EXPORT(Bcast##c, bcast<Count>, \
+        (void* buffer, Count n, H type, int root, H comm), (buffer, n, type, root, comm)) \
+    HOCKET_MPI_EXPORT(Allgather##c, allgather<Count>, \
+        (const void* send, Count sent, H send_type, void* out, Count n, H type, H comm), \
+        (send, sent, send_type, out, n, type, comm)) \
+    HOCKET_MPI_EXPORT(Allgatherv##c, allgatherv<Count>, \
+        (const void* send, Count sent, H send_type, void* out, const Count* counts, const Count* places, H type, H comm), \
+        (send, sent, send_type, out, counts, places, type, comm)) \
+    HOCKET_MPI_EXPORT(Reduce_scatter##c, reduce_scatter<Count>, \
+        (const void* send, void* out, const Count* counts, H type, H op, H comm), (send, out, counts, type, op, comm)) \
+    HOCKET_MPI_EXPORT(Reduce_scatter_block##c, reduce_scatter_block<Count>, \
+        (const void* send, void* out, Count n, H type, H op, H comm), (send, out, n, type, op, comm)) \
+    HOCKET_MPI_EXPORT(Gather##c, gather<Count>, \
+        (const void* send, Count sent, H send_type, void* out, Count n, H type, int root, H comm), \
+        (send, sent, send_type, out, n, type, root, comm)) \
+    HOCKET_MPI_EXPORT(Scatter##c, scatter<Count>, \
+        (const void* send, Count sent, H send_type, void* out, Count n, H type, int root, H comm), \
+        (send, sent, send_type, out, n, type, root, comm)) \
+    HOCKET_MPI_EXPORT(Alltoall##c, alltoall<Count>, \
+        (const void* send, Count sent, H send_type, void* out, Count n, H type, H comm), \
+        (send, sent, send_type, out, n, type, comm)) \
+    HOCKET_MPI_EXPORT(Alltoallv##c, alltoallv<Count>, \
+        (const void* send, const Count* sent, const Count* from, H send_type, void* out, const Count* counts, \
+         const Count* places, H type, H comm), \
+        (send, sent, from, send_type, out, counts, places, type, comm))
+// clang-format on
+
+using H = hocket::mpi::Handle;
+using Large = hocket::mpi::i64;
+HOCKET_MPI_EXPORTS(int, )
+HOCKET_MPI_EXPORTS(Large, _c)
+HOCKET_MPI_EXPORT(Barrier, barrier, (H comm), (comm))
+HOCKET_MPI_EXPORT(Finalize, finalize, (), ())

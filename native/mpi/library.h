@@ -1,0 +1,112 @@
+// The MPI library underneath: found in the process, and called past our own functions of the same names.
+#pragma once
+
+#include <string>
+
+#include "mpi/abi.h"
+
+namespace hocket::mpi {
+
+// Functions with an int for every count, and with an MPI_Count (MPI 4), null where the library has none.
+template <template <class Count> class Signature> struct Function {
+    Signature<int>* plain = nullptr;
+    Signature<i64>* large = nullptr;
+};
+
+// clang-format off
+#define HOCKET_MPI_SIGNATURE(name, ...) template <class Count> using name##Function = int(__VA_ARGS__);
+HOCKET_MPI_SIGNATURE(Reduction, const void*, void*, Count, Handle, Handle, Handle)
+HOCKET_MPI_SIGNATURE(RootedReduction, const void*, void*, Count, Handle, Handle, int, Handle)
+HOCKET_MPI_SIGNATURE(Broadcast, void*, Count, Handle, int, Handle)
+HOCKET_MPI_SIGNATURE(Exchange, const void*, Count, Handle, void*, Count, Handle, Handle)
+HOCKET_MPI_SIGNATURE(RootedExchange, const void*, Count, Handle, void*, Count, Handle, int, Handle)
+#undef HOCKET_MPI_SIGNATURE
+// Displacements are ints where counts are, else addresses.
+template <class Count> using GatherVFunction =
+    int(const void*, Count, Handle, void*, const Count*, const Count*, Handle, Handle);
+template <class Count> using ReduceScatterFunction = int(const void*, void*, const Count*, Handle, Handle, Handle);
+template <class Count> using ExchangeVFunction =
+    int(const void*, const Count*, const Count*, Handle, void*, const Count*, const Count*, Handle, Handle);
+
+// Those that we take the place of, with both kinds of counts, and what else we call.
+#define HOCKET_MPI_COLLECTIVES(X) \
+    X(Allreduce, Reduction) X(Reduce, RootedReduction) X(Bcast, Broadcast) X(Allgather, Exchange) \
+    X(Allgatherv, GatherV) X(Reduce_scatter, ReduceScatter) X(Reduce_scatter_block, Reduction) \
+    X(Gather, RootedExchange) X(Scatter, RootedExchange) X(Alltoall, Exchange) X(Alltoallv, ExchangeV)
+#define HOCKET_MPI_OTHERS(X) \
+    X(Barrier, int(Handle)) \
+    X(Finalize, int()) \
+    X(Initialized, int(int*)) \
+    X(Finalized, int(int*)) \
+    X(Comm_rank, int(Handle, int*)) \
+    X(Comm_size, int(Handle, int*)) \
+    X(Comm_test_inter, int(Handle, int*)) \
+    X(Comm_get_name, int(Handle, char*, int*)) \
+    X(Comm_call_errhandler, int(Handle, int)) \
+    X(Comm_create_keyval, int(void*, void*, int*, void*)) \
+    X(Comm_get_attr, int(Handle, int, void*, int*)) \
+    X(Comm_set_attr, int(Handle, int, void*)) \
+    X(Type_create_keyval, int(void*, void*, int*, void*)) \
+    X(Type_get_attr, int(Handle, int, void*, int*)) \
+    X(Type_set_attr, int(Handle, int, void*)) \
+    X(Type_size_x, int(Handle, i64*)) \
+    X(Type_get_extent, int(Handle, i64*, i64*)) \
+    X(Type_get_envelope, int(Handle, int*, int*, int*, int*)) \
+    X(Type_get_contents, int(Handle, int, int, int, int*, i64*, void*)) \
+    X(Type_free, int(void*)) \
+    X(Gatherv, int(const void*, int, Handle, void*, const int*, const int*, Handle, int, Handle)) \
+    X(Iprobe, int(int, int, Handle, int*, const void*)) \
+    X(Get_library_version, int(char*, int*))
+// clang-format on
+
+struct Library {
+    // Finds it. Ends the process where there is none.
+    Library();
+
+    Vendor vendor = Vendor::kOther;  // and then no more is known than its functions
+    Abi abi{};
+    std::string version;                    // the first line of what it says of itself
+    Handle byte = 0, integer = 0, min = 0;  // MPI_BYTE, MPI_INT and MPI_MIN
+#define HOCKET_MPI_MEMBER(name, signature) Function<signature##Function> name;
+    HOCKET_MPI_COLLECTIVES(HOCKET_MPI_MEMBER)
+#undef HOCKET_MPI_MEMBER
+#define HOCKET_MPI_MEMBER(name, ...)    \
+    using name##Function = __VA_ARGS__; \
+    name##Function* name = nullptr;
+    HOCKET_MPI_OTHERS(HOCKET_MPI_MEMBER)
+#undef HOCKET_MPI_MEMBER
+
+    // Where handles are ints, the upper half of a register that holds one means nothing.
+    Handle whole(Handle given) const { return abi.handle_bytes == 4 ? u32(given) : given; }
+
+    // What a predefined type is to kernels. `padded`: an element is longer than its values.
+    struct Type {
+        Handle handle;
+        Family family;
+        u32 code, bytes;
+        bool padded;
+    };
+    // Null for any other.
+    const Type* type(Handle handle) const;
+    // kOperators for any other.
+    u32 op(Handle handle) const;
+
+  private:
+    void recognise();
+    Handle object(const char* name) const;
+    void list();
+    void add(Handle handle, Family family, u32 code);
+
+    static constexpr u32 kSlots = 256;  // of a hash table of some 50 types
+    void* library_ = nullptr;
+    Type types_[kSlots]{};
+    Handle ops_[kOperators]{};
+};
+
+// The library of this process.
+const Library& underneath();
+
+// Whether MPI lets an operator be applied to types of a family.
+bool allows(Family family, u32 op);
+
+}  // namespace hocket::mpi

@@ -1,0 +1,89 @@
+#include "mpi/options.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "policy/tunables.h"
+
+namespace hocket::mpi {
+namespace {
+
+// From which size on hocket is no slower than the MPI underneath, by Vendor: benchmarks/results/mpi.md.
+constexpr u64 kLeast[][kCollectives] = {
+    {2048, 2048, 2048, 2048, 2048, 2048, 2048, 2048, 2048, 2048, 2048, kNeverBytes},
+    {2048, 2048, 2048, 2048, 2048, 2048, 2048, 2048, 2048, 2048, 2048, kNeverBytes},
+    {2048, 2048, 2048, 2048, 2048, 2048, 2048, 2048, 2048, 2048, 2048, kNeverBytes},
+};
+
+std::string_view variable(const char* name) {
+    const char* const text = std::getenv(name);
+    return text != nullptr ? text : "";
+}
+
+bool is_set(const char* name) { return !variable(name).empty() && variable(name) != "0"; }
+
+// Bytes of 64K, 1MB or 8. False for anything else.
+bool parse_size(std::string_view text, u64& bytes) {
+    u64 digits = 0, found = 0;
+    while (digits < text.size() && text[digits] >= '0' && text[digits] <= '9' && digits < 13)
+        found = found * 10 + u64(text[digits++] - '0');
+    std::string_view unit = text.substr(digits);
+    const u64 power = unit.empty() ? 0 : std::string_view("KMG").find(unit[0] & ~0x20) + 1;
+    if (power != 0) unit.remove_prefix(1);
+    if (digits == 0 || power > 3 || !(unit.empty() || unit == "B" || unit == "iB")) return false;
+    bytes = found << 10 * power;
+    return bytes <= kNeverBytes;
+}
+
+bool parse_least(std::string_view text, u64 (&least)[kCollectives]) {
+    const auto equals = text.find('=');
+    u64 bytes = 0;
+    if (!parse_size(equals == text.npos ? text : text.substr(equals + 1), bytes)) return false;
+    if (equals == text.npos) {
+        std::fill(std::begin(least), std::end(least), bytes);
+        return true;
+    }
+    const std::string_view name = text.substr(0, equals);
+    const auto* const found = std::find(std::begin(kCollectiveNames), std::end(kCollectiveNames), name);
+    if (found == std::end(kCollectiveNames)) return false;
+    least[found - kCollectiveNames] = bytes;
+    return true;
+}
+
+}  // namespace
+
+Options::Options(const Library& mpi)
+    : report(is_set("HOCKET_MPI_REPORT") || is_set("HOCKET_MPI_COMPARE")),
+      compare(is_set("HOCKET_MPI_COMPARE")) {
+    const auto refuse = [&](const char* name, std::string_view text) {
+        std::fprintf(stderr, "hocket: %s makes no sense, so the MPI is left alone: %.*s\n", name, int(text.size()),
+                     text.data());
+        off = true;
+    };
+    if (mpi.vendor == Vendor::kOther) {
+        std::fprintf(stderr, "hocket: it does not know this MPI, and leaves it alone: %s\n", mpi.version.c_str());
+        off = true;
+        return;
+    }
+    std::copy(std::begin(kLeast[u32(mpi.vendor)]), std::end(kLeast[u32(mpi.vendor)]), least);
+    for (std::string_view rest = variable("HOCKET_MPI"); !rest.empty();) {
+        const std::string_view option = rest.substr(0, rest.find(','));
+        rest.remove_prefix(std::min(rest.size(), option.size() + 1));
+        constexpr std::string_view kMinBytes = "min-bytes:";
+        if (option == "off") off = true;
+        else if (!option.starts_with(kMinBytes) || !parse_least(option.substr(kMinBytes.size()), least))
+            refuse("HOCKET_MPI", option);
+    }
+    const std::string_view contract = variable("HOCKET_REPRODUCIBLE"), reach = variable("HOCKET_REACH");
+    rank_order = contract == "rank-order";
+    if (!contract.empty() && !rank_order) refuse("HOCKET_REPRODUCIBLE", contract);
+    attaches = reach != "never";
+    always_attaches = reach == "always";
+    if (attaches && !always_attaches && !reach.empty()) refuse("HOCKET_REACH", reach);
+    if (chosen_isa() == nullptr) refuse("HOCKET_ISA", variable("HOCKET_ISA"));
+}
+
+}  // namespace hocket::mpi

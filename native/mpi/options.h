@@ -1,0 +1,40 @@
+// Which calls are taken: by what is measured, and by what the user says.
+#pragma once
+
+#include "mpi/library.h"
+
+namespace hocket::mpi {
+
+enum class Collective : u32 {
+    kAllReduce,
+    kReduce,
+    kBroadcast,
+    kAllGather,
+    kAllGatherV,
+    kReduceScatter,
+    kReduceScatterBlock,
+    kGather,
+    kScatter,
+    kAllToAll,
+    kAllToAllV,
+    kBarrier
+};
+constexpr const char* kCollectiveNames[] = {
+    "all_reduce",           "reduce", "broadcast", "all_gather", "all_gather_v", "reduce_scatter",
+    "reduce_scatter_block", "gather", "scatter",   "all_to_all", "all_to_all_v", "barrier"};
+constexpr u32 kCollectives = u32(std::size(kCollectiveNames));
+
+struct Options {
+    // From the environment: HOCKET_MPI, HOCKET_MPI_REPORT, HOCKET_MPI_COMPARE, HOCKET_REPRODUCIBLE, HOCKET_REACH. What
+    // makes no sense turns the library off, with a line on stderr.
+    explicit Options(const Library& mpi);
+
+    bool off = false, report = false, compare = false;
+    bool rank_order = false;                        // sums are in the order of ranks
+    bool attaches = true, always_attaches = false;  // to memory of other ranks
+    // Bytes of a rank's message (of a block, where it has one for each rank) from which on a call is taken. Where no
+    // rank knows those of all, any but kNeverBytes takes all.
+    u64 least[kCollectives];
+};
+
+}  // namespace hocket::mpi
