@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from hocket.collectives import whole
 from hocket.errors import (
     SIZES_HELP,
+    BootstrapFailed,
     CallMismatch,
     CallTimeout,
     CommunicatorDead,
@@ -86,6 +88,7 @@ _ORDERED = ("min", "max", "minloc", "maxloc")
 """Of two zeros they give the first, or the second, so they are not added up in another order than others expect."""
 
 _MOST_THREADS = 1 << 10  # of a rank
+_THREADS = "HOCKET_THREADS"
 
 
 def _pickled(value: object) -> NDArray[np.uint8]:
@@ -965,16 +968,15 @@ def init(
 
     ``timeout`` is in seconds: how long nothing may move, here and in any call, before it counts as an error; infinity
     for no limit.
-    ``threads``, the same on every rank: how many of this process share the work of a call on 1 MB or more; "auto": the
-    cores that all ranks may use (affinity, control group), divided by the ranks.
+    ``threads``, the same on every rank: how many of this process share the work of a call on 1 MB or more; "auto": as
+    HOCKET_THREADS in the environment says, or the cores that all ranks may use (affinity, control group), divided by
+    the ranks.
     The file that HOCKET_CONFIG names in the environment says which schedules calls by name take, on this communicator
     and on those made of it (docs/schedules-by-size.md); all ranks must have the same.
     Raises BootstrapFailed, which BadConfig is, and PeerFailed when it is known that a rank ended and never will come.
     """
     timeout = _seconds(timeout)
-    team = None if threads == "auto" else whole(threads)
-    if threads != "auto" and (team is None or not 1 <= team <= _MOST_THREADS):
-        raise InvalidArgument(f'threads must be "auto" or from 1 to {_MOST_THREADS}, not {threads!r}', caller())
+    team = _team(threads)
     entries = _configured()
 
     def schedules(ranks: int) -> str:
@@ -992,6 +994,19 @@ def init(
             raise InvalidArgument(f"rank must be in [0, {many}), not {which}", caller())
         met = meet(timeout, schedules, which, many, store)
     return Communicator(Endpoint(met, timeout, team, schedules), entries)
+
+
+def _team(threads: object) -> int | None:
+    """How many threads a rank has; None: one a core. Raises InvalidArgument and BootstrapFailed."""
+    said = os.environ.get(_THREADS, "") if threads == "auto" else ""
+    given = int(said) if re.fullmatch("[0-9]{1,9}", said) else said or threads
+    if given == "auto":
+        return None
+    team = whole(given)
+    if team is None or not 1 <= team <= _MOST_THREADS:
+        wrong = f'must be "auto" or from 1 to {_MOST_THREADS}, not {given!r}'
+        raise BootstrapFailed(f"{_THREADS} {wrong}") if said else InvalidArgument(f"threads {wrong}", caller())
+    return team
 
 
 def _configured() -> Entries:
