@@ -41,7 +41,7 @@ from hocket.runtime import arena, launch
 from hocket.runtime.adopted import Adopted as Adopted
 from hocket.runtime.bootstrap import MOST_RANKS, meet
 from hocket.runtime.counts import Counts
-from hocket.runtime.execution import NO_ALTERNATIVES, VARIANTS, Alternatives, Endpoint, Key, brief
+from hocket.runtime.execution import NO_ALTERNATIVES, VARIANTS, Alternatives, Endpoint, Key, brief, too_many_channels
 from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.execution import PreparedCall as PreparedCall
 from hocket.runtime.execution import wait_any as wait_any
@@ -1016,7 +1016,7 @@ def _configured() -> Entries:
         return lambda _: ()
     from hocket.config import Config
 
-    return Config(Path(path)).entries
+    return Config(Path(path), too_many_channels).entries
 
 
 def spawn(
