@@ -55,15 +55,6 @@ def misspells(ranks):
         chunk(0, "inn", 0)
     return p
 
-def far(ranks):
-    with Program(AllReduce(ranks, inplace=True)) as p:
-        chunk(0, "in", 0).reduce(chunk(1, "in", 0), ch=60_000).copy(1, "in", 0)
-    return p
-
-def later(ranks):
-    import beside
-    return down(beside.ROOT)
-
 pair = down(0)
 """
 
@@ -200,30 +191,6 @@ def test_names_are_relative_to_the_file(folder: Path, monkeypatch: pytest.Monkey
     assert [len(found.entries(ranks)) for ranks in (2, 3)] == [1, 1]
     monkeypatch.chdir(folder)  # what is not for two ranks is read after that
     assert len(found.entries(4)) == 2
-
-
-def test_what_has_not_changed_is_proven_once(folder: Path) -> None:
-    text = "[[broadcast]]\nprogram = 'mine.py:pair'\n[[all_reduce]]\nxml = 'two.xml'\n"
-    first = config(text).entries(2)
-    assert config(text).entries(2) is first
-    assert config(text).entries(3) == ()
-    (folder / "mine.py").write_text(MINE + "pair = down(1)\n")
-    second = config(text).entries(2)
-    assert [entry.schedule.collective.root for entry in (first[0], second[0])] == [0, 1]
-    (folder / "two.xml").write_text(write(recursive_halving.all_reduce(2).compile(opcodes=True)))
-    third = config(text).entries(2)
-    assert third[1].schedule.digest() != second[1].schedule.digest()
-    assert config(f"\n{text}").entries(2)[0].said != third[0].said
-
-
-def test_the_folder_of_a_program_can_be_imported_from_only_meanwhile(folder: Path) -> None:
-    (folder / "deep").mkdir()
-    (folder / "deep" / "own.py").write_text(MINE)
-    (folder / "deep" / "beside.py").write_text("ROOT = 1\n")
-    path = list(sys.path)
-    (entry,) = config("[[broadcast]]\nprogram = 'deep/own.py:later'\n").entries(2)
-    assert entry.schedule.collective.root == 1
-    assert sys.path == path
 
 
 def test_a_digest_tells_entries_apart() -> None:
@@ -440,14 +407,6 @@ def test_a_broken_entry_is_refused_at_start(monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(BadConfig, match="is refused") as caught:
             hocket.spawn(nothing, ranks)
         assert f" --> hocket.toml:{3 if ranks == 2 else 1}:1\n" in str(caught.value)
-
-
-def test_more_channels_than_ranks_have_are_refused_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    config(ENTRY + "[[all_reduce]]\nprogram = 'mine.py:far'\ninstances = 128\n")
-    monkeypatch.setenv(CONFIG, "hocket.toml")
-    with pytest.raises(BadConfig, match="between 2 ranks there are 4194304") as caught:
-        hocket.spawn(nothing, 2)
-    assert " --> hocket.toml:3:1\n" in str(caught.value)
 
 
 def cannot_split(comm: Communicator) -> str:

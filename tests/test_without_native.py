@@ -68,7 +68,7 @@ def test_it_draws(installed: Path, tmp_path: Path) -> None:
     assert "<svg" in file.read_text()
 
 
-@pytest.mark.parametrize("command", ["run", "bench", "launch", "demo", "explain"])
+@pytest.mark.parametrize("command", ["run", "bench", "launch", "demo", "explain", "mpi"])
 def test_what_runs_says_what_it_lacks_and_a_way_out(installed: Path, command: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.touch()

@@ -1,10 +1,6 @@
 #include "runtime/team.h"
 
-#include <sched.h>
-
 #include <csignal>
-#include <cstdlib>
-#include <filesystem>
 #include <system_error>
 
 #include "protocol/waiting.h"
@@ -22,18 +18,6 @@ struct SignalsBlocked {
     }
     ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before, nullptr); }
 };
-
-// The processors of all threads of this process. Throws std::system_error.
-cpu_set_t processors() {
-    cpu_set_t all;
-    CPU_ZERO(&all);
-    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-        cpu_set_t of_one;
-        if (::sched_getaffinity(std::atoi(task.path().filename().c_str()), sizeof of_one, &of_one) == 0)
-            CPU_OR(&all, &all, &of_one);
-    }
-    return all;
-}
 
 std::thread start(std::function<void()> body) {
     const SignalsBlocked inherited;  // by the new thread
@@ -55,18 +39,11 @@ Team::~Team() {
 }
 
 unsigned Team::grow(unsigned threads) {
-    if (others_.size() + 1 >= threads) return unsigned(others_.size()) + 1;
     try {
-        cpu_set_t own;
-        const bool bound = ::sched_getaffinity(0, sizeof own, &own) == 0 && unsigned(CPU_COUNT(&own)) < threads;
-        const cpu_set_t free = bound ? processors() : own;
         others_.reserve(threads);
         while (others_.size() + 1 < threads) {
             const unsigned number = unsigned(others_.size()) + 1;
-            others_.push_back(start([this, number, seen = round_, bound, free] {
-                if (bound) ::sched_setaffinity(0, sizeof free, &free);
-                work(number, seen);
-            }));
+            others_.push_back(start([this, number, seen = round_] { work(number, seen); }));
         }
     } catch (const std::system_error&) {
     }

@@ -21,8 +21,7 @@ class Team {
     Team(const Team&) = delete;
     Team& operator=(const Team&) = delete;
 
-    // Makes it that many, with the caller's; fewer if the system gives no more. Returns how many they are. A caller
-    // that is bound to fewer processors does not bind the others, which go wherever a thread of this process may.
+    // Makes it that many, with the caller's; fewer if the system gives no more. Returns how many they are.
     unsigned grow(unsigned threads);
 
     // Calls body(0) here and body(1), body(2) ... on the others; returns when all have returned.

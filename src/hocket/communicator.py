@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +20,6 @@ from numpy.typing import NDArray
 from hocket.collectives import whole
 from hocket.errors import (
     SIZES_HELP,
-    BootstrapFailed,
     CallMismatch,
     CallTimeout,
     CommunicatorDead,
@@ -41,7 +39,7 @@ from hocket.runtime import arena, launch
 from hocket.runtime.adopted import Adopted as Adopted
 from hocket.runtime.bootstrap import MOST_RANKS, meet
 from hocket.runtime.counts import Counts
-from hocket.runtime.execution import NO_ALTERNATIVES, VARIANTS, Alternatives, Endpoint, Key, brief, too_many_channels
+from hocket.runtime.execution import NO_ALTERNATIVES, VARIANTS, Alternatives, Endpoint, Key, brief
 from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.execution import PreparedCall as PreparedCall
 from hocket.runtime.execution import wait_any as wait_any
@@ -88,7 +86,6 @@ _ORDERED = ("min", "max", "minloc", "maxloc")
 """Of two zeros they give the first, or the second, so they are not added up in another order than others expect."""
 
 _MOST_THREADS = 1 << 10  # of a rank
-_THREADS = "HOCKET_THREADS"
 
 
 def _pickled(value: object) -> NDArray[np.uint8]:
@@ -968,15 +965,16 @@ def init(
 
     ``timeout`` is in seconds: how long nothing may move, here and in any call, before it counts as an error; infinity
     for no limit.
-    ``threads``, the same on every rank: how many of this process share the work of a call on 1 MB or more; "auto": as
-    HOCKET_THREADS in the environment says, or the cores that all ranks may use (affinity, control group), divided by
-    the ranks.
+    ``threads``, the same on every rank: how many of this process share the work of a call on 1 MB or more; "auto": the
+    cores that all ranks may use (affinity, control group), divided by the ranks.
     The file that HOCKET_CONFIG names in the environment says which schedules calls by name take, on this communicator
     and on those made of it (docs/schedules-by-size.md); all ranks must have the same.
     Raises BootstrapFailed, which BadConfig is, and PeerFailed when it is known that a rank ended and never will come.
     """
     timeout = _seconds(timeout)
-    team = _team(threads)
+    team = None if threads == "auto" else whole(threads)
+    if threads != "auto" and (team is None or not 1 <= team <= _MOST_THREADS):
+        raise InvalidArgument(f'threads must be "auto" or from 1 to {_MOST_THREADS}, not {threads!r}', caller())
     entries = _configured()
 
     def schedules(ranks: int) -> str:
@@ -996,19 +994,6 @@ def init(
     return Communicator(Endpoint(met, timeout, team, schedules), entries)
 
 
-def _team(threads: object) -> int | None:
-    """How many threads a rank has; None: one a core. Raises InvalidArgument and BootstrapFailed."""
-    said = os.environ.get(_THREADS, "") if threads == "auto" else ""
-    given = int(said) if re.fullmatch("[0-9]{1,9}", said) else said or threads
-    if given == "auto":
-        return None
-    team = whole(given)
-    if team is None or not 1 <= team <= _MOST_THREADS:
-        wrong = f'must be "auto" or from 1 to {_MOST_THREADS}, not {given!r}'
-        raise BootstrapFailed(f"{_THREADS} {wrong}") if said else InvalidArgument(f"threads {wrong}", caller())
-    return team
-
-
 def _configured() -> Entries:
     """What the file says that HOCKET_CONFIG names, if it does; nothing is read yet."""
     path = os.environ.get(CONFIG)
@@ -1016,7 +1001,7 @@ def _configured() -> Entries:
         return lambda _: ()
     from hocket.config import Config
 
-    return Config(Path(path), too_many_channels).entries
+    return Config(Path(path)).entries
 
 
 def spawn(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import inspect
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,14 +28,12 @@ from hocket.errors import (
 )
 from hocket.formats import msccl_xml
 from hocket.formats.msccl_document import Document, parse_document
-from hocket.functions import find, importable, is_file, read_text, traced
+from hocket.functions import find, read_text, traced
 from hocket.ir.schedule import Schedule
 from hocket.program import Program
 from hocket.tunables import CONFIG
 from hocket.tuning import NAMED, Entry, Sizes
 from hocket.verify import Contract
-
-Excess = Callable[[Schedule], str | None]
 
 _Number = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -81,13 +78,7 @@ class Item:
                 return (len(source.gpus),)
             return (source.collective.size,) if isinstance(source, Program) else None
 
-    @property
-    def file(self) -> Path | None:
-        """The file that it names; None for a module."""
-        name = self.named if self.written.xml is not None else self.named.rpartition(":")[0]
-        return self.folder / name if self.written.xml is not None or is_file(name) else None
-
-    def entry(self, ranks: int, excess: Excess = lambda _: None) -> Entry | HocketError:
+    def entry(self, ranks: int) -> Entry | HocketError:
         """What a communicator of so many ranks takes, proven; or why it skips this. Raises BadConfig."""
         numbers = self.numbers
         if ranks == 1 if numbers is None else ranks not in numbers:
@@ -104,8 +95,6 @@ class Item:
             collective = schedule.collective
             if (collective.name, collective.size) != (self.collective.replace("_", ""), ranks):
                 raise InvalidArgument(f"it is {collective.name} on {counted(collective.size, 'rank')}")
-            if too_much := excess(schedule):
-                raise InvalidArgument(too_much)
             return Entry(schedule, self.sizes, f"{CONFIG} at {self.where}")
 
     @cached_property
@@ -139,10 +128,9 @@ class Item:
 
     @contextmanager
     def _refusing(self, on: str = "") -> Iterator[None]:
-        """Says of what is wrong which entry it is of. Meanwhile, modules beside its file can be imported."""
+        """Says of what is wrong which entry it is of."""
         try:
-            with nullcontext() if self.file is None else importable(self.file.parent):
-                yield
+            yield
         except BadConfig:
             raise
         except (HocketError, OSError) as error:
@@ -151,47 +139,24 @@ class Item:
 
 
 class Config:
-    """A file, which is read when it is first asked for. ``excess``: in what a schedule exceeds a communicator."""
+    """A file, which is read when it is first asked for."""
 
-    def __init__(self, path: Path, excess: Excess = lambda _: None) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._excess = excess
         self._entries: dict[int, tuple[Entry, ...]] = {}
 
     @cached_property
     def items(self) -> tuple[Item, ...]:
         """Its entries, in their order but by collective. Raises BadConfig."""
-        return tuple(self._file.items())
-
-    @cached_property
-    def _file(self) -> _File:
-        return _File(self._path)
+        return tuple(_File(self._path).items())
 
     def entries(self, ranks: int) -> tuple[Entry, ...]:
-        """What a communicator of so many ranks takes. Raises BadConfig.
-
-        It is proven once in a process, for the same bytes of this file and of those that it names.
-        """
+        """What a communicator of so many ranks takes, proven once. Raises BadConfig."""
         found = self._entries.get(ranks)
         if found is None:
-            key = ranks, Path.cwd(), self._path, self._file.text, tuple(_digest(item.file) for item in self.items)
-            found = _proven.get(key)
-            if found is None:
-                made = [item.entry(ranks, self._excess) for item in self.items]
-                found = _proven[key] = tuple(entry for entry in made if isinstance(entry, Entry))
-            self._entries[ranks] = found
+            made = [item.entry(ranks) for item in self.items]
+            found = self._entries[ranks] = tuple(entry for entry in made if isinstance(entry, Entry))
         return found
-
-
-_proven: dict[tuple[object, ...], tuple[Entry, ...]] = {}
-
-
-def _digest(file: Path | None) -> bytes:
-    """Of the bytes of a file; nothing where there is none."""
-    try:
-        return b"" if file is None else hashlib.sha256(file.read_bytes()).digest()
-    except OSError:  # its entry will say so
-        return b""
 
 
 class _File:
@@ -200,17 +165,17 @@ class _File:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            self.text = read_text(str(path if path.name != "-" else Path("./-"))).replace("\r\n", "\n")
+            self._text = read_text(str(path if path.name != "-" else Path("./-"))).replace("\r\n", "\n")
         except Unreadable as error:
             raise BadConfig(f"{error.message} ({CONFIG})") from None
-        self._lines = self.text.split("\n")
+        self._lines = self._text.split("\n")
 
     def items(self) -> Iterator[Item]:
         try:
-            tables = tomllib.loads(self.text)
+            tables = tomllib.loads(self._text)
         except tomllib.TOMLDecodeError as error:
             at = re.search(r" \(at line (\d+), column \d+\)$", str(error))
-            line = int(at[1]) if at else self.text.rstrip().count("\n") + 1
+            line = int(at[1]) if at else self._text.rstrip().count("\n") + 1
             raise self._mistake(line, str(error).removesuffix(at[0] if at else "")) from None
         places = _places(self._lines)
         for name, entries in tables.items():

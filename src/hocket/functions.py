@@ -10,8 +10,8 @@ import inspect
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 from hocket.errors import HocketError, Location, Site, Unreadable, UsageError, UserCodeFailed, Where
@@ -49,7 +49,10 @@ def find(target: str, folder: Path = Path()) -> Callable[..., object] | Program:
     name, colon, function = target.rpartition(":")
     if not colon:
         raise _no_function(target, folder)
-    module = _file(folder / name) if is_file(name) else _module(_full(name, function, folder), function, folder)
+    if name.endswith(".py") or "/" in name:
+        module = _file(folder / name)
+    else:
+        module = _module(_full(name, function, folder), function, folder)
     found = getattr(module, function, None)
     if isinstance(found, Program) or callable(found):
         return found
@@ -58,26 +61,6 @@ def find(target: str, folder: Path = Path()) -> Callable[..., object] | Program:
     close = difflib.get_close_matches(function, names, 1)
     hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(names) or 'no function'}"
     raise UsageError(f"{name} has no function {function!r}", hint)
-
-
-def is_file(name: str) -> bool:
-    """Whether what a function is in is named as a file, not as a module."""
-    return name.endswith(".py") or "/" in name
-
-
-@contextmanager
-def importable(folder: Path) -> Iterator[None]:
-    """Meanwhile, the modules of a folder can be imported."""
-    directory = str(folder.resolve())
-    if directory in sys.path:
-        yield
-        return
-    sys.path.insert(0, directory)
-    try:
-        yield
-    finally:
-        with suppress(ValueError):  # what was imported may have changed it
-            sys.path.remove(directory)
 
 
 def _file(path: Path) -> types.ModuleType:

@@ -55,6 +55,20 @@ def write(directory: Path, ranks: int) -> Path:
     return path
 
 
+def has(directory: Path, ranks: int) -> bool:
+    """Whether the file of a number of ranks is there, of this version."""
+    begin = _encoded(_begin(ranks))
+    try:
+        with (directory / f"{ranks}.plans").open("rb") as file:
+            return file.read(len(begin)) == begin
+    except OSError:
+        return False
+
+
+def _begin(ranks: int) -> list[int]:
+    return [FORMAT, _native.PLAN_MAGIC, ranks]
+
+
 def _encoded(numbers: Iterable[int]) -> bytes:
     found = bytearray()
     for number in numbers:
@@ -69,7 +83,7 @@ def _file(ranks: int) -> bytes:
     """What the file is; how long ranks wait; its rules; its plans: digests and lengths of every rank's part; these."""
     plans, tuned = _Plans(ranks), Tunables()
     rules = list(_rules(plans))
-    head = [FORMAT, _native.PLAN_MAGIC, ranks, tuned.spins, tuned.yields, tuned.crowded_spins, tuned.crowded_yields]
+    head = [*_begin(ranks), tuned.spins, tuned.yields, tuned.crowded_spins, tuned.crowded_yields]
     head += [len(rules), len(plans.found), *chain.from_iterable(rules)]
     parts: list[bytes] = []
     for name, schedule in plans.found:

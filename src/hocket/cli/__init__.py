@@ -565,6 +565,45 @@ def launch(
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
+def mpi(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="COMMAND",
+            help="mpiexec, mpirun or srun with what they are given; or a program by itself.",
+            show_default=False,
+        ),
+    ] = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Print at the end which calls were hocket's, which not, and why.")
+    ] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Leave every second call to the MPI, and print the times of both.")
+    ] = False,
+    library: Annotated[bool, typer.Option("--library", help="Print the path of the library, for LD_PRELOAD.")] = False,
+    prepare: Annotated[
+        str | None,
+        typer.Option(metavar="RANKS", help="Make plans for so many ranks, 24 or 17..64.", show_default=False),
+    ] = None,
+) -> None:
+    """Run a program of MPI, unchanged, with hocket's collectives.
+
+    The command is run as it is, with a library preloaded in its ranks. What hocket does not do goes to the MPI: Open
+    MPI, MPICH or Intel MPI (docs/mpi.md).
+    """
+    from hocket.cli.mpi import library_path, prepare_plans, start
+
+    if (command is not None) + library + (prepare is not None) != 1:
+        raise UsageError("hocket mpi takes a command, or else --library or --prepare")
+    if library:
+        print(library_path())
+    elif prepare is not None:
+        prepare_plans(prepare)
+    elif command is not None:
+        start(command, report=report, compare=compare)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
 def msccl(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT.py", help="It runs unchanged.")],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGUMENT", help="The script's own.")] = None,

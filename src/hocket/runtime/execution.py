@@ -294,17 +294,6 @@ def brief(method: Method) -> Method:
     return cast("Method", _native.brief(method, "_call", arguments, doc))
 
 
-def too_many_channels(schedule: Schedule, call: str | None = None) -> str | None:
-    """What a communicator says of a schedule with more channels than it has, in errors ``call``; None: it has them."""
-    size = schedule.collective.size
-    channels = _native.MOST_CONNECTIONS // size**2
-    ends = (end for rank in schedule.ranks for block in rank.thread_blocks for end in block.sends)
-    highest = max((end.channel for end in ends), default=0)
-    if highest < channels:
-        return None
-    return f"{call or schedule.name} uses channel {highest}; between {size} ranks there are {channels}"
-
-
 class Endpoint:
     """One rank of a communicator. Calls on it have one order, the same on every rank."""
 
@@ -786,8 +775,14 @@ class Endpoint:
                 f"{schedule.name} is for {collective.size} ranks, this communicator has {self.size}", caller()
             )
         verify(schedule)
-        if excess := too_many_channels(schedule, call):
-            raise InvalidArgument(excess, caller())
+        channels = _native.MOST_CONNECTIONS // self.size**2
+        ends = (end for rank in schedule.ranks for block in rank.thread_blocks for end in block.sends)
+        highest = max((end.channel for end in ends), default=0)
+        if highest >= channels:
+            raise InvalidArgument(
+                f"{call or schedule.name} uses channel {highest}; between {self.size} ranks there are {channels}",
+                caller(),
+            )
 
     def _ready(self, member: _native.Member, plan: Plan, call: str | None) -> LoadedPlan:
         name = call or f"{plan.name} [{plan.digest:016x}]"

@@ -235,17 +235,15 @@ def _misaligned(group: dist.ProcessGroup, later: bool) -> Outcome:
 
 def _old_names(group: dist.ProcessGroup, later: bool) -> Outcome:
     x, out, part = numbers(group, 6 * group.size()), torch.zeros(6 * group.size() ** 2), torch.zeros(6)
-    swapped, outs, parts = (torch.zeros_like(x), *([like.clone() for _ in range(2)] for like in (out, part)))
+    swapped = torch.zeros_like(x)
     for work in (
         group._allgather_base(out, x),
         group._reduce_scatter_base(part, x, dist.ReduceScatterOptions()),
         group.alltoall_base(swapped, x, [], []),
-        group.allgather_into_tensor_coalesced(outs, [x, x + 1]),
-        group.reduce_scatter_tensor_coalesced(parts, [x, x + 1]),
     ):
         if work is not None:
             work.wait()
-    return None, [out, part, swapped, *outs, *parts]
+    return None, [out, part, swapped]
 
 
 def _multiplied(group: dist.ProcessGroup, later: bool) -> Outcome:

@@ -11,14 +11,13 @@ import argparse
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import unittest
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
@@ -40,11 +39,8 @@ class Outcome:
     falls_back: tuple[str, ...]
 
 
-def outcomes(backend: str, ranks: int, tests: Sequence[str], folder: Path, timeout: float) -> list[Outcome]:
-    """Of tests, by default all, in a process that has the environment which they are imported in.
-
-    Raises TimeoutExpired after so many seconds; nothing is left of the process, nor of its children.
-    """
+def outcomes(backend: str, ranks: int, tests: Sequence[str], folder: Path) -> list[Outcome]:
+    """Of tests, by default all, in a process that has the environment which they are imported in."""
     file = folder / backend
     settings = {
         "BACKEND": "gloo",
@@ -57,15 +53,7 @@ def outcomes(backend: str, ranks: int, tests: Sequence[str], folder: Path, timeo
         **BACKENDS[backend],
     }
     command = [sys.executable, "-W", "ignore", "-m", "tests.integrations.torch.upstream", "--record", str(file)]
-    running = subprocess.Popen([*command, *tests], cwd=ROOT, env={**os.environ, **settings}, start_new_session=True)
-    try:
-        status = running.wait(timeout)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
-    if status != 0:
-        raise subprocess.CalledProcessError(status, command)
+    subprocess.run([*command, *tests], cwd=ROOT, env={**os.environ, **settings}, check=True)
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     return [Outcome(**{**row, "falls_back": tuple(row["falls_back"])}) for row in rows]
 
@@ -175,16 +163,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tests", nargs="*", metavar="TEST", help="by default all")
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--timeout", type=float, default=7200, help="seconds that the tests may take on a backend")
     parser.add_argument("--record", type=Path, metavar="FILE", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.record is not None:
         record(given.record, given.tests)
         return 0
     with tempfile.TemporaryDirectory() as folder:
-        found = {
-            backend: outcomes(backend, given.ranks, given.tests, Path(folder), given.timeout) for backend in BACKENDS
-        }
+        found = {backend: outcomes(backend, given.ranks, given.tests, Path(folder)) for backend in BACKENDS}
     print(page(found))
     return int(any((gloo.how, ours.how) == ("passes", "fails") for gloo, ours in zip(*found.values(), strict=True)))
 
