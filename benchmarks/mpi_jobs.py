@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import re
 import subprocess
 import tarfile
 import tempfile
@@ -41,15 +42,9 @@ class Ended:
 
     @property
     def taken(self) -> int:
-        """Calls that hocket took, by its report: the column "taken" of the rows."""
-        found, column = 0, -1
-        for line in self.err.splitlines():
-            words = line.removeprefix("hocket: ").split() if line.startswith("hocket: ") else []
-            if "taken" in words:
-                column = words.index("taken")
-            elif 0 <= column < len(words) and words[column].isdigit():
-                found += int(words[column])
-        return found
+        """Calls that hocket took, by the rows of its report: calls, bytes, seconds, microseconds a call, "taken"."""
+        rows = re.findall(r"^hocket: .* (\d+) +\d+ +[\d.]+ +[\d.]+ +taken", self.err, re.MULTILINE)
+        return sum(map(int, rows))
 
 
 @dataclass(frozen=True)
