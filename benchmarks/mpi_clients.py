@@ -17,6 +17,7 @@ import argparse
 import hashlib
 import json
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -221,6 +222,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     given = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that jobs are ended as after Ctrl-C
     if given.library and not given.library.exists():
         sys.exit(f"there is no {given.library}")
     runs = Runs(given)

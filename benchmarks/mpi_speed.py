@@ -16,6 +16,7 @@ import argparse
 import json
 import math
 import re
+import signal
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
@@ -142,6 +143,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     given = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that jobs are ended as after Ctrl-C
     if not given.library.exists():
         sys.exit(f"there is no {given.library}")
     machine = describe() | {"ranks": given.ranks, "min-bytes": given.min_bytes}
