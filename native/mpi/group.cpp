@@ -1,6 +1,7 @@
 #include "mpi/group.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -8,6 +9,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstdio>
 #include <cstring>
@@ -24,6 +26,7 @@
 namespace hocket::mpi {
 namespace {
 
+constexpr u32 kMostServed = 256;                // communicators at once: each keeps a descriptor open
 constexpr u32 kWordBits = 64, kCoreWords = 16;  // of a set of cores
 constexpr u64 kWitness = 0x686f636b6d706920;
 volatile u64 witness = kWitness;  // what others find in this process's memory, if they may look there
@@ -31,6 +34,7 @@ Arena no_arena(-1);
 
 std::mutex registry_lock;
 std::set<Group*> registry;  // of all that there are
+std::atomic<u32> served{0};
 
 int no_copy(Handle, int, void*, void*, void*, int* flag) {
     *flag = 0;
@@ -48,13 +52,16 @@ u64 machine() {
     return found;
 }
 
-// A descriptor that reads as ended once a process has. Kept for all communicators. -1 where there can be none.
+// A descriptor that reads as ended once a process has, for all communicators. -1 where there can be none.
 int lifeline(pid_t process) {
     static std::mutex lock;
     static std::map<pid_t, int> known;
     const std::lock_guard held(lock);
-    const auto [at, is_new] = known.try_emplace(process, -1);
-    if (is_new) at->second = int(::syscall(SYS_pidfd_open, process, 0));
+    const auto at = known.try_emplace(process, -1).first;
+    pollfd ended{at->second, POLLIN, 0};
+    if (at->second < 0 ||
+        ::poll(&ended, 1, 0) > 0)  // one of an earlier process of that number stays for whoever has it
+        at->second = int(::syscall(SYS_pidfd_open, process, 0));
     return at->second;
 }
 
@@ -213,7 +220,10 @@ void Group::finish() {
             if (Reason{r} == Reason::kCommunicator && closed_ != nullptr) why = why + ": " + closed_;
             note(name_, size_, kCollectiveNames[c], why, tallies[c][r]);
         }
-    if (communicator_) communicator_->control().leave();
+    if (communicator_) {
+        communicator_->control().leave();
+        --served;
+    }
     loaded_.clear();
     communicator_.reset();
     memory_.reset();
@@ -283,6 +293,10 @@ bool Group::join(const std::vector<Hello>& all, bool& attaches) {
     const Hello& host = all[0];
     const int file = rank_ == 0 ? host.descriptor : open_shared(host.process, host.descriptor, host.stamp);
     if (file < 0) return false;
+    if (served >= kMostServed) {
+        ::close(file);
+        return false;
+    }
     std::vector<pid_t> processes;
     for (const Hello& each : all) processes.push_back(each.process);
     try {
@@ -317,6 +331,7 @@ void Group::serve(const std::vector<Hello>& all) {
     if (attaches_) settings.cma_use = options_.always_attaches ? CmaUse::kAlways : CmaUse::kWhereFaster;
     settings.progress = {get_on, this};
     communicator_ = std::make_unique<Communicator>(rank_, size_, *memory_, std::move(lifelines), settings);
+    ++served;
     loaded_.resize(u64(size_) * file_->plans());
 }
 

@@ -18,8 +18,9 @@ namespace {
 // The MPI library calls its own functions, and finds ours: those calls are its own affair.
 thread_local bool inside = false;
 
-char nothing;
-constexpr char* kNone = &nothing;  // the place of a buffer that this rank has none of
+// Where a buffer lies that this rank has none of: as input, and as output.
+char nothing[2];
+constexpr char *kNoX = &nothing[0], *kNoOut = &nothing[1];
 
 const Options& options() {
     static const Options found(underneath());
@@ -93,7 +94,7 @@ class Candidate {
         const u32 rank = group() == nullptr ? 0 : group()->rank();
         return buffer == nullptr ? nullptr : static_cast<char*>(const_cast<void*>(buffer)) + rank * request.n;
     }
-    // Where it lies; kNone for what this rank has none of.
+    // Where it lies; kNoX and kNoOut for what this rank has none of.
     void lies(Program program, const void* x, const void* out, bool in_place, u32 root = 0) {
         request.program = program;
         request.x = static_cast<char*>(const_cast<void*>(x));
@@ -133,16 +134,20 @@ class Inside {
     Inside& operator=(const Inside&) = delete;
 };
 
-// Calls body(), and adds it to what the report says.
-template <class Body> auto tallied(Candidate& call, Reason why, Body body) {
-    Group* const group = options().report ? call.group() : nullptr;
-    if (group == nullptr) return body();
-    const double begin = seconds();
-    const auto result = body();
-    Tally& tally = group->tallies[u32(call.which)][u32(why)];
+// Adds a call that began then to what the report says.
+void count(Candidate& call, Reason why, double begin) {
+    Tally& tally = call.group()->tallies[u32(call.which)][u32(why)];
     ++tally.calls;
     tally.bytes += call.bytes;
     tally.seconds += seconds() - begin;
+}
+
+// Makes the MPI's call.
+template <class Pass> int pass_on(Candidate& call, Reason why, Pass pass) {
+    if (!options().report || call.group() == nullptr) return pass();
+    const double begin = seconds();
+    const int result = pass();
+    count(call, why, begin);
     return result;
 }
 
@@ -171,24 +176,23 @@ int serve(Collective which, Handle communicator, Look look, Run run, Pass pass) 
             why = Reason::kContract;
         else if (options().compare && group->turns[u32(which)]++ % 2 != 0) why = Reason::kCompared;
     }
-    if (why != Reason::kTaken) return tallied(call, why, pass);
+    if (why != Reason::kTaken) return pass_on(call, why, pass);
+    const double begin = options().report ? seconds() : 0;
     Outcome outcome;
-    tallied(call, call.declines ? Reason::kDeclined : Reason::kTaken, [&] {
-        try {
-            outcome = call.declines ? group->decline() : run(call, *group, rule);
-        } catch (const std::exception&) {  // this rank lacks memory, or its plans are damaged
-            outcome = group->decline();
-        }
-        return 0;
-    });
+    try {
+        outcome = call.declines ? group->decline() : run(call, *group, rule);
+    } catch (const std::exception&) {  // this rank lacks memory, or its plans are damaged
+        outcome = group->decline();
+    }
     switch (outcome.fault) {
         case Fault::kNone:
+            if (options().report) count(call, Reason::kTaken, begin);
             return 0;
         case Fault::kMismatch:
         case Fault::kRefused:
         case Fault::kDeclined:
         case Fault::kMemory:
-            return tallied(call, Reason::kDeclined, pass);
+            return pass_on(call, Reason::kDeclined, pass);
         default:
             return failed(call, outcome);
     }
@@ -261,7 +265,7 @@ template <class N> int reduce(const void* send, void* out, N n, Handle type, Han
             const bool in_place = call.is_in_place(send), is_root = call.is_root(root);
             if (!call.has_root(root) || (in_place && !is_root)) return Reason::kErroneous;
             if (options().rank_order) call.lies(Program::kAllReduce, in_place ? out : send, out, in_place);
-            else call.lies(Program::kReduce, in_place ? out : send, is_root ? out : kNone, in_place, u32(root));
+            else call.lies(Program::kReduce, in_place ? out : send, is_root ? out : kNoOut, in_place, u32(root));
             return why;
         },
         [&](Candidate& call, Group& group, const Rule* rule) {
@@ -321,7 +325,7 @@ int gather(const void* send, N sent, Handle send_type, void* out, N n, Handle ty
             const Reason why = is_root ? call.moves(n, type) : call.moves(sent, send_type);
             if (why != Reason::kTaken) return why;
             if (is_root && !in_place) call.matches(sent, send_type);
-            call.lies(Program::kGather, in_place ? call.own_block(out) : send, is_root ? out : kNone, in_place,
+            call.lies(Program::kGather, in_place ? call.own_block(out) : send, is_root ? out : kNoOut, in_place,
                       u32(root));
             return why;
         },
@@ -338,7 +342,7 @@ int scatter(const void* send, N sent, Handle send_type, void* out, N n, Handle t
             const Reason why = is_root ? call.moves(sent, send_type) : call.moves(n, type);
             if (why != Reason::kTaken) return why;
             if (is_root && !in_place) call.matches(n, type);
-            call.lies(Program::kScatter, is_root ? send : kNone, in_place ? call.own_block(send) : out, in_place,
+            call.lies(Program::kScatter, is_root ? send : kNoX, in_place ? call.own_block(send) : out, in_place,
                       u32(root));
             return why;
         },
@@ -419,15 +423,16 @@ template <class N> int allgatherv(const void* send, N sent, Handle send_type, vo
             const u64 own = blocks.bytes(rank);
             const bool in_place = call.is_in_place(send);
             if (!in_place) call.matches(sent, send_type, own);
-            call.lies(Program::kAllGather, in_place ? static_cast<char*>(out) + blocks.place(rank) : send, out,
-                      in_place);
+            const void* const x = own == 0 ? kNoX : in_place ? static_cast<char*>(out) + blocks.place(rank) : send;
+            call.lies(Program::kAllGather, x, out, in_place && own != 0);
+            if (bounds.back() == call.bytes * blocks.ranks) return why;  // blocks of one length
             units = {{{0, own}, bounds}, digest(bounds), ""};
             call.counted(units, bounds.back(), bounds[rank]);
             return why;
         },
         [&](Candidate& call, Group& group, const Rule* rule) {
             if (blocks.follow()) return group.run(*rule, call.request);
-            call.request.out = group.room(Room::kReceived, call.request.size);
+            call.request.out = group.room(Room::kReceived, blocks.bounds().back());
             call.request.in_place = false;
             Outcome outcome = group.run(*rule, call.request);
             if (outcome.fault == Fault::kNone) blocks.hand_out(call.request.out, static_cast<char*>(out));
@@ -451,8 +456,7 @@ int reduce_scatter(const void* send, void* out, const N* counts, Handle type, Ha
             const Reason why = call.combines(blocks.longest(), type, op);
             if (why != Reason::kTaken) return why;
             const bool in_place = call.is_in_place(send);
-            call.lies(Program::kReduceScatter, in_place ? out : send, counts[rank] != 0 ? out : call.request.x,
-                      in_place || counts[rank] == 0);
+            call.lies(Program::kReduceScatter, in_place ? out : send, counts[rank] == 0 ? kNoOut : out, in_place);
             blocks.item = type_bytes(call.request.type);
             const std::vector<u64> bounds = blocks.bounds();
             if (bounds.back() == call.bytes * blocks.ranks) return why;  // blocks of one length
@@ -480,21 +484,25 @@ template <class N> int alltoallv(const void* send, const N* sent, const N* from,
             receives.item = call.item(type);
             units = {{sends.bounds(), receives.bounds()}, std::nullopt, ""};
             call.exchanges(std::max(u64(sends.longest()) * sends.item, u64(receives.longest()) * receives.item));
-            call.lies(Program::kAllToAll, in_place ? out : send, out, in_place);
+            const bool sends_any = units.bounds[kInput].back() != 0, gets_any = units.bounds[kOutput].back() != 0;
+            call.lies(Program::kAllToAll,
+                      !sends_any ? kNoX
+                      : in_place ? out
+                                 : send,
+                      gets_any ? out : kNoOut, in_place && sends_any && gets_any);
             call.counted(units, 0, 0);
             return Reason::kTaken;
         },
         [&](Candidate& call, Group& group, const Rule* rule) {
             Request& request = call.request;
-            const u64 bytes[] = {units.bounds[kInput].back(), units.bounds[kOutput].back()};
-            if (request.in_place || !sends.follow() || bytes[0] == 0) {
-                char* const room = group.room(Room::kSent, bytes[0] + 1);
+            if (request.in_place || !sends.follow()) {
+                char* const room = group.room(Room::kSent, units.bounds[kInput].back());
                 sends.collect(request.x, room);
                 request.x = room;
                 request.in_place = false;
             }
-            const bool gaps = !receives.follow() || bytes[1] == 0;
-            if (gaps) request.out = group.room(Room::kReceived, bytes[1] + 1);
+            const bool gaps = !receives.follow();
+            if (gaps) request.out = group.room(Room::kReceived, units.bounds[kOutput].back());
             Outcome outcome = group.run(*rule, request);
             if (gaps && outcome.fault == Fault::kNone) receives.hand_out(request.out, static_cast<char*>(out));
             return outcome;
