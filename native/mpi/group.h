@@ -12,7 +12,7 @@
 
 namespace hocket::mpi {
 
-// Why a call went to the MPI; the first is that it did not. From kArguments on a rank may be alone with it.
+// Why a call went to the MPI; the first is that it did not.
 enum class Reason : u32 {
     kTaken,
     kSmall,         // the MPI is faster
@@ -20,11 +20,11 @@ enum class Reason : u32 {
     kOperator,      // of the user, or none that the type has by MPI's rules
     kCommunicator,  // see Group::closed
     kContract,      // no program sums in the order of ranks
-    kErroneous,     // MPI will say so
+    kArguments,     // MPI says what is wrong with them
     kDeclined,      // a rank's data has gaps, or its arguments are erroneous
 };
 constexpr const char* kReasonNames[] = {"taken",        "small",    "compared",  "operator",
-                                        "communicator", "contract", "erroneous", "gaps"};
+                                        "communicator", "contract", "arguments", "gaps"};
 constexpr u32 kReasons = u32(std::size(kReasonNames));
 
 // A call, as hocket's collectives have it: `x` and `out` are the same or overlap only if `in_place`. `n` elements a

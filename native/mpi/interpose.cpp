@@ -42,7 +42,7 @@ class Candidate {
 
     // `count` elements of a unit, to be combined.
     Reason combines(i64 count, Handle type, Handle op) {
-        if (count < 0) return Reason::kErroneous;
+        if (count < 0) return Reason::kArguments;
         const Library::Type* const found = mpi.type(mpi.whole(type));
         if (found == nullptr) return Reason::kOperator;
         if (const Reason small = measure(u64(count) * found->bytes); small != Reason::kTaken) return small;
@@ -54,7 +54,7 @@ class Candidate {
     }
     // `count` elements of a unit, to be moved. A rank alone knows whether its type has gaps.
     Reason moves(i64 count, Handle type) {
-        if (count < 0 || !is_type(type)) return Reason::kErroneous;
+        if (count < 0 || !is_type(type)) return Reason::kArguments;
         const Datatype found = datatype(mpi, mpi.whole(type));
         if (!found.packed) declines = true;
         if (const Reason small = measure(u64(count) * found.bytes); small != Reason::kTaken) return small;
@@ -111,8 +111,7 @@ class Candidate {
         request.own = own;
     }
 
-    static constexpr u32 kByteType = 5;  // uint8
-    static_assert(kTypeBytes[kByteType] == 1);
+    static constexpr u32 kByteType = type_code("uint8");
 
     const Library& mpi = underneath();
     const Collective which;
@@ -170,7 +169,7 @@ int serve(Collective which, Handle communicator, Look look, Run run, Pass pass) 
     Group* const group = why == Reason::kTaken ? call.group() : nullptr;
     const Rule* rule = nullptr;
     if (why == Reason::kTaken) {
-        if (group == nullptr) why = Reason::kErroneous;
+        if (group == nullptr) why = Reason::kArguments;
         else if (!group->open()) why = Reason::kCommunicator;
         else if (which != Collective::kBarrier && (rule = group->rule(call.request)) == nullptr)
             why = Reason::kContract;
@@ -263,9 +262,10 @@ template <class N> int reduce(const void* send, void* out, N n, Handle type, Han
             const Reason why = call.combines(n, type, op);
             if (why != Reason::kTaken) return why;
             const bool in_place = call.is_in_place(send), is_root = call.is_root(root);
-            if (!call.has_root(root) || (in_place && !is_root)) return Reason::kErroneous;
-            if (options().rank_order) call.lies(Program::kAllReduce, in_place ? out : send, out, in_place);
-            else call.lies(Program::kReduce, in_place ? out : send, is_root ? out : kNoOut, in_place, u32(root));
+            if (!call.has_root(root) || (in_place && !is_root)) return Reason::kArguments;
+            const Program program = options().rank_order ? Program::kAllReduce : Program::kReduce;
+            call.lies(program, in_place ? out : send, is_root ? out : kNoOut, in_place,
+                      program == Program::kReduce ? u32(root) : 0);
             return why;
         },
         [&](Candidate& call, Group& group, const Rule* rule) {
@@ -282,7 +282,7 @@ template <class N> int bcast(void* buffer, N n, Handle type, int root, Handle co
         [&](Candidate& call) {
             const Reason why = call.moves(n, type);
             if (why != Reason::kTaken) return why;
-            if (!call.has_root(root)) return Reason::kErroneous;
+            if (!call.has_root(root)) return Reason::kArguments;
             call.lies(Program::kBroadcast, buffer, buffer, true, u32(root));
             return why;
         },
@@ -321,7 +321,7 @@ int gather(const void* send, N sent, Handle send_type, void* out, N n, Handle ty
         Collective::kGather, comm,
         [&](Candidate& call) {
             const bool in_place = call.is_in_place(send), is_root = call.is_root(root);
-            if (!call.has_root(root) || (in_place && !is_root)) return Reason::kErroneous;
+            if (!call.has_root(root) || (in_place && !is_root)) return Reason::kArguments;
             const Reason why = is_root ? call.moves(n, type) : call.moves(sent, send_type);
             if (why != Reason::kTaken) return why;
             if (is_root && !in_place) call.matches(sent, send_type);
@@ -338,7 +338,7 @@ int scatter(const void* send, N sent, Handle send_type, void* out, N n, Handle t
         Collective::kScatter, comm,
         [&](Candidate& call) {
             const bool in_place = call.is_in_place(out), is_root = call.is_root(root);
-            if (!call.has_root(root) || (in_place && !is_root)) return Reason::kErroneous;
+            if (!call.has_root(root) || (in_place && !is_root)) return Reason::kArguments;
             const Reason why = is_root ? call.moves(sent, send_type) : call.moves(n, type);
             if (why != Reason::kTaken) return why;
             if (is_root && !in_place) call.matches(n, type);
@@ -412,9 +412,9 @@ template <class N> int allgatherv(const void* send, N sent, Handle send_type, vo
     return serve(
         Collective::kAllGatherV, comm,
         [&](Candidate& call) {
-            if (call.group() == nullptr) return Reason::kErroneous;
+            if (call.group() == nullptr) return Reason::kArguments;
             blocks.ranks = call.group()->size();
-            if (!blocks.valid()) return Reason::kErroneous;
+            if (!blocks.valid()) return Reason::kArguments;
             const Reason why = call.moves(blocks.longest(), type);
             if (why != Reason::kTaken) return why;
             const u32 rank = call.group()->rank();
@@ -449,10 +449,10 @@ int reduce_scatter(const void* send, void* out, const N* counts, Handle type, Ha
     return serve(
         Collective::kReduceScatter, comm,
         [&](Candidate& call) {
-            if (call.group() == nullptr) return Reason::kErroneous;
+            if (call.group() == nullptr) return Reason::kArguments;
             const u32 rank = call.group()->rank();
             Blocks<N> blocks{counts, counts, 1, call.group()->size()};
-            if (!blocks.valid()) return Reason::kErroneous;
+            if (!blocks.valid()) return Reason::kArguments;
             const Reason why = call.combines(blocks.longest(), type, op);
             if (why != Reason::kTaken) return why;
             const bool in_place = call.is_in_place(send);
@@ -475,11 +475,11 @@ template <class N> int alltoallv(const void* send, const N* sent, const N* from,
         Collective::kAllToAllV, comm,
         [&](Candidate& call) {
             if (options().least[u32(Collective::kAllToAllV)] == kNeverBytes) return Reason::kSmall;
-            if (call.group() == nullptr) return Reason::kErroneous;
+            if (call.group() == nullptr) return Reason::kArguments;
             const bool in_place = call.is_in_place(send);
             if (in_place) sends = receives;
             sends.ranks = receives.ranks = call.group()->size();
-            if (!sends.valid() || !receives.valid()) return Reason::kErroneous;
+            if (!sends.valid() || !receives.valid()) return Reason::kArguments;
             sends.item = call.item(in_place ? type : send_type);
             receives.item = call.item(type);
             units = {{sends.bounds(), receives.bounds()}, std::nullopt, ""};

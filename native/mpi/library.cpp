@@ -26,18 +26,12 @@ constexpr u32 kAllowed[] = {kOrder | kArithmetic | kLogic | kBits,
                             kBits,
                             kPlaces};
 
-u32 type_code(const char* name) {
-    u32 code = 0;
-    while (code < kTypes && std::strcmp(kTypeNames[code], name) != 0) ++code;
-    return code;
-}
-
 // The type of a size that is to be combined as another one is: Fortran's default types have the sizes of a compiler's
 // options. kTypes where there is none.
 u32 resized(u32 code, u64 bytes) {
-    static const u32 kinds[][4] = {{type_code("int8"), type_code("int16"), type_code("int32"), type_code("int64")},
-                                   {type_code("float32"), type_code("float64"), kTypes, kTypes},
-                                   {type_code("complex64"), type_code("complex128"), kTypes, kTypes}};
+    static constexpr u32 kinds[][4] = {{type_code("int8"), type_code("int16"), type_code("int32"), type_code("int64")},
+                                       {type_code("float32"), type_code("float64"), kTypes, kTypes},
+                                       {type_code("complex64"), type_code("complex128"), kTypes, kTypes}};
     if (kTypeBytes[code] == bytes) return code;
     for (const auto& kind : kinds)
         for (const u32 each : kind)
