@@ -55,28 +55,31 @@ html_show_copyright = False
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 
-ORDER = [
-    *(
+ORDER = {
+    "docs": (
         "language",
         "coming-from",
         "algorithms",
         "runtime",
         "schedules-by-size",
         "pytorch",
+        "mpi",
         "msccl",
         "msccl-programs",
         "ci",
         "traffic",
         "how-fast",
     ),
-    *("proof", "calls", "agreement", "paths", "policy"),
-]
+    "docs/design": ("language", "proof", "calls", "agreement", "paths", "policy", "mpi"),
+}
 """Of the pages of the guide, and of those of the design; one that is not named comes last."""
 
 
 def _pages(folder: str) -> list[str]:
+    order = ORDER[folder]
+
     def rank(page: str) -> tuple[int, str]:
-        return ORDER.index(page) if page in ORDER else len(ORDER), page
+        return order.index(page) if page in order else len(order), page
 
     return [f"{folder}/{page}" for page in sorted((path.stem for path in (ROOT / folder).glob("*.md")), key=rank)]
 
