@@ -52,18 +52,19 @@ class Groups:
         took: tuple[list[float], list[float]] = ([], [])
         for number in range(rounds):
             for which in (0, 1) if number % 2 else (1, 0):
-                took[which].append(self._window(self.pair[which], body, calls[which]))
+                took[which].append(self.window(self.pair[which], body, calls[which]))
         ratios = [gloo / ours for gloo, ours in zip(*took, strict=True)]
         low, _, high = quantiles(ratios, n=4)
         return Paired(median(took[0]), median(took[1]), median(ratios), low, high)
 
     def _calls(self, group: dist.ProcessGroup, body: Body, seconds: float) -> int:
-        warm = self._window(group, body, 3)
-        found = [min(10_000, max(3, int(seconds / (1e-6 * min(warm, self._window(group, body, 5))))))]
+        warm = self.window(group, body, 3)
+        found = [min(10_000, max(3, int(seconds / (1e-6 * min(warm, self.window(group, body, 5))))))]
         dist.broadcast_object_list(found, 0)
         return found[0]
 
-    def _window(self, group: dist.ProcessGroup, body: Body, calls: int) -> float:
+    def window(self, group: dist.ProcessGroup, body: Body, calls: int) -> float:
+        """Microseconds of a call."""
         dist.barrier(group)
         begun = time.perf_counter()
         for _ in range(calls):
