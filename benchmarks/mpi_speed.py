@@ -5,9 +5,9 @@ SOURCES_DIR, environments and builds: as for mpi_clients.py. Launches without an
 MPI, and the order changes every time. OSU's figure is the mean over calls, then over ranks.
 
 A ratio is the time with the library to that without: the geometric mean over launches, each of one to the same of the
-other, with a 95 % interval. "*": wholly above 1.05. "not slower from": from that size up no interval of a ratio lies
-wholly above 1; with ``--min-bytes 0`` that is the crossover. Means are over sizes from 16 KB up, as times as fast: as
-the same MPI alone, and as the MPI that is fastest alone at each size.
+other, with a 95 % interval; those wholly above 1.05 are listed at the end. "not slower from": from that size up no
+interval lies wholly above 1; with ``--min-bytes 0`` that is the crossover. Means are over sizes from 16 KB up, as times
+as fast: as the same MPI alone, and as the MPI that is fastest alone at each size.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ class Found:
         self.program = program
         self.launches: dict[str, dict[bool, list[Times]]] = {mpi.name: {False: [], True: []} for mpi in mpis}
         self.taken = dict.fromkeys(self.launches, 0)
+        self.slow: list[str] = []  # what is slower by more than BOUND, once lines() has been asked
 
     def median(self, mpi: str, library: bool, name: str) -> float:
         return statistics.median(launch[name] for launch in self.launches[mpi][library])
@@ -98,7 +99,9 @@ class Found:
         for name in names:
             mean = ratio(sides[True], sides[False], [name])
             without, under = (f"{self.median(mpi, library, name):12.2f}" for library in (False, True))
-            yield f"{name:>12}{without}{under}   {mean or ''}{'*' if mean and mean.low > BOUND else ''}"
+            yield f"{name:>12}{without}{under}   {mean or ''}"
+            if mean and mean.low > BOUND:
+                self.slow.append(f"{self.program} {name} {mpi} {mean}")
             if mean and mean.low > 1 and name.isdigit():
                 slower.append(int(name))
         if self.program not in COLLECTIVES:
@@ -150,14 +153,17 @@ def main() -> None:
     print(title(machine), flush=True)
     mpis = [Mpi.found(text, given.cache) for text in given.mpi]
     everything = {}
+    slow = []
     for program in given.only:
         found = Found(program, mpis)
         measure(found, mpis, given)
         for mpi in mpis:
             print("\n".join(found.lines(mpi.name)), flush=True)
+        slow += found.slow
         everything[program] = {mpi: {"without": it[False], "with": it[True]} for mpi, it in found.launches.items()}
         if given.json is not None:
             given.json.write_text(json.dumps({"machine": machine, "times": everything}, indent=1) + "\n")
+    print(f"\nslower by more than 5 %: {'; '.join(slow) or 'nothing'}")
 
 
 if __name__ == "__main__":
