@@ -6,8 +6,9 @@
 namespace hocket::mpi {
 namespace {
 
-int no_copy(Handle, int, void*, void*, void*, int* flag) {
-    *flag = 0;
+int copy(Handle, int, void*, void* value, void* copied, int* flag) {
+    std::memcpy(copied, &value, sizeof value);
+    *flag = 1;
     return 0;
 }
 int no_delete(Handle, int, void*, void*) { return 0; }
@@ -15,10 +16,16 @@ int no_delete(Handle, int, void*, void*) { return 0; }
 int key_of(const Library& mpi) {
     static const int key = [&] {
         int made = 0;
-        mpi.Type_create_keyval(reinterpret_cast<void*>(no_copy), reinterpret_cast<void*>(no_delete), &made, nullptr);
+        mpi.Type_create_keyval(reinterpret_cast<void*>(copy), reinterpret_cast<void*>(no_delete), &made, nullptr);
         return made;
     }();
     return key;
+}
+
+bool is_predefined(const Library& mpi, Handle type) {
+    int integers = 0, addresses = 0, types = 0, combiner = 0;
+    return mpi.Type_get_envelope(type, &integers, &addresses, &types, &combiner) == 0 &&
+           combiner == mpi.abi.combiners[kNamed];
 }
 
 // The arguments that a type was made with.
@@ -113,9 +120,21 @@ bool follows(const Library& mpi, Handle type, i64& at) {
     for (Handle& each : made.types) {  // those that are not predefined are the caller's to free
         int i = 0, a = 0, t = 0, made_by = 0;
         mpi.Type_get_envelope(each, &i, &a, &t, &made_by);
-        if (made_by != mpi.abi.combiners[kNamed] && t != 0) mpi.Type_free(&each);
+        if (t != 0) mpi.Type_free(&each);
     }
     return good;
+}
+
+// Of any type that MPI knows.
+Datatype found_of(const Library& mpi, Handle type) {
+    i64 size = 0, lower = 0, extent = 0, at = 0;
+    if (mpi.Type_size_x(type, &size) != 0 || size < 0) return {0, false};
+    mpi.Type_get_extent(type, &lower, &extent);
+    return {u64(size), lower == 0 && extent == size && follows(mpi, type, at) && at == size};
+}
+
+void note(const Library& mpi, Handle type, Datatype found) {
+    mpi.Type_set_attr(type, key_of(mpi), reinterpret_cast<void*>(found.bytes << 1 | u64(found.packed)));
 }
 
 }  // namespace
@@ -123,19 +142,22 @@ bool follows(const Library& mpi, Handle type, i64& at) {
 Datatype datatype(const Library& mpi, Handle type) {
     if (const Library::Type* const known = mpi.type(type); known != nullptr && !known->padded)
         return {known->bytes, true};
-    const int key = key_of(mpi);
     int is_set = 0;
     void* noted = nullptr;
-    if (mpi.Type_get_attr(type, key, &noted, &is_set) == 0 && is_set != 0) {
+    if (mpi.Type_get_attr(type, key_of(mpi), &noted, &is_set) == 0 && is_set != 0) {
         const u64 word = reinterpret_cast<u64>(noted);
         return {word >> 1, (word & 1) != 0};
     }
-    i64 size = 0, lower = 0, extent = 0, at = 0;
-    if (mpi.Type_size_x(type, &size) != 0 || size < 0) return {0, false};
-    mpi.Type_get_extent(type, &lower, &extent);
-    const Datatype found{u64(size), lower == 0 && extent == size && follows(mpi, type, at) && at == size};
-    mpi.Type_set_attr(type, key, reinterpret_cast<void*>(found.bytes << 1 | u64(found.packed)));
+    Datatype found = found_of(mpi, type);
+    if (is_predefined(mpi, type)) note(mpi, type, found);
+    else found.packed = false;
     return found;
+}
+
+void committed(const Library& mpi, const void* type) {
+    Handle handle = 0;
+    std::memcpy(&handle, type, mpi.abi.handle_bytes);
+    if (!is_predefined(mpi, handle)) note(mpi, handle, found_of(mpi, handle));
 }
 
 }  // namespace hocket::mpi

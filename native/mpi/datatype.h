@@ -12,7 +12,11 @@ struct Datatype {
     bool packed;
 };
 
-// Not for MPI_DATATYPE_NULL. What it finds of a type that a program has made stays with that, as an attribute.
+// Not of MPI_DATATYPE_NULL. A type that a program has made is known once it is committed, and so are its duplicates;
+// before, it counts as not packed.
 Datatype datatype(const Library& mpi, Handle type);
+
+// That a program has committed a type: `type` is where its handle is.
+void committed(const Library& mpi, const void* type);
 
 }  // namespace hocket::mpi

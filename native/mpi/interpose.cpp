@@ -102,7 +102,8 @@ class Candidate {
         request.in_place = in_place;
         request.root = root;
         // MPI says what is wrong where there is no buffer, or one is both.
-        if (request.n != 0 && (x == nullptr || out == nullptr || (!in_place && x == out))) declines = true;
+        const bool no_buffer = x == nullptr || out == nullptr || is_in_place(x) || is_in_place(out);
+        if (request.n != 0 && (no_buffer || (!in_place && x == out))) declines = true;
     }
     // With units of lengths of their own; `size`: of all together; `own`: where the rank's own begins.
     void counted(const Units& units, u64 size, u64 own) {
@@ -528,6 +529,12 @@ int barrier(Handle comm) {
         });
 }
 
+int type_commit(void* type) {
+    const int result = underneath().Type_commit(type);
+    if (result == 0 && !options().off) committed(underneath(), type);
+    return result;
+}
+
 int finalize() {
     if (!options().off) {
         const Inside here;
@@ -581,4 +588,5 @@ using Large = hocket::mpi::i64;
 HOCKET_MPI_EXPORTS(int, )
 HOCKET_MPI_EXPORTS(Large, _c)
 HOCKET_MPI_EXPORT(Barrier, barrier, (H comm), (comm))
+HOCKET_MPI_EXPORT(Type_commit, type_commit, (void* type), (type))
 HOCKET_MPI_EXPORT(Finalize, finalize, (), ())

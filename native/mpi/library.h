@@ -54,6 +54,7 @@ template <class Count> using ExchangeVFunction =
     X(Type_get_envelope, int(Handle, int*, int*, int*, int*)) \
     X(Type_get_contents, int(Handle, int, int, int, int*, i64*, void*)) \
     X(Type_free, int(void*)) \
+    X(Type_commit, int(void*)) \
     X(Gatherv, int(const void*, int, Handle, void*, const int*, const int*, Handle, int, Handle)) \
     X(Iprobe, int(int, int, Handle, int*, const void*)) \
     X(Get_library_version, int(char*, int*))
