@@ -354,15 +354,16 @@ Group::Loaded& Group::load(u32 plan, u32 root, Program program) {
     std::unique_ptr<Loaded>& found = loaded_[u64(root) * file_->plans() + plan];
     if (found == nullptr) {
         Part part = file_->part(plan, (rank_ + size_ - root) % size_);
-        found = std::make_unique<Loaded>();
-        std::copy(std::begin(part.bindings), std::end(part.bindings), found->bindings);
+        auto made = std::make_unique<Loaded>();
+        std::copy(std::begin(part.bindings), std::end(part.bindings), made->bindings);
         const auto ready = [&](std::vector<u32>& words) {
             rename(words, root, program);
             const u64 digest = mix(file_->digest(plan) + root);
             return std::make_unique<Plan>(*communicator_, std::move(words), digest, kProgramNames[u32(program)]);
         };
-        found->plan = ready(part.words);
-        if (!part.apart.empty()) found->apart = ready(part.apart);
+        made->plan = ready(part.words);
+        if (!part.apart.empty()) made->apart = ready(part.apart);
+        found = std::move(made);  // damaged plans throw before
     }
     return *found;
 }
