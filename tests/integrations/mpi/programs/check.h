@@ -41,6 +41,14 @@ static inline int end(void) {
     return failures != 0;
 }
 
+/* Whether the MPI says that it is this one: "Open MPI", "MPICH", "Intel". For mistakes of one, which are passed by. */
+static inline int is(const char *name) {
+    char version[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length;
+    MPI_Get_library_version(version, &length);
+    return strstr(version, name) != NULL;
+}
+
 static inline uint64_t mixed(uint64_t x) {
     x += 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
