@@ -185,13 +185,14 @@ static inline struct value get(const struct type *type, const unsigned char *at)
 }
 
 static inline int64_t made_integer(const struct type *type, int op, uint64_t bits, int rank) {
+    int64_t truth = type->kind == TRUTH ? 1 : (int64_t)(1 + bits / 4 % 100);
     int64_t ones = 0x0101010101010101;  /* every byte of an integer takes part in a sum, and no sum overflows */
     switch (op) {
         case SUM: return (type->kind == SIGNED ? (int64_t)(bits % 15) - 7 : (int64_t)(bits % 15)) * ones;
         case PROD: return (type->kind == SIGNED ? (int64_t[]){1, 2, -1}[bits % 3] : (int64_t)(1 + bits % 2)) * (rank ? 1 : ones);
-        case LAND: return bits % 4 != 0;
-        case LOR: return bits % 4 == 0;
-        case LXOR: return bits % 2;
+        case LAND: return bits % 4 ? truth : 0;
+        case LOR: return bits % 4 ? 0 : truth;
+        case LXOR: return bits % 2 ? truth : 0;
         default: return (int64_t)(type->handle == MPI_OFFSET ? bits >> 1 : bits);  /* Open MPI takes it as unsigned */
     }
 }
@@ -264,7 +265,6 @@ static inline long double bound(const struct type *type, int op, uint64_t seed, 
 
 static inline int agree(const struct type *type, int op, struct value a, struct value b, long double within) {
     if (rounds(type, op)) return fabsl(a.re - b.re) <= within && fabsl(a.im - b.im) <= within;
-    if (op == LAND || op == LOR || op == LXOR) return !a.i == !b.i;
     return a.i == b.i && a.re == b.re && a.im == b.im && a.index == b.index;
 }
 
