@@ -73,10 +73,13 @@ class Mpi:
         """The program of a file in C or Fortran."""
         program = into / f"{source.stem}-{self.name}"
         compiler = {".f": "mpif90", ".f90": "mpif90"}.get(source.suffix, "mpicc_abi" if self.abi else "mpicc")
-        modules = [f"-I{path.parent}" for path in self._modules] if source.suffix == ".f90" else []
-        flags = ["-std=gnu11", "-Wall", "-Wno-deprecated-declarations", "-pthread"] if source.suffix == ".c" else []
+        flags = ["-std=gnu11", "-Wall", "-pthread"]
+        if compiler == "mpif90":
+            # mpif.h and Intel MPI's module declare no choice of buffers.
+            modules = [f"-I{self._modules}"] if self._modules else []
+            flags = ["-w", "-fallow-argument-mismatch", f"-J{into}", *modules]
         done = subprocess.run(
-            [f"{self.folder}/bin/{compiler}", "-O2", "-g", *flags, *modules, str(source), "-o", str(program), "-lm"],
+            [f"{self.folder}/bin/{compiler}", "-O2", "-g", *flags, str(source), "-o", str(program), "-lm"],
             env=self.environment,
             capture_output=True,
             text=True,
@@ -85,10 +88,16 @@ class Mpi:
         assert done.returncode == 0, done.stderr
         return program
 
-    @property
-    def _modules(self) -> list[Path]:
-        """Modules of gfortran, the newest first."""
-        return sorted((self.folder / "include").rglob("gfortran/*/mpi.mod"), reverse=True)
+    @cached_property
+    def _modules(self) -> Path | None:
+        """Where the module is that this gfortran can read: Intel MPI has one for each of its versions."""
+        ours = subprocess.run(["gfortran", "-dumpversion"], capture_output=True, text=True, check=True).stdout
+        found = {
+            int(path.parent.name.partition(".")[0]): path.parent
+            for path in (self.folder / "include" / "mpi").glob("gfortran/*/mpi.mod")
+        }
+        fitting = [version for version in found if version <= int(ours.partition(".")[0])]
+        return found[max(fitting)] if fitting else None
 
     def no_fortran(self, suffix: str) -> str | None:
         """Why programs in Fortran cannot be compiled; None where they can."""
@@ -96,7 +105,7 @@ class Mpi:
             return "gfortran is not installed"
         if self.abi or not (self.folder / "bin" / "mpif90").exists():
             return f"{self.name} has no Fortran"
-        return None if suffix == ".f" or self._modules else f"{self.name} has no mpi.mod of gfortran"
+        return None if suffix == ".f" or self._modules is not None else f"{self.name} has no mpi.mod of gfortran"
 
     def command(self, ranks: int, variables: Mapping[str, str]) -> list[str]:
         """mpiexec, up to where a program follows."""

@@ -1,0 +1,68 @@
+"""Random calls of MPI, on the MPI alone and with hocket: ``python -m tests.integrations.mpi.random_calls 10000``.
+
+``--ranks``, ``--seed``; MPIs and hocket's library are those of launch.py. The program is programs/random_calls.c: it
+checks each result itself, and compares it with that of the MPI alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.integrations.mpi import launch
+from tests.integrations.mpi.launch import PROGRAMS, Done, Mpi
+
+EVERYTHING = {"HOCKET_MPI": "min-bytes:0"}
+AS_MEASURED: dict[str, str] = {}
+SECONDS = 0.25  # of one call, with its checks, where cores are shared
+
+
+def compared(
+    mpi: Mpi, program: Path, library: Path, *, ranks: int, calls: int, seed: int, folder: Path
+) -> dict[str, Done]:
+    """How the run of the MPI alone ended, and those with hocket, everything taken and by its defaults."""
+    given = (str(seed), str(calls))
+    bound = 60 + calls * SECONDS
+    ended = {"alone": mpi.run(program, *given, "write", str(folder), ranks=ranks, timeout=bound)}
+    for name, variables in ("everything", EVERYTHING), ("defaults", AS_MEASURED):
+        ended[name] = mpi.run(
+            program, *given, "compare", str(folder), ranks=ranks, library=library, variables=variables, timeout=bound
+        )
+    return ended
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("calls", type=int, nargs="?", default=10000)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 31))
+    given = parser.parse_args()
+    library, found = launch.library(), launch.find()
+    if library is None or not found:
+        print("there is no libhocket_mpi.so" if library is None else "there is no MPI")
+        return 2
+    wrong = 0
+    for mpi in found:
+        with tempfile.TemporaryDirectory() as folder:
+            program = mpi.compile(PROGRAMS / "random_calls.c", Path(folder))
+            ended = compared(
+                mpi,
+                program,
+                library,
+                ranks=given.ranks,
+                calls=given.calls,
+                seed=given.seed,
+                folder=Path(folder),
+            )
+        for name, done in ended.items():
+            how = "right" if done.code == 0 else f"wrong\n{done.text}"
+            print(f"{mpi.name}, {given.ranks} ranks, {given.calls} calls, seed {given.seed}, {name}: {how}", flush=True)
+            wrong += done.code != 0
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

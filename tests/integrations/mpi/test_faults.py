@@ -1,0 +1,77 @@
+"""A rank that ends in the middle ends the job as it does without hocket, and nothing of hocket's is left."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integrations.mpi.conftest import Program
+from tests.integrations.mpi.launch import Done, Mpi, end, wait
+from tests.integrations.mpi.test_programs import TAKE_ALL, ends_well
+from tests.limits import scaled
+
+BOUND = 20.0  # seconds in which a job must have ended: launchers allow ranks some to end by themselves
+
+
+def left() -> set[str]:
+    """Files of hocket's in shared memory; MPIs leave some of their own there."""
+    return {path.name for path in Path("/dev/shm").iterdir() if "hocket" in path.name.lower()}
+
+
+def outcome(done: Done) -> str:
+    return "hangs" if done.code is None else "ends well" if done.code == 0 else "fails"
+
+
+@pytest.mark.parametrize(
+    ("how", "when", "ranks"),
+    [
+        *(("kill", "calls", 2), ("abort", "calls", 3), ("exit", "calls", 2), ("leave", "calls", 2)),
+        *(
+            pytest.param(how, when, ranks, marks=pytest.mark.campaign)
+            for how in ("kill", "abort", "exit", "leave")
+            for when in ("first", "calls", "setup")
+            for ranks in (2, 4)
+        ),
+    ],
+)
+def test_a_rank_that_ends(mpi: Mpi, library: Path, program: Program, how: str, when: str, ranks: int) -> None:
+    before = left()
+    alone = mpi.run(program("faults.c"), how, when, ranks=ranks, timeout=BOUND)
+    done = mpi.run(program("faults.c"), how, when, ranks=ranks, library=library, variables=TAKE_ALL, timeout=BOUND)
+    assert outcome(done) == outcome(alone), f"without hocket: {alone.text}\nwith it: {done.text}"
+    assert how == "leave" or outcome(done) == "fails", done.text
+    assert left() <= before
+
+
+def test_a_job_that_is_ended(mpi: Mpi, library: Path, program: Program) -> None:
+    before = left()
+    job = mpi.start(program("faults.c"), "stay", "calls", library=library, variables=TAKE_ALL)
+    assert job.stdout is not None
+    ranks = [int(re.fullmatch(r"process (\d+)\n", job.stdout.readline())[1]) for _ in range(2)]  # type: ignore[index]
+    end(job)
+    limit = time.monotonic() + scaled(BOUND)
+    while any(Path(f"/proc/{rank}").exists() for rank in ranks):
+        assert time.monotonic() < limit, "a rank goes on"
+        time.sleep(0.05)
+    assert job.returncode != 0
+    assert left() <= before
+
+
+def test_two_jobs_at_once(mpi: Mpi, library: Path, program: Program) -> None:
+    before = left()
+    jobs = [mpi.start(program("collectives.c"), "401", str(i), library=library, variables=TAKE_ALL) for i in range(2)]
+    for job in jobs:
+        ends_well(wait(job, 120))
+    assert left() <= before
+
+
+def test_a_program_without_mpi_is_left_alone(library: Path) -> None:
+    given = {**os.environ, "LD_PRELOAD": str(library)}
+    started = subprocess.run(["/bin/echo", "here"], env=given, capture_output=True, text=True, check=True)
+    assert started.stdout == "here\n"
+    assert started.stderr == ""

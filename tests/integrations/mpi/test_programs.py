@@ -1,0 +1,141 @@
+"""Programs of MPI, as they are, on the MPI alone and with hocket under them: each checks what it gets."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.integrations.mpi.conftest import Program
+from tests.integrations.mpi.launch import PROGRAMS, Done, Mpi
+
+TAKE_ALL = {"HOCKET_MPI": "min-bytes:0", "HOCKET_MPI_REPORT": "1"}
+CAMPAIGN = pytest.mark.campaign
+
+TAKEN = {
+    *("all_reduce", "reduce", "broadcast", "all_gather", "all_gather_v", "reduce_scatter", "reduce_scatter_block"),
+    *("gather", "scatter", "all_to_all", "all_to_all_v", "barrier"),
+}
+
+
+def ends_well(done: Done) -> Done:
+    """Fail unless all ranks ended well, and made checks. What MPI_THREAD_MULTIPLE lacks is skipped."""
+    if "skipped: " in done.output:
+        pytest.skip("the MPI provides no MPI_THREAD_MULTIPLE")
+    assert done.code == 0, done.text
+    found = re.search(r"^checks: (\d+)$", done.output, re.MULTILINE)
+    assert found is not None, done.text
+    assert int(found[1]) > 0, done.text
+    return done
+
+
+def taken(done: Done) -> set[str]:
+    """The collectives of which the report says that calls were taken."""
+    lines = [line.split() for line in done.report]
+    return {name for name in TAKEN for words in lines if name in words and "taken" in words}
+
+
+def cases(*given: tuple[str, int, tuple[str, ...]]) -> list[object]:
+    return [pytest.param(*case, id=f"{Path(case[0]).stem}-{case[1]}") for case in given]
+
+
+FEW = cases(
+    ("collectives.c", 2, ("151", "1")),
+    ("collectives.c", 3, ("401", "3")),
+    ("oddities.c", 2, ()),
+    ("oddities.c", 3, ("bcast_as_bytes", "vector_in_bcast", "intercommunicator", "chain", "from_anybody", "barrier")),
+    ("progress.c", 2, ()),
+    ("threads.c", 2, ()),
+    ("order.c", 3, ()),
+)
+MANY = cases(
+    ("collectives.c", 2, ("1", "0")),
+    ("collectives.c", 3, ("3", "0")),
+    ("collectives.c", 4, ("11", "0")),
+    ("collectives.c", 5, ("11", "0")),
+    ("oddities.c", 3, ()),
+    ("oddities.c", 4, ()),
+    ("oddities.c", 5, ()),
+    ("progress.c", 3, ()),
+    ("progress.c", 4, ()),
+    ("threads.c", 3, ()),
+    ("threads.c", 4, ()),
+    ("order.c", 2, ()),
+    ("order.c", 4, ()),
+    ("order.c", 5, ()),
+)
+
+
+@pytest.mark.parametrize(("name", "ranks", "arguments"), FEW)
+def test_with_hocket(
+    mpi: Mpi, library: Path, program: Program, name: str, ranks: int, arguments: tuple[str, ...]
+) -> None:
+    done = mpi.run(program(name), *arguments, ranks=ranks, library=library, variables=TAKE_ALL)
+    assert taken(ends_well(done)), done.text
+
+
+@CAMPAIGN
+@pytest.mark.parametrize(("name", "ranks", "arguments"), MANY)
+@pytest.mark.timeout(3000)
+def test_many_with_hocket(
+    mpi: Mpi, library: Path, program: Program, name: str, ranks: int, arguments: tuple[str, ...]
+) -> None:
+    done = mpi.run(program(name), *arguments, ranks=ranks, library=library, variables=TAKE_ALL, timeout=2000)
+    assert taken(ends_well(done)), done.text
+
+
+@CAMPAIGN
+@pytest.mark.parametrize(("name", "ranks", "arguments"), FEW)
+def test_alone(mpi: Mpi, program: Program, name: str, ranks: int, arguments: tuple[str, ...]) -> None:
+    """What the programs expect is what the MPI does."""
+    done = ends_well(mpi.run(program(name), *arguments, ranks=ranks))
+    assert done.report == []
+
+
+@CAMPAIGN
+@pytest.mark.parametrize(("name", "ranks", "arguments"), FEW)
+def test_by_the_defaults(
+    mpi: Mpi, library: Path, program: Program, name: str, ranks: int, arguments: tuple[str, ...]
+) -> None:
+    ends_well(mpi.run(program(name), *arguments, ranks=ranks, library=library))
+
+
+def test_every_collective_is_taken(mpi: Mpi, library: Path, program: Program) -> None:
+    done = mpi.run(program("collectives.c"), "151", "7", library=library, variables=TAKE_ALL)
+    assert taken(ends_well(done)) == TAKEN
+
+
+def test_off_is_off(mpi: Mpi, library: Path, program: Program) -> None:
+    variables = {"HOCKET_MPI": "off", "HOCKET_MPI_REPORT": "1"}
+    done = mpi.run(program("order.c"), library=library, variables=variables)
+    assert taken(ends_well(done)) == set()
+
+
+def test_sums_in_the_order_of_ranks(mpi: Mpi, library: Path, program: Program) -> None:
+    variables = {**TAKE_ALL, "HOCKET_REPRODUCIBLE": "rank-order"}
+    done = mpi.run(program("order.c"), "rank-order", ranks=3, library=library, variables=variables)
+    assert taken(ends_well(done)) >= {"all_reduce", "reduce"}
+
+
+@pytest.mark.parametrize("options", [TAKE_ALL, {}], ids=["everything", "defaults"])
+def test_errors_are_those_of_the_mpi(mpi: Mpi, library: Path, program: Program, options: dict[str, str]) -> None:
+    alone = ends_well(mpi.run(program("errors.c")))
+    done = ends_well(mpi.run(program("errors.c"), library=library, variables=options))
+    assert done.output == alone.output
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=CAMPAIGN), pytest.param(5, marks=CAMPAIGN)])
+@pytest.mark.parametrize("name", ["mpif.f", "module.f90", "in_place.f90"])
+def test_fortran(mpi: Mpi, library: Path, program: Program, name: str, ranks: int) -> None:
+    if why := mpi.no_fortran(Path(name).suffix):
+        pytest.skip(why)
+    ends_well(mpi.run(program(name), ranks=ranks))
+    done = mpi.run(program(name), ranks=ranks, library=library, variables=TAKE_ALL)
+    assert taken(ends_well(done)) >= {"all_reduce"}
+
+
+def test_every_source_is_run() -> None:
+    here = "".join(path.read_text() for path in Path(__file__).parent.glob("*.py"))
+    for path in PROGRAMS.iterdir():
+        assert path.suffix == ".h" or f'"{path.name}"' in here, f"no test runs {path.name}"
