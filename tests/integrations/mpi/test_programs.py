@@ -54,6 +54,7 @@ MANY = cases(
     ("collectives.c", 3, ("3", "0")),
     ("collectives.c", 4, ("11", "0")),
     ("collectives.c", 5, ("11", "0")),
+    ("oddities.c", 2, ("many_communicators",)),
     ("oddities.c", 3, ()),
     ("oddities.c", 4, ()),
     ("oddities.c", 5, ()),
@@ -132,10 +133,20 @@ def test_fortran(mpi: Mpi, library: Path, program: Program, name: str, ranks: in
         pytest.skip(why)
     ends_well(mpi.run(program(name), ranks=ranks))
     done = mpi.run(program(name), ranks=ranks, library=library, variables=TAKE_ALL)
-    assert taken(ends_well(done)) >= {"all_reduce"}
+    assert taken(ends_well(done)), done.text
 
 
 def test_every_source_is_run() -> None:
     here = "".join(path.read_text() for path in Path(__file__).parent.glob("*.py"))
     for path in PROGRAMS.iterdir():
         assert path.suffix == ".h" or f'"{path.name}"' in here, f"no test runs {path.name}"
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=CAMPAIGN)])
+def test_mpi4py(mpi: Mpi, library: Path, ranks: int) -> None:
+    python = mpi.folder / "bin" / "python"
+    if mpi.abi or not any(mpi.folder.glob("lib/python*/site-packages/mpi4py")):
+        pytest.skip(f"beside {mpi.name} there is no mpi4py")
+    script = str(PROGRAMS / "arrays.py")
+    done = mpi.run(python, script, ranks=ranks, library=library, variables=TAKE_ALL)
+    assert taken(ends_well(done)) >= TAKEN - {"gather", "scatter", "reduce_scatter", "all_to_all_v"}, done.text

@@ -16,7 +16,7 @@ MANY = pytest.mark.campaign
 
 @pytest.mark.parametrize(
     ("ranks", "calls"),
-    [(2, 150), (3, 100), *(pytest.param(*case, marks=MANY) for case in ((2, 10000), (4, 2000), (5, 2000)))],
+    [(2, 100), (3, 50), *(pytest.param(*case, marks=MANY) for case in ((2, 10000), (4, 2000), (5, 2000)))],
 )
 @pytest.mark.timeout(9000)
 def test_a_sample(mpi: Mpi, library: Path, program: Program, ranks: int, calls: int, tmp_path: Path) -> None:

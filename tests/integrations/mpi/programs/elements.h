@@ -201,15 +201,16 @@ static inline int64_t made_integer(const struct type *type, int op, uint64_t bit
 static inline struct value made(const struct type *type, int op, uint64_t seed, int rank, size_t i) {
     uint64_t bits = mixed(seed + mixed((uint64_t)rank * 1000003u + i));
     struct value value = {0, 0, 0, 0};
-    long double re = op == PROD ? 0.75L + (long double)(bits % 1000) / 1999 : ((long double)(bits % 20001) - 10000) / 7;
-    long double im = op == PROD ? 0.3L : ((long double)(bits / 20001 % 20001) - 10000) / 7;
-    value.index = (int)(bits >> 20) % 50;
     unsigned char element[64];
     switch (type->kind) {
-        case FLOATING: value.re = bits >> 63 ? -re : re; break;
-        case COMPLEX: value.re = re, value.im = im; break;
+        case FLOATING:
+        case COMPLEX:
+            value.re = op == PROD ? 0.75L + (long double)(bits % 1000) / 1999 : ((long double)(bits % 20001) - 10000) / 7;
+            if (type->kind == FLOATING) value.re *= bits >> 63 ? -1 : 1;
+            else value.im = op == PROD ? 0.3L : ((long double)(bits / 20001 % 20001) - 10000) / 7;
+            break;
         case TRUTH: value.i = made_integer(type, op < 0 ? LXOR : op, bits, rank); break;
-        case PAIR: value.re = value.i = (int64_t)(bits % 5) - 2; break;
+        case PAIR: value.re = value.i = (int64_t)(bits % 5) - 2, value.index = (int)(bits >> 20 & 0xff) % 50; break;
         case OPAQUE: value.i = (int64_t)bits; break;
         default: value.i = fitting(type, type->size, made_integer(type, op, bits, rank));
     }
