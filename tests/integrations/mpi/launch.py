@@ -107,6 +107,19 @@ class Mpi:
             return f"{self.name} has no Fortran"
         return None if suffix == ".f" or self._modules is not None else f"{self.name} has no mpi.mod of gfortran"
 
+    @property
+    def tcp(self) -> dict[str, str]:
+        """Variables with which ranks of one machine talk by TCP, as those of several do."""
+        return {
+            "openmpi": {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp"},
+            "mpich": {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self"},
+            "impi": {
+                "I_MPI_FABRICS": "ofi",
+                "FI_PROVIDER": "tcp",
+                "FI_PROVIDER_PATH": f"{self.folder}/lib",
+            },
+        }[self.kind]
+
     def command(self, ranks: int, variables: Mapping[str, str]) -> list[str]:
         """mpiexec, up to where a program follows."""
         if self.kind == "openmpi":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -68,6 +69,29 @@ def test_two_jobs_at_once(mpi: Mpi, library: Path, program: Program) -> None:
     for job in jobs:
         ends_well(wait(job, 120))
     assert left() <= before
+
+
+APART = """
+if [ "${PMI_RANK:-$OMPI_COMM_WORLD_RANK}" = 1 ]; then
+    exec unshare --mount --ipc --uts --pid --fork \\
+        sh -c 'mount -t tmpfs none /dev/shm; hostname other; exec "$@"' sh "$@"
+fi
+exec "$@"
+"""
+
+
+@pytest.mark.campaign
+def test_ranks_in_containers(mpi: Mpi, library: Path, program: Program) -> None:
+    """Rank 1 is in namespaces of its own. Where the MPI alone cannot start there, neither can it with hocket."""
+    namespaces = ["unshare", "--mount", "--ipc", "--uts", "--pid", "--fork", "true"]
+    if shutil.which("unshare") is None or subprocess.run(namespaces, check=False, stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("namespaces cannot be made here")
+    given = ("-c", APART, "sh", str(program("collectives.c")), "401", "1")
+    alone = mpi.run("sh", *given, ranks=3, variables=mpi.tcp)
+    done = mpi.run("sh", *given, ranks=3, library=library, variables={**mpi.tcp, **TAKE_ALL})
+    assert outcome(done) == outcome(alone), f"without hocket: {alone.text}\nwith it: {done.text}"
+    if alone.code == 0:
+        assert any("it spans machines, or containers" in line for line in ends_well(done).report), done.text
 
 
 def test_a_program_without_mpi_is_left_alone(library: Path) -> None:

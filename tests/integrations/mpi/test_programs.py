@@ -102,6 +102,11 @@ def test_by_the_defaults(
     ends_well(mpi.run(program(name), *arguments, ranks=ranks, library=library))
 
 
+def test_progress_over_tcp(mpi: Mpi, library: Path, program: Program) -> None:
+    done = mpi.run(program("progress.c"), "isend", "issend", library=library, variables={**TAKE_ALL, **mpi.tcp})
+    assert taken(ends_well(done)), done.text
+
+
 def test_every_collective_is_taken(mpi: Mpi, library: Path, program: Program) -> None:
     done = mpi.run(program("collectives.c"), "151", "7", library=library, variables=TAKE_ALL)
     assert taken(ends_well(done)) == TAKEN

@@ -18,7 +18,7 @@ struct large_counts {
     MPI_Aint places[MOST];
 };
 
-static inline struct large_counts widened(const int *counts, const int *places, MPI_Comm comm) {
+static inline struct large_counts widened(const int* counts, const int* places, MPI_Comm comm) {
     struct large_counts wide;
     int ranks;
     MPI_Comm_size(comm, &ranks);
@@ -35,24 +35,24 @@ static inline struct large_counts widened(const int *counts, const int *places, 
 #define MPI_Reduce_scatter_c(...) 0
 #endif
 
-static inline int allgatherv(
-    const void *in, int count, MPI_Datatype type, void *out, const int *counts, const int *places, MPI_Datatype to, MPI_Comm comm) {
+static inline int allgatherv(const void* in, int count, MPI_Datatype type, void* out, const int* counts,
+                             const int* places, MPI_Datatype to, MPI_Comm comm) {
     if (!WIDE || !large) return MPI_Allgatherv(in, count, type, out, counts, places, to, comm);
     struct large_counts wide = widened(counts, places, comm);
     (void)wide;
     return MPI_Allgatherv_c(in, count, type, out, wide.counts, wide.places, to, comm);
 }
 
-static inline int alltoallv(
-    const void *in, const int *counts, const int *places, MPI_Datatype type, void *out, const int *out_counts,
-    const int *out_places, MPI_Datatype to, MPI_Comm comm) {
+static inline int alltoallv(const void* in, const int* counts, const int* places, MPI_Datatype type, void* out,
+                            const int* out_counts, const int* out_places, MPI_Datatype to, MPI_Comm comm) {
     if (!WIDE || !large) return MPI_Alltoallv(in, counts, places, type, out, out_counts, out_places, to, comm);
     struct large_counts from = widened(counts, places, comm), into = widened(out_counts, out_places, comm);
     (void)from, (void)into;
     return MPI_Alltoallv_c(in, from.counts, from.places, type, out, into.counts, into.places, to, comm);
 }
 
-static inline int reduce_scatter(const void *in, void *out, const int *counts, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
+static inline int reduce_scatter(const void* in, void* out, const int* counts, MPI_Datatype type, MPI_Op op,
+                                 MPI_Comm comm) {
     if (!WIDE || !large) return MPI_Reduce_scatter(in, out, counts, type, op, comm);
     struct large_counts wide = widened(counts, NULL, comm);
     (void)wide;

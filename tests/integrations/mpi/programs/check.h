@@ -11,17 +11,17 @@
 static long checks, failures;
 static int world_rank, world_size;
 
-#define CHECK(condition, ...)                                                                    \
-    do {                                                                                         \
-        checks++;                                                                                \
-        if (!(condition) && failures++ < 10) {                                                   \
+#define CHECK(condition, ...)                                                                        \
+    do {                                                                                             \
+        checks++;                                                                                    \
+        if (!(condition) && failures++ < 10) {                                                       \
             fprintf(stderr, "rank %d: %s:%d: not %s: ", world_rank, __FILE__, __LINE__, #condition); \
-            fprintf(stderr, __VA_ARGS__);                                                        \
-            fputc('\n', stderr);                                                                 \
-        }                                                                                        \
+            fprintf(stderr, __VA_ARGS__);                                                            \
+            fputc('\n', stderr);                                                                     \
+        }                                                                                            \
     } while (0)
 
-static inline void begin(int *argc, char ***argv, int level) {
+static inline void begin(int* argc, char*** argv, int level) {
     int provided;
     MPI_Init_thread(argc, argv, level, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
@@ -42,7 +42,7 @@ static inline int end(void) {
 }
 
 /* Whether the MPI says that it is this one: "Open MPI", "MPICH", "Intel". For mistakes of one, which are passed by. */
-static inline int is(const char *name) {
+static inline int is(const char* name) {
     char version[MPI_MAX_LIBRARY_VERSION_STRING];
     int length;
     MPI_Get_library_version(version, &length);
@@ -72,17 +72,17 @@ static inline struct buffer buffer_of(size_t bytes, size_t shift) {
 }
 
 /* Whether `bytes` from an offset, which may lie outside, have the pattern. */
-static inline int untouched(const struct buffer *buffer, ptrdiff_t from, size_t bytes) {
+static inline int untouched(const struct buffer* buffer, ptrdiff_t from, size_t bytes) {
     for (size_t i = 0; i < bytes; i++)
         if (buffer->data[from + (ptrdiff_t)i] != FILLING) return 0;
     return 1;
 }
 
-static inline int guarded(const struct buffer *buffer) {
+static inline int guarded(const struct buffer* buffer) {
     return untouched(buffer, -GUARD, GUARD) && untouched(buffer, (ptrdiff_t)buffer->bytes, GUARD);
 }
 
-static inline void drop(struct buffer *buffer) { free(buffer->whole); }
+static inline void drop(struct buffer* buffer) { free(buffer->whole); }
 
 /* World, a dup, a split that leaves out nobody, one whose ranks are reversed, the even and the odd ranks. */
 enum { COMMUNICATORS = 5 };

@@ -4,21 +4,24 @@
 static int handled;
 static MPI_Comm comm, told;
 
-static void handler(MPI_Comm *on, int *code, ...) {
+static void handler(MPI_Comm* on, int* code, ...) {
     (void)code;
     handled++, told = *on;
 }
 
 static int a[256], b[256], counts[64], places[64];
 
-#define SAID(what, call)                                                                                       \
-    do {                                                                                                       \
-        handled = 0, told = MPI_COMM_NULL;                                                                     \
-        int code_ = (call), class_ = MPI_SUCCESS;                                                              \
-        if (code_) MPI_Error_class(code_, &class_);                                                            \
-        if (!world_rank) printf("%s: class %d, handled %d, on %s\n", what, class_, handled,                    \
-                                told == comm ? "it" : told == MPI_COMM_NULL ? "none" : "another");             \
-        fflush(stdout);                                                                                        \
+#define SAID(what, call)                                                       \
+    do {                                                                       \
+        handled = 0, told = MPI_COMM_NULL;                                     \
+        int code_ = (call), class_ = MPI_SUCCESS;                              \
+        if (code_) MPI_Error_class(code_, &class_);                            \
+        if (!world_rank)                                                       \
+            printf("%s: class %d, handled %d, on %s\n", what, class_, handled, \
+                   told == comm            ? "it"                              \
+                   : told == MPI_COMM_NULL ? "none"                            \
+                                           : "another");                       \
+        fflush(stdout);                                                        \
     } while (0)
 
 static void arguments(void) {
@@ -58,7 +61,7 @@ static void arguments(void) {
     for (int i = 0; i < world_size; i++) counts[i] = -1;
     SAID("Allgatherv, counts of -1", MPI_Allgatherv(in, 1, MPI_INT, out, counts, places, MPI_INT, comm));
     SAID("Alltoallv, counts of -1", MPI_Alltoallv(in, counts, places, MPI_INT, out, counts, places, MPI_INT, comm));
-    if (!is("MPICH Version")) {  /* 5.0.2 fails in what follows such errors */
+    if (!is("MPICH Version")) { /* 5.0.2 fails in what follows such errors */
         SAID("Allreduce, count -1", MPI_Allreduce(in, out, -1, MPI_INT, MPI_SUM, comm));
         SAID("Reduce, count -1", MPI_Reduce(in, out, -1, MPI_INT, MPI_SUM, 0, comm));
         SAID("Reduce_scatter_block, count -1", MPI_Reduce_scatter_block(in, out, -1, MPI_INT, MPI_SUM, comm));
@@ -68,7 +71,7 @@ static void arguments(void) {
     MPI_Type_free(&raw), MPI_Type_free(&pair);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
     begin(&argc, &argv, MPI_THREAD_SINGLE);
     MPI_Errhandler mine;
     MPI_Comm_create_errhandler(handler, &mine);

@@ -7,7 +7,7 @@
 
 #include "check.h"
 
-static void end_as(const char *how) {
+static void end_as(const char* how) {
     fflush(NULL);
     if (!strcmp(how, "kill")) raise(SIGKILL);
     if (!strcmp(how, "abort")) MPI_Abort(MPI_COMM_WORLD, 7);
@@ -15,7 +15,7 @@ static void end_as(const char *how) {
     if (!strcmp(how, "leave")) exit(0);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
     begin(&argc, &argv, MPI_THREAD_SINGLE);
     if (argc < 3) return 2;
     const char *how = argv[1], *when = argv[2];

@@ -56,7 +56,8 @@ contains
     call MPI_Alltoall(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, a, n, MPI_INTEGER, MPI_COMM_WORLD, ierror)
     call check(all(a == [(k / n * 100 + rank, k = 0, n * ranks - 1)]))
     a = [(rank * 100 + k / n, k = 0, n * ranks - 1)]
-    call MPI_Alltoallv(MPI_IN_PLACE, counts, places, MPI_DATATYPE_NULL, a, counts, places, MPI_INTEGER, MPI_COMM_WORLD, ierror)
+    call MPI_Alltoallv(MPI_IN_PLACE, counts, places, MPI_DATATYPE_NULL, a, counts, places, MPI_INTEGER, &
+                       MPI_COMM_WORLD, ierror)
     call check(all(a == [(k / n * 100 + rank, k = 0, n * ranks - 1)]))
     a = [(rank + k / n, k = 0, n * ranks - 1)]
     call MPI_Reduce_scatter_block(MPI_IN_PLACE, a, n, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, ierror)

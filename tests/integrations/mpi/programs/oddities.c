@@ -1,4 +1,5 @@
-/* What MPI allows and an interposed library may forget: oddities [NAME ...], by default all, with fewer communicators. */
+/* What MPI allows and an interposed library may forget: oddities [NAME ...], by default all, with fewer communicators.
+ */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <sys/mman.h>
@@ -8,20 +9,21 @@
 #include "check.h"
 
 static const int lengths[] = {1, 4, 300, 40000};
-#define EACH(n) for (size_t n##_ = 0, n; n##_ < sizeof lengths / sizeof *lengths && ((n = (size_t)lengths[n##_]), 1); n##_++)
+#define EACH(n) \
+    for (size_t n##_ = 0, n; n##_ < sizeof lengths / sizeof *lengths && ((n = (size_t)lengths[n##_]), 1); n##_++)
 
-static int *ints(size_t n) { return calloc(n ? n : 1, sizeof(int)); }
+static int* ints(size_t n) { return calloc(n ? n : 1, sizeof(int)); }
 
 /* Element i of what a rank gives. */
 static int given(int rank, size_t i) { return (int)(mixed((uint64_t)rank << 32 | i) & 0xffff); }
 
-static int *filled(int rank, size_t n, size_t step) {
-    int *made = ints(n * step);
+static int* filled(int rank, size_t n, size_t step) {
+    int* made = ints(n * step);
     for (size_t i = 0; i < n * step; i++) made[i] = i % step ? -1 : given(rank, i / step);
     return made;
 }
 
-static int right(const int *found, int rank, size_t from, size_t n, size_t step) {
+static int right(const int* found, int rank, size_t from, size_t n, size_t step) {
     for (size_t i = 0; i < n; i++) {
         if (found[i * step] != given(rank, from + i)) return 0;
         for (size_t k = 1; k < step; k++)
@@ -54,7 +56,7 @@ static int gathers(size_t n) { return world_size <= 2 && !(n == 300 && is("Intel
 
 static void bcast_as_bytes(void) {
     EACH(n) for (int root = 0; root < world_size; root++) {
-        int *data = filled(root, n, 1);
+        int* data = filled(root, n, 1);
         if (world_rank != root) memset(data, 0, n * sizeof(int));
         if (world_rank == root) MPI_Bcast(data, (int)n, MPI_INT, root, MPI_COMM_WORLD);
         else MPI_Bcast(data, (int)(n * sizeof(int)), MPI_BYTE, root, MPI_COMM_WORLD);
@@ -67,7 +69,7 @@ static void vector_in_bcast(void) {
     EACH(n) for (int root = 0; root < world_size; root++) {
         MPI_Datatype type = gappy(n);
         size_t step = odd_one() ? 2 : 1;
-        int *data = filled(root, n, step);
+        int* data = filled(root, n, step);
         for (size_t i = 0; world_rank != root && i < n; i++) data[i * step] = 0;
         if (odd_one()) MPI_Bcast(data, 1, type, root, MPI_COMM_WORLD);
         else MPI_Bcast(data, (int)n, MPI_INT, root, MPI_COMM_WORLD);
@@ -105,12 +107,14 @@ static void vector_received(void) {
         memset(out, -1, n * step * (size_t)world_size * sizeof(int));
         if (odd_one()) MPI_Allgather(in, (int)n, MPI_INT, out, 1, type, MPI_COMM_WORLD);
         else MPI_Allgather(in, (int)n, MPI_INT, out, (int)n, MPI_INT, MPI_COMM_WORLD);
-        for (int i = 0; i < world_size; i++) CHECK(right(out + (size_t)i * n * step, i, 0, n, step), "Allgather of %zu", n);
+        for (int i = 0; i < world_size; i++)
+            CHECK(right(out + (size_t)i * n * step, i, 0, n, step), "Allgather of %zu", n);
         int *counts = ints((size_t)world_size), *places = ints((size_t)world_size);
         for (int i = 0; i < world_size; i++) counts[i] = odd_one() ? 1 : (int)n, places[i] = odd_one() ? i : i * (int)n;
         memset(out, -1, n * step * (size_t)world_size * sizeof(int));
         MPI_Allgatherv(in, (int)n, MPI_INT, out, counts, places, odd_one() ? type : MPI_INT, MPI_COMM_WORLD);
-        for (int i = 0; i < world_size; i++) CHECK(right(out + (size_t)i * n * step, i, 0, n, step), "Allgatherv of %zu", n);
+        for (int i = 0; i < world_size; i++)
+            CHECK(right(out + (size_t)i * n * step, i, 0, n, step), "Allgatherv of %zu", n);
         free(in), free(out), free(counts), free(places), MPI_Type_free(&type);
     }
 }
@@ -139,23 +143,25 @@ static void contiguous(void) {
     MPI_Datatype seven, nested, block, twin;
     MPI_Type_contiguous(7, MPI_INT, &seven);
     MPI_Type_contiguous(2, seven, &nested);
-    MPI_Type_create_struct(2, (int[]){7, 7}, (MPI_Aint[]){0, 7 * sizeof(int)}, (MPI_Datatype[]){MPI_INT, MPI_INT}, &block);
+    MPI_Type_create_struct(2, (int[]){7, 7}, (MPI_Aint[]){0, 7 * sizeof(int)}, (MPI_Datatype[]){MPI_INT, MPI_INT},
+                           &block);
     MPI_Type_dup(MPI_INT, &twin);
     MPI_Datatype kinds[] = {committed(seven), committed(nested), committed(block), committed(twin)};
     for (int k = 0; k < 4; k++) EACH(n) {
-        int size;
-        MPI_Type_size(kinds[k], &size);
-        size_t each = n * (size_t)size / sizeof(int);
-        int *in = filled(world_rank, each, 1), *out = ints(each * (size_t)world_size);
-        /* the signature is the same, whatever the types are called */
-        int same = is("Intel");  /* which does not expect that */
-        MPI_Allgather(in, (int)n, kinds[k], out, (int)(same ? n : each), same ? kinds[k] : MPI_INT, MPI_COMM_WORLD);
-        for (int i = 0; i < world_size; i++) CHECK(right(out + (size_t)i * each, i, 0, each, 1), "Allgather, type %d", k);
-        if (odd_one()) MPI_Bcast(in, (int)each, MPI_INT, 0, MPI_COMM_WORLD);
-        else MPI_Bcast(in, (int)n, kinds[k], 0, MPI_COMM_WORLD);
-        CHECK(right(in, 0, 0, each, 1), "Bcast, type %d", k);
-        free(in), free(out);
-    }
+            int size;
+            MPI_Type_size(kinds[k], &size);
+            size_t each = n * (size_t)size / sizeof(int);
+            int *in = filled(world_rank, each, 1), *out = ints(each * (size_t)world_size);
+            /* the signature is the same, whatever the types are called */
+            int same = is("Intel"); /* which does not expect that */
+            MPI_Allgather(in, (int)n, kinds[k], out, (int)(same ? n : each), same ? kinds[k] : MPI_INT, MPI_COMM_WORLD);
+            for (int i = 0; i < world_size; i++)
+                CHECK(right(out + (size_t)i * each, i, 0, each, 1), "Allgather, type %d", k);
+            if (odd_one()) MPI_Bcast(in, (int)each, MPI_INT, 0, MPI_COMM_WORLD);
+            else MPI_Bcast(in, (int)n, kinds[k], 0, MPI_COMM_WORLD);
+            CHECK(right(in, 0, 0, each, 1), "Bcast, type %d", k);
+            free(in), free(out);
+        }
     for (int k = 0; k < 4; k++) MPI_Type_free(&kinds[k]);
 }
 
@@ -179,7 +185,8 @@ static void resized(void) {
         committed(one);
         MPI_Allgather(in, (int)n, MPI_INT, out, 1, one, MPI_COMM_WORLD);
         for (int i = 0; i < world_size; i++)
-            for (size_t k = 0; k < n; k++) CHECK(out[k * (size_t)world_size + (size_t)i] == given(i, k), "column %d", i);
+            for (size_t k = 0; k < n; k++)
+                CHECK(out[k * (size_t)world_size + (size_t)i] == given(i, k), "column %d", i);
         free(in), free(out);
         MPI_Type_free(&wide), MPI_Type_free(&below), MPI_Type_free(&column), MPI_Type_free(&one);
     }
@@ -226,18 +233,19 @@ static void zero(void) {
 
 /* ---- operators */
 
-static void maximum(void *in, void *out, int *count, MPI_Datatype *type) {
+static void maximum(void* in, void* out, int* count, MPI_Datatype* type) {
     (void)type;
     for (int i = 0; i < *count; i++)
-        if (((int *)in)[i] > ((int *)out)[i]) ((int *)out)[i] = ((int *)in)[i];
+        if (((int*)in)[i] > ((int*)out)[i]) ((int*)out)[i] = ((int*)in)[i];
 }
 
 /* Products of 2x2 matrices: the order of ranks shows. */
-static void product(void *in, void *out, int *count, MPI_Datatype *type) {
+static void product(void* in, void* out, int* count, MPI_Datatype* type) {
     (void)type;
     for (int i = 0; i < *count; i++) {
-        unsigned *a = (unsigned *)in + 4 * i, *b = (unsigned *)out + 4 * i;
-        unsigned c[4] = {a[0] * b[0] + a[1] * b[2], a[0] * b[1] + a[1] * b[3], a[2] * b[0] + a[3] * b[2], a[2] * b[1] + a[3] * b[3]};
+        unsigned *a = (unsigned*)in + 4 * i, *b = (unsigned*)out + 4 * i;
+        unsigned c[4] = {a[0] * b[0] + a[1] * b[2], a[0] * b[1] + a[1] * b[3], a[2] * b[0] + a[3] * b[2],
+                         a[2] * b[1] + a[3] * b[3]};
         memcpy(b, c, sizeof c);
     }
 }
@@ -251,7 +259,7 @@ static void user_operators(void) {
     committed(matrix);
     EACH(n) {
         int *in = filled(world_rank, 4 * n, 1), *out = ints(4 * n);
-        unsigned *want = (unsigned *)filled(0, 4 * n, 1);
+        unsigned* want = (unsigned*)filled(0, 4 * n, 1);
         MPI_Allreduce(in, out, (int)n, MPI_INT, most, MPI_COMM_WORLD);
         for (size_t i = 0; i < n; i++) {
             int largest = 0;
@@ -259,7 +267,7 @@ static void user_operators(void) {
             CHECK(out[i] == largest, "element %zu", i);
         }
         for (int rank = 1, count = (int)n; rank < world_size; rank++) {
-            unsigned *next = (unsigned *)filled(rank, 4 * n, 1);
+            unsigned* next = (unsigned*)filled(rank, 4 * n, 1);
             product(want, next, &count, NULL);
             free(want), want = next;
         }
@@ -275,7 +283,7 @@ static void user_operators(void) {
 
 /* ---- communicators */
 
-static void works(MPI_Comm comm, const char *which) {
+static void works(MPI_Comm comm, const char* which) {
     int rank, ranks, sum = -1, root;
     MPI_Comm_rank(comm, &rank), MPI_Comm_size(comm, &ranks);
     int one = rank + 1;
@@ -284,7 +292,7 @@ static void works(MPI_Comm comm, const char *which) {
     root = rank == ranks - 1 ? 77 : 0;
     MPI_Bcast(&root, 1, MPI_INT, ranks - 1, comm);
     CHECK(root == 77, "Bcast on %s", which);
-    int *data = filled(rank, 5000, 1);
+    int* data = filled(rank, 5000, 1);
     MPI_Allreduce(MPI_IN_PLACE, data, 5000, MPI_INT, MPI_SUM, comm);
     for (size_t i = 0; i < 5000; i += 999) {
         int want = 0;
@@ -307,7 +315,7 @@ static void intercommunicator(void) {
     value = side ? 0 : 5;
     MPI_Bcast(&value, 1, MPI_INT, side ? 0 : world_rank == 0 ? MPI_ROOT : MPI_PROC_NULL, both);
     CHECK(value == 5, "Bcast to the other side");
-    int *found = ints((size_t)others);
+    int* found = ints((size_t)others);
     MPI_Allgather(&world_rank, 1, MPI_INT, found, 1, MPI_INT, both);
     for (int i = 0; i < others; i++) CHECK(found[i] == 2 * i + 1 - side, "Allgather of the other side");
     MPI_Barrier(both);
@@ -326,7 +334,9 @@ static void ways_to_make_communicators(void) {
     MPI_Group_incl(all, 1, (int[]){world_size - 1}, &some);
     MPI_Comm_create(MPI_COMM_WORLD, some, &made);
     if (made != MPI_COMM_NULL) works(made, "Comm_create's"), MPI_Comm_free(&made);
-    if (world_rank == world_size - 1) MPI_Comm_create_group(MPI_COMM_WORLD, some, 3, &made), works(made, "Comm_create_group's"), MPI_Comm_disconnect(&made);
+    if (world_rank == world_size - 1)
+        MPI_Comm_create_group(MPI_COMM_WORLD, some, 3, &made), works(made, "Comm_create_group's"),
+            MPI_Comm_disconnect(&made);
     MPI_Comm_idup(MPI_COMM_WORLD, &made, &request);
     MPI_Wait(&request, MPI_STATUS_IGNORE);
     works(made, "Comm_idup's"), MPI_Comm_disconnect(&made);
@@ -353,7 +363,8 @@ static void chain(void) {
     MPI_Comm left, right;
     MPI_Comm_split(MPI_COMM_WORLD, world_rank / 2, 0, &left);
     MPI_Comm_split(MPI_COMM_WORLD, (world_rank + 1) / 2, 0, &right);
-    for (int i = 0; i < 50; i++) works(world_rank % 2 ? left : right, "a pair"), works(world_rank % 2 ? right : left, "a pair");
+    for (int i = 0; i < 50; i++)
+        works(world_rank % 2 ? left : right, "a pair"), works(world_rank % 2 ? right : left, "a pair");
     MPI_Comm_free(&left), MPI_Comm_free(&right);
 }
 
@@ -376,13 +387,13 @@ static void many_communicators(void) {
 
 static int copies, deletions;
 
-static int copy(MPI_Comm comm, int key, void *extra, void *in, void *out, int *flag) {
+static int copy(MPI_Comm comm, int key, void* extra, void* in, void* out, int* flag) {
     (void)comm, (void)key, (void)extra;
-    *(void **)out = in, *flag = 1, copies++;
+    *(void**)out = in, *flag = 1, copies++;
     return MPI_SUCCESS;
 }
 
-static int deleted(MPI_Comm comm, int key, void *value, void *extra) {
+static int deleted(MPI_Comm comm, int key, void* value, void* extra) {
     (void)comm, (void)key, (void)value, (void)extra;
     deletions++;
     return MPI_SUCCESS;
@@ -390,7 +401,7 @@ static int deleted(MPI_Comm comm, int key, void *value, void *extra) {
 
 static void attributes(void) {
     int key, found;
-    void *value;
+    void* value;
     MPI_Comm first, second;
     copies = deletions = 0;
     MPI_Comm_create_keyval(copy, deleted, &key, NULL);
@@ -410,7 +421,7 @@ static void attributes(void) {
 }
 
 /* Runs as Finalize frees COMM_SELF: all of MPI must still work. */
-static int last(MPI_Comm comm, int key, void *value, void *extra) {
+static int last(MPI_Comm comm, int key, void* value, void* extra) {
     (void)comm, (void)key, (void)value, (void)extra;
     works(MPI_COMM_WORLD, "world in Finalize");
     return MPI_SUCCESS;
@@ -497,7 +508,8 @@ static void from_anybody(void) {
 }
 
 static void others(void) {
-    int one = world_rank + 1, sum = 0, *all = ints((size_t)world_size), *counts = ints((size_t)world_size), *places = ints((size_t)world_size);
+    int one = world_rank + 1, sum = 0, *all = ints((size_t)world_size), *counts = ints((size_t)world_size),
+        *places = ints((size_t)world_size);
     MPI_Scan(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
     CHECK(sum == one * (one + 1) / 2, "Scan");
     MPI_Exscan(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
@@ -507,8 +519,8 @@ static void others(void) {
     for (int i = 0; !world_rank && i < world_size; i++) CHECK(all[world_size - 1 - i] == i + 1, "Gatherv");
     MPI_Scatterv(all, counts, places, MPI_INT, &sum, 1, MPI_INT, 0, MPI_COMM_WORLD);
     CHECK(sum == one, "Scatterv");
-    MPI_Datatype *kinds = malloc((size_t)world_size * sizeof *kinds);
-    int *in = filled(world_rank, (size_t)world_size, 1);
+    MPI_Datatype* kinds = malloc((size_t)world_size * sizeof *kinds);
+    int* in = filled(world_rank, (size_t)world_size, 1);
     for (int i = 0; i < world_size; i++) kinds[i] = MPI_INT, places[i] = i * (int)sizeof(int);
     MPI_Alltoallw(in, counts, places, kinds, all, counts, places, kinds, MPI_COMM_WORLD);
     for (int i = 0; i < world_size; i++) CHECK(all[i] == given(i, (size_t)world_rank), "Alltoallw");
@@ -523,17 +535,19 @@ static void others(void) {
 static void read_only(void) {
     EACH(n) {
         size_t bytes = n * (size_t)world_size * sizeof(int);
-        int *in = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *out = ints(n * (size_t)world_size);
+        int *in = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
+            *out = ints(n * (size_t)world_size);
         for (size_t i = 0; i < n * (size_t)world_size; i++) in[i] = given(world_rank, i);
         mprotect(in, bytes, PROT_READ);
-        int writes = is("MPICH") || is("Intel");  /* to the buffer of Bcast's root */
+        int writes = is("MPICH") || is("Intel"); /* to the buffer of Bcast's root */
         for (int root = 0; root < world_size && !writes; root++) {
             MPI_Bcast(world_rank == root ? in : out, (int)n, MPI_INT, root, MPI_COMM_WORLD);
             CHECK(world_rank == root || right(out, root, 0, n, 1), "Bcast");
         }
         MPI_Allgather(in, (int)n, MPI_INT, out, (int)n, MPI_INT, MPI_COMM_WORLD);
         MPI_Alltoall(in, (int)n, MPI_INT, out, (int)n, MPI_INT, MPI_COMM_WORLD);
-        for (int i = 0; i < world_size; i++) CHECK(right(out + (size_t)i * n, i, (size_t)world_rank * n, n, 1), "Alltoall");
+        for (int i = 0; i < world_size; i++)
+            CHECK(right(out + (size_t)i * n, i, (size_t)world_rank * n, n, 1), "Alltoall");
         MPI_Allreduce(in, out, (int)n, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
         free(out), munmap(in, bytes);
     }
@@ -544,7 +558,7 @@ static void forked(void) {
     works(MPI_COMM_WORLD, "world before fork");
     fflush(NULL);
     pid_t child = fork();
-    if (!child) exit(0);  /* with all that is done at exit */
+    if (!child) exit(0); /* with all that is done at exit */
     int status = -1;
     waitpid(child, &status, 0);
     CHECK(status == 0, "the child's status is %d", status);
@@ -572,17 +586,36 @@ static void barrier(void) {
 #define NAMED(name) {#name, name}
 
 static const struct {
-    const char *name;
+    const char* name;
     void (*run)(void);
 } oddities[] = {
-    NAMED(bcast_as_bytes), NAMED(vector_in_bcast), NAMED(vector_in_gathers), NAMED(vector_received),
-    NAMED(vector_in_scatter_and_all_to_all), NAMED(contiguous), NAMED(resized), NAMED(bottom), NAMED(zero),
-    NAMED(user_operators), NAMED(intercommunicator), NAMED(ways_to_make_communicators), NAMED(chain), NAMED(attributes),
-    NAMED(freed_early), NAMED(non_blocking), NAMED(persistent), NAMED(from_anybody), NAMED(others), NAMED(read_only),
-    NAMED(forked), NAMED(barrier), NAMED(many_communicators), NAMED(in_finalize),
+    NAMED(bcast_as_bytes),
+    NAMED(vector_in_bcast),
+    NAMED(vector_in_gathers),
+    NAMED(vector_received),
+    NAMED(vector_in_scatter_and_all_to_all),
+    NAMED(contiguous),
+    NAMED(resized),
+    NAMED(bottom),
+    NAMED(zero),
+    NAMED(user_operators),
+    NAMED(intercommunicator),
+    NAMED(ways_to_make_communicators),
+    NAMED(chain),
+    NAMED(attributes),
+    NAMED(freed_early),
+    NAMED(non_blocking),
+    NAMED(persistent),
+    NAMED(from_anybody),
+    NAMED(others),
+    NAMED(read_only),
+    NAMED(forked),
+    NAMED(barrier),
+    NAMED(many_communicators),
+    NAMED(in_finalize),
 };
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
     begin(&argc, &argv, MPI_THREAD_SINGLE);
     for (size_t i = 0; i < sizeof oddities / sizeof *oddities; i++) {
         int wanted = argc == 1;
@@ -591,7 +624,8 @@ int main(int argc, char **argv) {
         if (!wanted) continue;
         long before = failures;
         oddities[i].run();
-        if (!world_rank || failures > before) printf("%s: %s\n", oddities[i].name, failures > before ? "failed" : "done");
+        if (!world_rank || failures > before)
+            printf("%s: %s\n", oddities[i].name, failures > before ? "failed" : "done");
         fflush(stdout);
     }
     return end();

@@ -11,12 +11,13 @@ static float element(int rank, size_t i) {
     return ((float)(bits & 0xffff) - 32768) * (float[]){1e-4f, 1.0f, 1e4f, 3e7f}[bits >> 60 & 3];
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
     begin(&argc, &argv, MPI_THREAD_SINGLE);
     int in_order = argc > 1;
     for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
         size_t n = (size_t)lengths[k], bytes = n * sizeof(float);
-        float *in = malloc(bytes), *sum = malloc(bytes), *again = malloc(bytes), *first = malloc(bytes), *want = malloc(bytes);
+        float *in = malloc(bytes), *sum = malloc(bytes), *again = malloc(bytes), *first = malloc(bytes),
+              *want = malloc(bytes);
         for (size_t i = 0; i < n; i++) {
             in[i] = element(world_rank, i), want[i] = element(0, i);
             for (int rank = 1; rank < world_size; rank++) want[i] += element(rank, i);
@@ -31,10 +32,12 @@ int main(int argc, char **argv) {
             CHECK(!memcmp(want, sum, bytes), "Allreduce of %zu is not in the order of ranks", n);
             memset(again, 0, bytes);
             MPI_Reduce(in, again, (int)n, MPI_FLOAT, MPI_SUM, world_size - 1, MPI_COMM_WORLD);
-            CHECK(world_rank != world_size - 1 || !memcmp(want, again, bytes), "Reduce of %zu is not in the order of ranks", n);
+            CHECK(world_rank != world_size - 1 || !memcmp(want, again, bytes),
+                  "Reduce of %zu is not in the order of ranks", n);
             size_t part = n / (size_t)world_size;
             MPI_Reduce_scatter_block(in, again, (int)part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-            CHECK(!memcmp(want + part * (size_t)world_rank, again, part * sizeof(float)), "Reduce_scatter_block of %zu", n);
+            CHECK(!memcmp(want + part * (size_t)world_rank, again, part * sizeof(float)), "Reduce_scatter_block of %zu",
+                  n);
         }
         free(in), free(sum), free(again), free(first), free(want);
     }

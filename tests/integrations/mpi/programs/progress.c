@@ -1,11 +1,11 @@
 /* Messages under way progress while their sender waits in a collective, or else these would never end.
 
-   progress [NAME ...], by default all. Rank 0 starts something that needs it to go on, and enters a collective; the last
-   rank waits for it to be over before it enters the same. */
+   progress [NAME ...], by default all. Rank 0 starts something that needs it to go on, and enters a collective; the
+   last rank waits for it to be over before it enters the same. */
 #include "check.h"
 
 enum { BYTES = 4 << 20 };
-static char *data;
+static char* data;
 
 typedef void collective(MPI_Comm comm);
 
@@ -43,13 +43,14 @@ static void all_to_all(MPI_Comm comm) {
     for (int i = 0; i < world_size; i++) CHECK(out[i] == i, "%d came from %d", out[i], i);
 }
 
-static collective *const collectives[] = {barrier, all_reduce, large_all_reduce, broadcast, all_to_all};
+static collective* const collectives[] = {barrier, all_reduce, large_all_reduce, broadcast, all_to_all};
 enum { COLLECTIVES = sizeof collectives / sizeof *collectives };
 
-static void sent(collective *next, int synchronous) {
+static void sent(collective* next, int synchronous) {
     MPI_Request request = MPI_REQUEST_NULL;
     int last = world_size - 1;
-    if (world_rank == 0) (synchronous ? MPI_Issend : MPI_Isend)(data, BYTES, MPI_BYTE, last, 1, MPI_COMM_WORLD, &request);
+    if (world_rank == 0)
+        (synchronous ? MPI_Issend : MPI_Isend)(data, BYTES, MPI_BYTE, last, 1, MPI_COMM_WORLD, &request);
     if (world_rank == last) {
         MPI_Irecv(data, BYTES, MPI_BYTE, 0, 1, MPI_COMM_WORLD, &request);
         MPI_Wait(&request, MPI_STATUS_IGNORE);
@@ -58,11 +59,11 @@ static void sent(collective *next, int synchronous) {
     MPI_Wait(&request, MPI_STATUS_IGNORE);
 }
 
-static void isend(collective *next) { sent(next, 0); }
-static void issend(collective *next) { sent(next, 1); }
+static void isend(collective* next) { sent(next, 0); }
+static void issend(collective* next) { sent(next, 1); }
 
 /* A rank that waits is the target of a lock and a put. */
-static void put(collective *next) {
+static void put(collective* next) {
     MPI_Win window;
     int last = world_size - 1, value = 7, *memory;
     MPI_Win_allocate(sizeof(int), sizeof(int), MPI_INFO_NULL, MPI_COMM_WORLD, &memory, &window);
@@ -81,11 +82,11 @@ static void put(collective *next) {
 }
 
 /* Rank 0 has begun a collective that does not block; another waits for its end. */
-static void non_blocking(collective *next) {
+static void non_blocking(collective* next) {
     MPI_Request request;
     MPI_Comm apart;
     MPI_Comm_dup(MPI_COMM_WORLD, &apart);
-    char *out = malloc(BYTES);
+    char* out = malloc(BYTES);
     MPI_Iallreduce(data, out, BYTES, MPI_BYTE, MPI_BXOR, apart, &request);
     if (world_rank) MPI_Wait(&request, MPI_STATUS_IGNORE);
     next(MPI_COMM_WORLD);
@@ -94,22 +95,23 @@ static void non_blocking(collective *next) {
 }
 
 /* Two other ranks talk on while the rest wait: those must not be held up either. */
-static void others_talk(collective *next) {
+static void others_talk(collective* next) {
     int last = world_size - 1;
     if (world_rank == 0 || world_rank == last)
         for (int i = 0; i < 20; i++)
-            MPI_Sendrecv_replace(data, 100000, MPI_BYTE, last - world_rank, 2, last - world_rank, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            MPI_Sendrecv_replace(data, 100000, MPI_BYTE, last - world_rank, 2, last - world_rank, 2, MPI_COMM_WORLD,
+                                 MPI_STATUS_IGNORE);
     next(MPI_COMM_WORLD);
 }
 
 #define NAMED(name) {#name, name}
 
 static const struct {
-    const char *name;
-    void (*run)(collective *);
+    const char* name;
+    void (*run)(collective*);
 } starts[] = {NAMED(isend), NAMED(issend), NAMED(non_blocking), NAMED(others_talk), NAMED(put)};
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
     begin(&argc, &argv, MPI_THREAD_SINGLE);
     data = calloc(BYTES, 1);
     for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {

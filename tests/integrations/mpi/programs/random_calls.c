@@ -1,7 +1,7 @@
 /* Random calls from a seed: random_calls SEED CALLS write|compare FOLDER.
 
-   Each result is checked, and written to a file of the rank, or compared with what an earlier run wrote there: bit by bit
-   where the operator is exact, else within p eps sum|x|. Messages and collectives that do not block are under way
+   Each result is checked, and written to a file of the rank, or compared with what an earlier run wrote there: bit by
+   bit where the operator is exact, else within p eps sum|x|. Messages and collectives that do not block are under way
    meanwhile. All ranks draw the same numbers. */
 #include "calls.h"
 #include "elements.h"
@@ -9,7 +9,7 @@
 enum { SLOTS = 4, COMMS = COMMUNICATORS + 1 };
 
 static uint64_t seed, state;
-static FILE *file;
+static FILE* file;
 static int writing;
 static MPI_Comm comms[COMMS];
 
@@ -38,22 +38,30 @@ enum { FREE, MESSAGE, REDUCTION, BROADCAST, EMPTY };
 
 static MPI_Comm aside;
 
-static void finished(struct slot *slot) {
+static void finished(struct slot* slot) {
     if (slot->kind == FREE) return;
     MPI_Wait(&slot->request, MPI_STATUS_IGNORE);
-    struct type *type = &types[2];  /* MPI_INT */
+    struct type* type = &types[2]; /* MPI_INT */
     if ((slot->kind == MESSAGE && world_rank == slot->to) || slot->kind == BROADCAST)
-        CHECK(first_moved_wrong(type, slot->seed, slot->from, 0, slot->out, slot->n) == slot->n, "what came meanwhile, kind %d", slot->kind);
+        CHECK(first_moved_wrong(type, slot->seed, slot->from, 0, slot->out, slot->n) == slot->n,
+              "what came meanwhile, kind %d", slot->kind);
     if (slot->kind == REDUCTION)
         CHECK(first_wrong(type, SUM, slot->seed, world_size, 0, slot->out, slot->n) == slot->n, "Iallreduce meanwhile");
     free(slot->in), free(slot->out);
     slot->kind = FREE;
 }
 
-static void started(struct slot *slot) {
+static void started(struct slot* slot) {
     finished(slot);
-    struct type *type = &types[2];
-    *slot = (struct slot){MPI_REQUEST_NULL, MESSAGE + (int)drawn(4), (int)drawn((uint64_t)world_size), 0, drawn_count(4, 400000), drawn(1 << 30), NULL, NULL};
+    struct type* type = &types[2];
+    *slot = (struct slot){MPI_REQUEST_NULL,
+                          MESSAGE + (int)drawn(4),
+                          (int)drawn((uint64_t)world_size),
+                          0,
+                          drawn_count(4, 400000),
+                          drawn(1 << 30),
+                          NULL,
+                          NULL};
     slot->to = (slot->from + 1 + (int)drawn((uint64_t)world_size)) % world_size;
     if (slot->kind == MESSAGE && slot->from == slot->to) slot->kind = EMPTY;
     int synchronous = drawn(2), tag = (int)(slot - slots);
@@ -63,31 +71,39 @@ static void started(struct slot *slot) {
     int n = (int)slot->n;
     switch (slot->kind) {
         case MESSAGE:
-            if (world_rank == slot->from) (synchronous ? MPI_Issend : MPI_Isend)(slot->in, n, MPI_INT, slot->to, tag, MPI_COMM_WORLD, &slot->request);
-            if (world_rank == slot->to) MPI_Irecv(slot->out, n, MPI_INT, slot->from, tag, MPI_COMM_WORLD, &slot->request);
+            if (world_rank == slot->from)
+                (synchronous ? MPI_Issend : MPI_Isend)(slot->in, n, MPI_INT, slot->to, tag, MPI_COMM_WORLD,
+                                                       &slot->request);
+            if (world_rank == slot->to)
+                MPI_Irecv(slot->out, n, MPI_INT, slot->from, tag, MPI_COMM_WORLD, &slot->request);
             break;
-        case REDUCTION: MPI_Iallreduce(slot->in, slot->out, n, MPI_INT, MPI_SUM, aside, &slot->request); break;
-        case BROADCAST: MPI_Ibcast(slot->out, n, MPI_INT, slot->from, aside, &slot->request); break;
-        default: MPI_Ibarrier(aside, &slot->request);
+        case REDUCTION:
+            MPI_Iallreduce(slot->in, slot->out, n, MPI_INT, MPI_SUM, aside, &slot->request);
+            break;
+        case BROADCAST:
+            MPI_Ibcast(slot->out, n, MPI_INT, slot->from, aside, &slot->request);
+            break;
+        default:
+            MPI_Ibarrier(aside, &slot->request);
     }
 }
 
 /* ---- results */
 
 /* Bytes between the fields of elements are nobody's. */
-static void without_padding(const struct type *type, unsigned char *data, size_t count) {
+static void without_padding(const struct type* type, unsigned char* data, size_t count) {
     if (type->kind == OPAQUE) return;
     for (size_t i = 0; i < count; i++) put(type, data + i * type->size, get(type, data + i * type->size));
 }
 
-static void told_or_compared(int call, const char *what, const struct type *type, int op, uint64_t from_seed, int ranks, size_t from,
-                             size_t count, struct buffer *out) {
+static void told_or_compared(int call, const char* what, const struct type* type, int op, uint64_t from_seed, int ranks,
+                             size_t from, size_t count, struct buffer* out) {
     int exact = op < 0 || !rounds(type, op);
     without_padding(type, out->data, out->bytes / type->size);
     uint64_t hash = 14695981039346656037u, before;
     for (size_t i = 0; i < out->bytes && exact; i++) hash = (hash ^ out->data[i]) * 1099511628211u;
     if (writing) {
-        fwrite(exact ? (void *)&hash : (void *)out->data, exact ? 8 : out->bytes, 1, file);
+        fwrite(exact ? (void*)&hash : (void*)out->data, exact ? 8 : out->bytes, 1, file);
         return;
     }
     if (exact) {
@@ -95,7 +111,7 @@ static void told_or_compared(int call, const char *what, const struct type *type
         CHECK(read && before == hash, "call %d, %s of %zu x %s: other bits than before", call, what, count, type->name);
         return;
     }
-    unsigned char *old = malloc(out->bytes + 1);
+    unsigned char* old = malloc(out->bytes + 1);
     CHECK(fread(old, 1, out->bytes, file) == out->bytes, "call %d: the file ends", call);
     for (size_t i = 0; i < count; i++) {
         struct value a = get(type, old + i * type->size), b = get(type, out->data + i * type->size);
@@ -111,14 +127,14 @@ static void told_or_compared(int call, const char *what, const struct type *type
 struct call {
     int number, rank, ranks, root, in_place, op;
     size_t count;
-    const struct type *type;
+    const struct type* type;
     MPI_Comm comm;
     uint64_t seed;
 };
 
 static void reduced(struct call c) {
     int kind = (int)drawn(4), counts[MOST];
-    static const char *names[] = {"Allreduce", "Reduce", "Reduce_scatter", "Reduce_scatter_block"};
+    static const char* names[] = {"Allreduce", "Reduce", "Reduce_scatter", "Reduce_scatter_block"};
     do c.op = (int)drawn(OPERATORS), c.type = &types[drawn((uint64_t)type_count)];
     while (!allowed(c.type, c.op) || (c.type->handle == MPI_LONG_DOUBLE_INT && is("Intel")));
     c.count = drawn_count(c.type->size, rounds(c.type, c.op) ? 40000 : 400000);
@@ -135,24 +151,33 @@ static void reduced(struct call c) {
     fill(c.type, c.op, c.seed, c.rank, 0, in.data, all);
     int at_root = kind != 1 || c.rank == c.root, placed = c.in_place && at_root;
     if (placed) memcpy(out.data, in.data, all * size);
-    const void *given = placed ? MPI_IN_PLACE : in.data;
+    const void* given = placed ? MPI_IN_PLACE : in.data;
     MPI_Op op = operators[c.op].handle;
     switch (kind) {
-        case 0: EITHER(Allreduce, given, out.data, c.count, c.type->handle, op, c.comm); break;
-        case 1: EITHER(Reduce, given, out.data, c.count, c.type->handle, op, c.root, c.comm); break;
-        case 2: reduce_scatter(given, out.data, counts, c.type->handle, op, c.comm); break;
-        default: EITHER(Reduce_scatter_block, given, out.data, c.count, c.type->handle, op, c.comm);
+        case 0:
+            EITHER(Allreduce, given, out.data, c.count, c.type->handle, op, c.comm);
+            break;
+        case 1:
+            EITHER(Reduce, given, out.data, c.count, c.type->handle, op, c.root, c.comm);
+            break;
+        case 2:
+            reduce_scatter(given, out.data, counts, c.type->handle, op, c.comm);
+            break;
+        default:
+            EITHER(Reduce_scatter_block, given, out.data, c.count, c.type->handle, op, c.comm);
     }
     if (!at_root) mine = 0;
-    CHECK(first_wrong(c.type, c.op, c.seed, c.ranks, from, out.data, mine) == mine, "call %d, %s%s of %zu x %s, %s%s on %d ranks", c.number,
-          names[kind], large ? "_c" : "", mine, c.type->name, operators[c.op].name, placed ? ", in place" : "", c.ranks);
+    CHECK(first_wrong(c.type, c.op, c.seed, c.ranks, from, out.data, mine) == mine,
+          "call %d, %s%s of %zu x %s, %s%s on %d ranks", c.number, names[kind], large ? "_c" : "", mine, c.type->name,
+          operators[c.op].name, placed ? ", in place" : "", c.ranks);
     CHECK(guarded(&in) && guarded(&out), "call %d, %s: beyond the buffers", c.number, names[kind]);
-    out.bytes = mine * size;  /* beyond, what an MPI leaves of data in place is its own */
+    out.bytes = mine * size; /* beyond, what an MPI leaves of data in place is its own */
     told_or_compared(c.number, names[kind], c.type, c.op, c.seed, c.ranks, from, mine, &out);
     drop(&in), drop(&out);
 }
 
-/* Where one rank's data for another begins, in a buffer where all ranks' have their places in reversed order with gaps. */
+/* Where one rank's data for another begins, in a buffer where all ranks' have their places in reversed order with gaps.
+ */
 struct layout {
     int counts[MOST], places[MOST], all;
 };
@@ -168,15 +193,15 @@ static struct layout drawn_layout(int ranks, size_t most, int rank, uint64_t bit
 }
 
 static void moved(struct call c) {
-    static const char *names[] = {"Bcast", "Allgather", "Allgatherv", "Gather", "Scatter", "Alltoall", "Alltoallv"};
+    static const char* names[] = {"Bcast", "Allgather", "Allgatherv", "Gather", "Scatter", "Alltoall", "Alltoallv"};
     int kind = (int)drawn(7);
     uint64_t bits = drawn(1 << 30);
     c.type = &types[drawn((uint64_t)type_count)];
-    if (kind == 3 && is("MPICH") && c.ranks > 3) c.type = &types[2];  /* collectives.c says why */
+    if (kind == 3 && is("MPICH") && c.ranks > 3) c.type = &types[2]; /* collectives.c says why */
     c.count = drawn_count(c.type->size, 200000);
     size_t size = c.type->size, n = c.count, ranks = (size_t)c.ranks;
     struct layout here = drawn_layout(c.ranks, n, c.rank, bits, c.in_place), there = here;
-    if (kind == 2) {  /* all see the same counts */
+    if (kind == 2) { /* all see the same counts */
         here = drawn_layout(c.ranks, n, 0, bits, 0);
     } else if (!c.in_place) {
         there.all = 0;
@@ -195,19 +220,32 @@ static void moved(struct call c) {
     if (placed && (kind == 1 || kind == 3)) memcpy(out.data + (size_t)c.rank * n * size, in.data, n * size);
     if (placed && kind == 2) memcpy(out.data + (size_t)here.places[c.rank] * size, in.data, mine * size);
     if ((placed && kind >= 5) || (kind == 0 && c.rank == c.root)) memcpy(out.data, in.data, given * size);
-    const void *from = placed ? MPI_IN_PLACE : in.data;
+    const void* from = placed ? MPI_IN_PLACE : in.data;
     MPI_Datatype type = c.type->handle;
     switch (kind) {
-        case 0: EITHER(Bcast, out.data, n, type, c.root, c.comm); break;
-        case 1: EITHER(Allgather, from, n, type, out.data, n, type, c.comm); break;
-        case 2: allgatherv(from, (int)mine, type, out.data, here.counts, here.places, type, c.comm); break;
-        case 3: EITHER(Gather, from, n, type, out.data, n, type, c.root, c.comm); break;
-        case 4: EITHER(Scatter, in.data, n, type, placed ? MPI_IN_PLACE : out.data, n, type, c.root, c.comm); break;
-        case 5: EITHER(Alltoall, from, n, type, out.data, n, type, c.comm); break;
-        default: alltoallv(from, here.counts, here.places, type, out.data, there.counts, there.places, type, c.comm);
+        case 0:
+            EITHER(Bcast, out.data, n, type, c.root, c.comm);
+            break;
+        case 1:
+            EITHER(Allgather, from, n, type, out.data, n, type, c.comm);
+            break;
+        case 2:
+            allgatherv(from, (int)mine, type, out.data, here.counts, here.places, type, c.comm);
+            break;
+        case 3:
+            EITHER(Gather, from, n, type, out.data, n, type, c.root, c.comm);
+            break;
+        case 4:
+            EITHER(Scatter, in.data, n, type, placed ? MPI_IN_PLACE : out.data, n, type, c.root, c.comm);
+            break;
+        case 5:
+            EITHER(Alltoall, from, n, type, out.data, n, type, c.comm);
+            break;
+        default:
+            alltoallv(from, here.counts, here.places, type, out.data, there.counts, there.places, type, c.comm);
     }
     CHECK(guarded(&in) && guarded(&out), "call %d, %s: beyond the buffers", c.number, names[kind]);
-    for (int i = 0; i < c.ranks; i++) {  /* of each rank's data, where it lies and which it is */
+    for (int i = 0; i < c.ranks; i++) { /* of each rank's data, where it lies and which it is */
         size_t at = (size_t)i * n, first = 0, count = n;
         if (kind == 0 || kind == 4) at = 0, first = kind == 4 ? (size_t)c.rank * n : 0;
         if (kind == 2) at = (size_t)here.places[i], count = (size_t)here.counts[i];
@@ -216,15 +254,17 @@ static void moved(struct call c) {
             at = (size_t)there.places[i], count = (size_t)there.counts[i];
             first = (size_t)drawn_layout(c.ranks, n, i, bits, c.in_place).places[c.rank];
         }
-        if (((kind == 0 || kind == 4) && i != c.root) || (kind == 3 && c.rank != c.root) || (kind == 4 && placed)) continue;
-        CHECK(first_moved_wrong(c.type, c.seed, i, first, out.data + at * size, count) == count, "call %d, %s%s of %zu x %s%s on %d ranks: from %d",
-              c.number, names[kind], large ? "_c" : "", count, c.type->name, placed ? ", in place" : "", c.ranks, i);
+        if (((kind == 0 || kind == 4) && i != c.root) || (kind == 3 && c.rank != c.root) || (kind == 4 && placed))
+            continue;
+        CHECK(first_moved_wrong(c.type, c.seed, i, first, out.data + at * size, count) == count,
+              "call %d, %s%s of %zu x %s%s on %d ranks: from %d", c.number, names[kind], large ? "_c" : "", count,
+              c.type->name, placed ? ", in place" : "", c.ranks, i);
     }
     told_or_compared(c.number, names[kind], c.type, -1, c.seed, c.ranks, 0, got, &out);
     drop(&in), drop(&out);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
     begin(&argc, &argv, MPI_THREAD_SINGLE);
     if (argc < 5) return 2;
     seed = strtoull(argv[1], NULL, 10), writing = !strcmp(argv[3], "write");

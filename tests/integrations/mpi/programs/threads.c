@@ -8,10 +8,11 @@ enum { THREADS = 4, CALLS = 300, LARGEST = 20000 };
 static MPI_Comm comms[THREADS];
 static long made[THREADS], wrong[THREADS];
 
-static void *calls(void *number) {
+static void* calls(void* number) {
     long thread = (long)number;
     MPI_Comm comm = comms[thread];
-    int *in = calloc(LARGEST * (size_t)world_size, sizeof(int)), *out = calloc(LARGEST * (size_t)world_size, sizeof(int));
+    int *in = calloc(LARGEST * (size_t)world_size, sizeof(int)),
+        *out = calloc(LARGEST * (size_t)world_size, sizeof(int));
     for (int call = 0; call < CALLS; call++) {
         uint64_t bits = mixed((uint64_t)(thread * CALLS + call));
         int n = (int)(1 + bits % (uint64_t[]){4, 1000, LARGEST}[bits / 7 % 3]), root = (int)(bits >> 40) % world_size;
@@ -30,7 +31,8 @@ static void *calls(void *number) {
                 break;
             case 2:
                 MPI_Allgather(in, n, MPI_INT, out, n, MPI_INT, comm);
-                for (int i = 0; i < world_size; i++) wrong[thread] += out[i * n] != base + i || out[(i + 1) * n - 1] != base + i;
+                for (int i = 0; i < world_size; i++)
+                    wrong[thread] += out[i * n] != base + i || out[(i + 1) * n - 1] != base + i;
                 break;
             default:
                 MPI_Barrier(comm);
@@ -43,11 +45,11 @@ static void *calls(void *number) {
     return NULL;
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
     begin(&argc, &argv, MPI_THREAD_MULTIPLE);
     pthread_t threads[THREADS];
     for (int i = 0; i < THREADS; i++) MPI_Comm_dup(MPI_COMM_WORLD, &comms[i]);
-    for (long i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, calls, (void *)i);
+    for (long i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, calls, (void*)i);
     for (int i = 0; i < THREADS; i++) {
         pthread_join(threads[i], NULL);
         CHECK(made[i] == CALLS && wrong[i] == 0, "thread %d: %ld calls, %ld wrong", i, made[i], wrong[i]);
