@@ -235,7 +235,7 @@ bool Group::open() {
         asked_ = true;
         meet();
     }
-    return communicator_ != nullptr;
+    return closed_ == nullptr;
 }
 
 // All ranks see the same hellos, and the same least of what each could do: so all are served, or none.

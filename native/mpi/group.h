@@ -54,8 +54,8 @@ class Group {
     u32 size() const { return size_; }
     // Whether hocket serves it. All ranks of it ask for the first time in one call of them all, and then meet.
     bool open();
-    // Why it does not.
-    const char* closed() const { return closed_; }
+    // From here on it does not, on this rank.
+    void close(const char* why) { closed_ = why; }
     // What a call would run; null where its contract cannot be kept.
     const Rule* rule(const Request& call) const;
     Outcome run(const Rule& rule, const Request& call);

@@ -151,14 +151,6 @@ template <class Pass> int pass_on(Candidate& call, Reason why, Pass pass) {
     return result;
 }
 
-// An MPI error where hocket's communicator has failed: a rank has ended.
-int failed(const Candidate& call, const Outcome& outcome) {
-    std::fprintf(stderr, "hocket: %s: rank %u %s\n", kCollectiveNames[u32(call.which)], outcome.rank,
-                 outcome.text.c_str());
-    call.mpi.Comm_call_errhandler(call.communicator, call.mpi.abi.error_other);
-    return call.mpi.abi.error_other;
-}
-
 // A call of a collective. `look(call)` says whether it can be taken, by what all ranks know, and completes `call`;
 // `run(group, rule)` takes it; pass() makes the MPI's call.
 template <class Look, class Run, class Pass>
@@ -194,7 +186,11 @@ int serve(Collective which, Handle communicator, Look look, Run run, Pass pass) 
         case Fault::kMemory:
             return pass_on(call, Reason::kDeclined, pass);
         default:
-            return failed(call, outcome);
+            // A rank has ended, and the MPI is to do as it would have done.
+            std::fprintf(stderr, "hocket: %s: rank %u %s\n", kCollectiveNames[u32(which)], outcome.rank,
+                         outcome.text.c_str());
+            group->close("a rank has ended");
+            return pass_on(call, Reason::kCommunicator, pass);
     }
 }
 
