@@ -50,29 +50,29 @@ struct Cpu {
     // Slots. Sequentially consistent because `wake` then looks whether the peer sleeps (waiting.h); as acquire and
     // release they carry the bytes of the slot.
     static void publish_filled(u64* counter, u64 value) {  // pairs with observe_filled
-        __atomic_store_n(counter, value, order("FILLED_PUBLISH", __ATOMIC_SEQ_CST));
+        store_word<__ATOMIC_SEQ_CST>("FILLED_PUBLISH", counter, value);
     }
     static u64 observe_filled(const u64* counter) {  // pairs with publish_filled
-        return __atomic_load_n(counter, order("FILLED_OBSERVE", __ATOMIC_SEQ_CST));
+        return load_word<__ATOMIC_SEQ_CST>("FILLED_OBSERVE", counter);
     }
     static void publish_freed(u64* counter, u64 value) {  // pairs with observe_freed
-        __atomic_store_n(counter, value, order("FREED_PUBLISH", __ATOMIC_SEQ_CST));
+        store_word<__ATOMIC_SEQ_CST>("FREED_PUBLISH", counter, value);
     }
     static u64 observe_freed(const u64* counter) {  // pairs with publish_freed
-        return __atomic_load_n(counter, order("FREED_OBSERVE", __ATOMIC_SEQ_CST));
+        return load_word<__ATOMIC_SEQ_CST>("FREED_OBSERVE", counter);
     }
 
     // Semaphores stay inside a rank. A thread sleeps on them only if there is another that could publish them.
     void publish_semaphore(u64* semaphore, u64 value) {  // pairs with observe_semaphore
         if (together) {
-            __atomic_store_n(semaphore, value, order("SEMAPHORE_PUBLISH", __ATOMIC_SEQ_CST));
+            store_word<__ATOMIC_SEQ_CST>("SEMAPHORE_PUBLISH", semaphore, value);
             ring(control[rank].bell);
         } else {
-            __atomic_store_n(semaphore, value, order("SEMAPHORE_PUBLISH", __ATOMIC_RELEASE));
+            store_word<__ATOMIC_RELEASE>("SEMAPHORE_PUBLISH", semaphore, value);
         }
     }
     static u64 observe_semaphore(const u64* semaphore) {  // pairs with publish_semaphore
-        return __atomic_load_n(semaphore, order("SEMAPHORE_OBSERVE", __ATOMIC_SEQ_CST));
+        return load_word<__ATOMIC_SEQ_CST>("SEMAPHORE_OBSERVE", semaphore);
     }
 };
 

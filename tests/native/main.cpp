@@ -2,17 +2,21 @@
 // sanitizers can see all of it.
 //
 //     native_tests                      all tests
-//     native_tests litmus               only the litmus tests (run_sanitizers.sh)
+//     native_tests litmus [ORDER]       only the litmus tests, in a build with HOCKET_RELAX with that order weakened
 //     native_tests NAME [ARGUMENT...]   that test, or tool
 
 #include <algorithm>
 
+#include "device/atomics.h"
 #include "runner.h"
 
 using namespace hocket::test;
 
 int main(int count, char** given) {
     const Words words(given + 1, given + count);
+#ifdef HOCKET_RELAX
+    if (words.size() == 2 && words[0] == "litmus") hocket::weakened = given[2];
+#endif
     std::vector<Test>& tests = all_tests();
     std::sort(tests.begin(), tests.end(), [](const Test& a, const Test& b) { return a.name < b.name; });
     if (!words.empty() && words[0] != "litmus") {
