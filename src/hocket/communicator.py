@@ -990,7 +990,7 @@ def init(
             )
         if not 0 <= which < many:
             raise InvalidArgument(f"rank must be in [0, {many}), not {which}", caller())
-        met = meet(timeout, schedules, which, many, store)
+        met = meet(timeout, schedules, store, which, many)
     return Communicator(Endpoint(met, timeout, team, schedules), entries)
 
 

@@ -54,6 +54,12 @@ _meetings = count()  # a program may call init() several times; each rank counts
 
 Word = TypeVar("Word", bound="msgspec.Struct")
 
+Schedules = Callable[[int], str]
+"""Of a number of ranks, a digest of what calls by name take besides the default, the same on all ranks."""
+Common = Mapping[str, int | str] | str
+"""The numbers, and the digest of schedules, that all ranks must have in common, as one has them; or what is wrong with
+them, to be told."""
+
 
 class _Hello(msgspec.Struct):
     """What a rank says when it comes. One of another version may say less."""
@@ -63,7 +69,7 @@ class _Hello(msgspec.Struct):
     size: int
     cores: list[int] = []
     witness: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
-    common: Mapping[str, int | str] | str = {}  # what all must have alike, or why it has none
+    common: Common = {}
 
 
 class _Common(msgspec.Struct):
@@ -158,54 +164,40 @@ def _from_launcher(variables: Mapping[str, str] = os.environ) -> dict[int, int |
 
 
 def meet(
-    timeout: float,
-    schedules: Callable[[int], str],
-    rank: int | None = None,
-    size: int | None = None,
-    store: stores.Store | None = None,
+    timeout: float, schedules: Schedules, store: stores.Store | None = None, rank: int = 0, size: int = 1
 ) -> Meeting:
     """Wait until all ranks are here: those of a store, or those of a launcher; one rank alone with neither.
 
-    ``schedules``: of a number of ranks, what ``Place.schedules`` is. What that raises is raised here, once all know.
     Raises BootstrapFailed, also when they are not all here after ``timeout`` seconds, PeerFailed when one has ended
-    that never will be, and InvalidArgument where HOCKET_TRACE names no file that can be written.
+    that never will be, InvalidArgument where HOCKET_TRACE names no file that can be written, and what ``schedules``
+    raises, once all know.
     """
-    watched = _from_launcher()
+    begun, watched = time.monotonic(), _from_launcher()
+    here = Place(rank, size, "")
     if store is None:
-        here = place() or Place(0, 1, "")
-        _check_size(here.size)
-        trace.begin(here.rank)
-        here = replace(here, token=f"{here.token}/{next(_meetings)}", schedules=told(schedules, here.size))
-        return gather(here, timeout, watched)
-    assert rank is not None
-    assert size is not None
-    _check_size(size)
-    trace.begin(rank)
-    begun = time.monotonic()
-    with selectors.DefaultSelector() as waiting:
-        for descriptor in watched:
-            waiting.register(descriptor, selectors.EVENT_READ)
-        here = stores.place(
-            store, rank, size, _PROTOCOL, timeout, lambda pause: _raise_ended(waiting.select(pause), watched)
-        )
-    here = replace(here, schedules=told(schedules, size))
-    return gather(here, timeout - (time.monotonic() - begun), watched)
-
-
-def told(schedules: Callable[[int], str], size: int) -> str | HocketError:
-    """What a rank has to say of its schedules."""
-    try:
-        return schedules(size)
-    except HocketError as error:
-        return error
-
-
-def _check_size(ranks: int) -> None:
-    if ranks > MOST_RANKS:
+        here = place() or here
+        here = replace(here, token=f"{here.token}/{next(_meetings)}")
+    if here.size > MOST_RANKS:
         raise BootstrapFailed(f"there are too many ranks: no more than {MOST_RANKS} can share memory")
+    trace.begin(here.rank)
+    if store is not None:
+        with selectors.DefaultSelector() as waiting:
+            for descriptor in watched:
+                waiting.register(descriptor, selectors.EVENT_READ)
+            here = stores.place(
+                store, rank, size, _PROTOCOL, timeout, lambda pause: _raise_ended(waiting.select(pause), watched)
+            )
+    return gather(here, timeout - (time.monotonic() - begun), watched, schedules)
 
 
-def gather(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Meeting:
+def no_schedules(_ranks: int) -> str:
+    """What ranks say that take the default alone."""
+    return ""
+
+
+def gather(
+    here: Place, timeout: float, watched: Mapping[int, int | None], schedules: Schedules = no_schedules
+) -> Meeting:
     """Wait until all ranks of one token are here and have what they need.
 
     ``watched`` maps sockets to the rank whose end makes them readable, None where a message on it says which. No rank
@@ -213,16 +205,20 @@ def gather(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Me
     """
     if here.size == 1:
         tuned()
-        if isinstance(here.schedules, HocketError):
-            raise here.schedules
+        schedules(1)
         arena.own()
         memory, cores = segments.create(1, here.token), machine.cores(os.sched_getaffinity(0))
         return Meeting(0, 1, memory, [-1], [-1], cores, secrets.token_hex(16))
+    known: str | HocketError
     try:
-        met = (_host if here.rank == 0 else _join)(here, timeout, watched)
+        known = schedules(here.size)
+    except HocketError as error:
+        known = error
+    try:
+        met = (_host if here.rank == 0 else _join)(here, _common(here, known), timeout, watched)
     except HocketError:
-        if isinstance(here.schedules, HocketError):  # it says more than what all were told
-            raise here.schedules from None
+        if isinstance(known, HocketError):  # it says more than what all were told
+            raise known from None
         raise
     except (OSError, ValueError) as error:
         raise _meant(here, timeout, error) from error
@@ -231,7 +227,7 @@ def gather(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Me
     return met
 
 
-def _host(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Meeting:
+def _host(here: Place, common: Common, timeout: float, watched: Mapping[int, int | None]) -> Meeting:
     host = _Host(here, timeout, watched)
     created: int | BootstrapFailed = -1
     own: socket.socket | None = None
@@ -243,7 +239,7 @@ def _host(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Mee
             _ring(here)
             created = _created(here)  # while others are on their way
             host.await_hellos(listener)
-            host.check_common()
+            host.check_common(common)
             if isinstance(created, BootstrapFailed):  # only now, like all else that may fail: all are here to be told
                 raise created
             own, far = socket.socketpair()
@@ -286,7 +282,7 @@ class _Host:
         self.arenas = [-1] * here.size
         self.cores = [os.sched_getaffinity(0)] * here.size  # of each rank, once it has come
         self.witnesses = [_native.WITNESS] * here.size
-        self._common: dict[int, Mapping[str, int | str] | str] = {}
+        self._common: dict[int, Common] = {}
         self._here = here
         self._timeout = timeout
         self._deadline = time.monotonic() + timeout
@@ -313,11 +309,10 @@ class _Host:
                     for guest in self._accept(listener):
                         waiting.register(guest, selectors.EVENT_READ)
 
-    def check_common(self) -> None:
+    def check_common(self, mine: Common) -> None:
         """Raise BootstrapFailed unless all ranks go by the same numbers and schedules: they would come to different
         slots, tiles and messages. Only once all are here to be told.
         """
-        mine = _common(self._here)
         for rank, theirs in sorted(self._common.items()):
             if isinstance(mine, str) or isinstance(theirs, str):
                 raise BootstrapFailed(mine if isinstance(mine, str) else str(theirs))
@@ -439,7 +434,7 @@ class _Host:
         return found
 
 
-def _join(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Meeting:
+def _join(here: Place, common: Common, timeout: float, watched: Mapping[int, int | None]) -> Meeting:
     deadline = time.monotonic() + timeout
     received: list[int] = []
     own: socket.socket | None = None
@@ -466,16 +461,16 @@ def _join(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Mee
         try:
             own, far = socket.socketpair()
             cores = sorted(os.sched_getaffinity(0))
-            hello = _Hello(_PROTOCOL, here.rank, here.size, cores, _native.WITNESS, _common(here))
+            hello = _Hello(_PROTOCOL, here.rank, here.size, cores, _native.WITNESS, common)
             with far, suppress(ConnectionError):  # it may have said why it left
                 _send(host, hello, [far.fileno(), _lent(here)], deadline)
-            common = hear(_Common)
+            met = hear(_Common)
             while len(received) < 2 * here.size + 1:
                 hear(_More)
             for descriptor in received[here.size : -1]:
                 segments.check_arena(descriptor)
             segments.check(received[-1], here.token)
-            processes = _attachable(here.rank, received[: here.size], common.witnesses)
+            processes = _attachable(here.rank, received[: here.size], met.witnesses)
             with suppress(ConnectionError):
                 _send(host, _Reach(_wish(here, processes)), [], deadline)
             agreed = hear(_Reach).reach
@@ -490,8 +485,8 @@ def _join(here: Place, timeout: float, watched: Mapping[int, int | None]) -> Mee
     lifelines, arenas = received[: here.size], received[here.size : -1]
     with own:
         os.dup2(own.fileno(), lifelines[here.rank], inheritable=False)
-    met = Meeting(here.rank, here.size, received[-1], lifelines, arenas, common.cores, common.token, common.sockets)
-    return replace(met, processes=processes if agreed else [], always=agreed == _ALWAYS)
+    meeting = Meeting(here.rank, here.size, received[-1], lifelines, arenas, met.cores, met.token, met.sockets)
+    return replace(meeting, processes=processes if agreed else [], always=agreed == _ALWAYS)
 
 
 def _attachable(rank: int, lifelines: Sequence[int], witnesses: Sequence[int]) -> list[int]:
@@ -518,13 +513,11 @@ def _wish(here: Place, processes: Sequence[int]) -> _Wish:
     return _WISHES[given] if processes else _NEVER
 
 
-def _common(here: Place) -> Mapping[str, int | str] | str:
-    """The numbers, and the digest of schedules, that all ranks must have in common, as this one has them; or what is
-    wrong with them, to be told."""
+def _common(here: Place, schedules: str | HocketError) -> Common:
     try:
-        if isinstance(here.schedules, HocketError):
-            raise here.schedules
-        return {**tuned().common, CONFIG: here.schedules}
+        if isinstance(schedules, HocketError):
+            raise schedules
+        return {**tuned().common, CONFIG: schedules}
     except HocketError as error:
         said = error.diagnostic()
         at = "".join(f" ({label.where})" for label in said.labels if label.primary)

@@ -43,7 +43,7 @@ from hocket.ir.schedule import Schedule, verify
 from hocket.ir.traffic import Traffic
 from hocket.runtime import adopted, arena, machine, trace
 from hocket.runtime.adopted import Adopted, Region
-from hocket.runtime.bootstrap import Meeting, gather, told
+from hocket.runtime.bootstrap import Meeting, Schedules, gather, no_schedules
 from hocket.runtime.buffers import Bound, Layout
 from hocket.runtime.counts import transfers
 from hocket.runtime.launchers import Place
@@ -302,7 +302,7 @@ class Endpoint:
         meeting: Meeting,
         timeout: float,
         threads: int | None = None,
-        schedules: Callable[[int], str] = lambda _: "",
+        schedules: Schedules = no_schedules,
     ) -> None:
         """Takes the meeting's descriptors over. ``timeout``: seconds without progress after which a call fails.
 
@@ -360,7 +360,7 @@ class Endpoint:
         self._loaded: dict[int, tuple[weakref.ref[Schedule], LoadedPlan]] = {}
         self._programs: dict[Key, LoadedPlan] = {}
         self._shared = PlanCache(meeting.memory, meeting.rank, meeting.lifelines, timeout)
-        self._calls: dict[int, weakref.ref[PreparedCall]] = {}
+        self._calls: weakref.WeakSet[PreparedCall] = weakref.WeakSet()
         self._cache: _native.CallCache | None = None
         if self._trace is not None:  # once: when this is closed, forgotten, or the process ends
             self._write_trace = weakref.finalize(self, self._trace.write)
@@ -438,8 +438,7 @@ class Endpoint:
             element = f"sum times {scale!r}"
         terms = _native.Terms(bound.n, kind.code, code, tile or 0, element, bound.units, timeout or 0.0, scale)
         call = PreparedCall(self, loaded, bound, terms, *offers)
-        key, calls = id(call), self._calls
-        calls[key] = weakref.ref(call, lambda _: calls.pop(key, None) and None)
+        self._calls.add(call)
         if self._member is None:  # another thread has closed this
             call.release()
         return call
@@ -592,7 +591,7 @@ class Endpoint:
 
         What they ask for again is another one, unless it ends with this one: then a second thread is too many.
         """
-        schedules = None if ends_with_this else self._schedules
+        schedules = no_schedules if ends_with_this else self._schedules
         with self._met(kind, called, once=ends_with_this, schedules=schedules) as meeting:
             meeting.cores = min(meeting.cores, self._cores)
             if ends_with_this and meeting.size > 1:
@@ -609,7 +608,7 @@ class Endpoint:
         called: tuple[int, ...],
         lent: int | None = None,
         once: bool = False,
-        schedules: Callable[[int], str] | None = None,
+        schedules: Schedules = no_schedules,
     ) -> Iterator[Meeting]:
         """The next meeting of this kind of these ranks, in this order. What fails in it ends this communicator.
 
@@ -622,10 +621,9 @@ class Endpoint:
             raise CommunicatorBusy
         token = hashlib.sha256(repr((self._token, kind, called, number)).encode()).hexdigest()[:32]
         try:
-            said = "" if schedules is None else told(schedules, len(called))
-            here = Place(called.index(self.rank), len(called), token, called, lent, said)
+            here = Place(called.index(self.rank), len(called), token, called, lent)
             # The own lifeline tells of an end by another thread of this process.
-            yield gather(here, self._timeout, {self._lifelines[rank]: rank for rank in called})
+            yield gather(here, self._timeout, {self._lifelines[rank]: rank for rank in called}, schedules)
         except PeerFailed as error:
             self.lose(error.rank, error.reason, called)
         except CallTimeout as error:
@@ -697,9 +695,8 @@ class Endpoint:
         self._member = None
         if self._cache is not None:
             self._cache.clear()
-        for found in list(self._calls.values()):
-            if (call := found()) is not None:
-                call.release()
+        for call in list(self._calls):
+            call.release()
         self._loaded.clear()
         self._programs.clear()
         if self._trace is not None:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hocket.errors import BootstrapFailed, HocketError
+from hocket.errors import BootstrapFailed
 
 RANK, SIZE, TOKEN = "HOCKET_RANK", "HOCKET_SIZE", "HOCKET_RENDEZVOUS"
 MACHINES = "ranks share memory: start all on one machine, or give the ranks of each a store of their own to init()"
@@ -31,8 +31,7 @@ class Place:
     """Which rank this process is, and under which token the ranks meet.
 
     ``called``: the ranks' numbers in errors, where those are not their own. ``lent``: a descriptor that this rank gives
-    the others instead of that of its arena. ``schedules``: a digest of those that calls by name take besides the
-    default, the same on all ranks; or why this one has none.
+    the others instead of that of its arena.
     """
 
     rank: int
@@ -40,7 +39,6 @@ class Place:
     token: str
     called: tuple[int, ...] = ()
     lent: int | None = None
-    schedules: str | HocketError = ""
 
     def name(self, rank: int) -> int:
         """The number of a rank in errors."""
