@@ -48,6 +48,7 @@ from hocket.runtime.operands import Buffer as Buffer
 from hocket.runtime.stores import Store
 from hocket.tunables import CONFIG
 from hocket.tuning import (
+    ITEM,
     KINDS,
     NAMED,
     Call,
@@ -753,7 +754,8 @@ class Communicator:
     ) -> PreparedCall:
         """Choose and load what a call by name runs. ``kinds``: whether its arrays may be memory that ranks share."""
         endpoint, operand = self._endpoint, operands.x or operands.out
-        choice = self._choice(wanted, wanted.bytes(operands), operand.type.itemsize if operand is not None else 4)
+        item = ITEM if operand is None else operand.type.itemsize
+        choice = choose(self._named(wanted, wanted.bytes(operands), item), self._entries)
         find = partial(endpoint.program, _called(choice))
         loaded = find(choice.key, choice.compile)
         bound = loaded.layout.bind(operands, wanted.rows)
@@ -771,13 +773,21 @@ class Communicator:
         shared, others = alternatives(True), alternatives(False)
         return endpoint.prepare(loaded, bound, wanted.op, choice.tile, shared, others, timeout, scale)
 
-    def _choice(self, wanted: _Wanted, size: int | None, item: int = 4) -> Choice:
-        """What such a call takes. ``size`` and ``item`` are those of ``Call``."""
-        here = self._endpoint
-        place = here.threads, here.sockets, here.oversubscribed
-        uneven = wanted.rows is not None
-        call = Call(wanted.name, self.size, size, wanted.root, wanted.reproducible, *place, uneven, item, here.tuned)
-        return choose(call, self._entries)
+    def _named(self, wanted: _Wanted, size: int | None, item: int) -> Call:
+        """All that the choice of what it runs depends on."""
+        return Call(
+            wanted.name,
+            self.size,
+            size,
+            wanted.root,
+            wanted.reproducible,
+            threads=self._endpoint.threads,
+            sockets=self._endpoint.sockets,
+            oversubscribed=self._endpoint.oversubscribed,
+            uneven=wanted.rows is not None,
+            item=item,
+            tuned=self._endpoint.tuned,
+        )
 
     def _zero_copy(
         self, choice: Choice, find: Find[Found], one_round: bool, inplace: bool, attached: bool
@@ -812,7 +822,7 @@ class Communicator:
         """
         if not isinstance(nbytes, int) or nbytes < 0 or nbytes >> 62:
             raise InvalidArgument(f"nbytes must be a number of bytes, not {nbytes!r}", caller())
-        choice = self._choice(self._wanted(name, "sum", root, None, reproducible), nbytes)
+        choice = choose(self._named(self._wanted(name, "sum", root, None, reproducible), nbytes, ITEM), self._entries)
         schedule = self._schedule(choice.key, choice.compile)
         lending = partial(self._zero_copy, choice, self._schedule)
         return explain(self._endpoint, choice, schedule, lending, nbytes)

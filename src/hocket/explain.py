@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from hocket.errors import counted
-from hocket.ir.order import pace
+from hocket.ir.order import in_order, pace
 from hocket.ir.schedule import Schedule
 from hocket.ir.traffic import Path, Traffic, traffic
 from hocket.runtime.execution import VARIANTS, Endpoint
-from hocket.tuning import Choice, declined
+from hocket.tuning import ITEM, Choice, declined
 from hocket.verify.events import Events
 
 _CALL = 0.35e-6
@@ -32,8 +32,6 @@ than cores", where a call of 8 bytes and a barrier take a core 6 to 7 us for eac
 _LEAST_SET, _MOST_SET = 1 << 15, 1 << 27  # bytes of a core's working set for which bandwidth is measured
 _SECONDS = 4e-3  # of one measurement, of which the best of _ATTEMPTS counts
 _ATTEMPTS = 5
-
-_ITEM = 4  # bytes of a float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,24 +143,24 @@ def explain(
     collective = schedule.collective
     ranks = collective.size
     blocks = collective.most_blocks()
-    n = -(-size // (_ITEM * blocks))
+    n = -(-size // (ITEM * blocks))
     outlook = endpoint.outlook(schedule, n, choice.tile)
     chunk = size / (blocks * collective.chunks)
     apart = any(collective.input_blocks(r) != collective.output_blocks(r) for r in range(ranks) if collective.alias(r))
     buffered: Path = "eager" if outlook.one_round else "fifo"
-    moved = sum(traffic(schedule, n, _ITEM, path=buffered, apart=apart), Traffic())
+    moved = sum(traffic(schedule, n, ITEM, path=buffered, apart=apart), Traffic())
 
     def there(path: Path) -> tuple[Shared, ...]:
         found = []
         for inplace in VARIANTS:
             lent = lending(outlook.one_round, inplace, path == "cma")
             if lent is not None:
-                sums = sum(traffic(lent, n, _ITEM, path=path, apart=not inplace), Traffic())
+                sums = sum(traffic(lent, n, ITEM, path=path, apart=not inplace), Traffic())
                 found.append(Shared(inplace, lent.name, sums.loaded, sums.stored))
         return tuple(found)
 
     why_not = declined(choice, one_round=False, attached=True)
-    work, depth = pace(schedule)
+    work, depth = pace(schedule, in_order(schedule))
     cores = min(ranks * outlook.threads, len(os.sched_getaffinity(0)))
     share = ranks * outlook.threads / cores  # ranks that take turns on a core
     bandwidth = _bandwidth(_rounded(outlook.touched // cores), cores)

@@ -56,6 +56,9 @@ KINDS = {
 
 NAMED = tuple(KINDS)
 
+ITEM = 4
+"""Bytes of an element where no type is known: those of a float32."""
+
 _DEFAULTS = Tunables()
 
 
@@ -77,7 +80,7 @@ class Call:
     sockets: int = 1
     oversubscribed: bool = False
     uneven: bool = False
-    item: int = 4
+    item: int = ITEM
     tuned: Tunables = _DEFAULTS
 
     @property
@@ -105,9 +108,8 @@ def _up_to(call: Call, most: int) -> bool:
     return call.busiest is not None and call.busiest <= most and not call.spread
 
 
-def _core_each(call: Call, more: int, most: int) -> bool:
-    """Ranks with a core each, and a size in a range."""
-    return not call.oversubscribed and call.size is not None and more < call.size <= most
+def _is_early(call: Call) -> bool:
+    return call.size is not None and call.tuned.early_above_bytes < call.size <= call.tuned.early_most_bytes
 
 
 _ONE_SHOT = When(
@@ -125,15 +127,10 @@ _FEW = When(
 _LARGE = When("large: too large for the program for small buffers", lambda _: True)
 _ANY = When("all sizes take the same program", lambda _: True)
 _ACROSS_SIZES = When('reproducible="across-sizes", at any size', lambda call: call.reproducible == "across-sizes")
-_EARLY_SHORT = When(
-    "more than {early_above_bytes}, at most {early_short_bytes}, on 2 ranks with a core each: with short tiles the root"
-    " begins early",
-    lambda call: call.ranks == 2 and _core_each(call, call.tuned.early_above_bytes, call.tuned.early_short_bytes),
-)
 _EARLY = When(
-    "more than {early_short_bytes}, at most {early_most_bytes}, on 2 ranks with a core each: with short tiles the root"
+    "more than {early_above_bytes}, at most {early_most_bytes}, on 2 ranks with a core each: with short tiles the root"
     " begins early",
-    lambda call: call.ranks == 2 and _core_each(call, call.tuned.early_short_bytes, call.tuned.early_most_bytes),
+    lambda call: call.ranks == 2 and not call.oversubscribed and _is_early(call),
 )
 _RANK_ORDER = When('reproducible="rank-order", at any size', lambda call: call.reproducible == "rank-order")
 
@@ -146,11 +143,16 @@ class Line:
     collective: str
     when: When
     program: Callable[[int, int, int], Program]
-    tile: Callable[[Tunables], int] | None = None
+    tile: Callable[[Call], int] | None = None
 
 
 def _flat_reduce(ranks: int, root: int, _: int) -> Program:
     return knomial.reduce(ranks, max(2, ranks), root)
+
+
+def _early_tile(call: Call) -> int:
+    short = call.size is not None and call.size <= call.tuned.early_short_bytes
+    return call.tuned.early_short_tile_bytes if short else call.tuned.early_tile_bytes
 
 
 TABLE = (
@@ -169,8 +171,7 @@ TABLE = (
     Line("reduce_scatter", _LARGE, lambda p, *_: ring.reduce_scatter(p)),
     Line("all_to_all", _ANY, lambda p, *_: direct.all_to_all(p)),
     Line("broadcast", _ANY, lambda p, root, _: knomial.broadcast(p, max(2, p), root)),
-    Line("reduce", _EARLY_SHORT, _flat_reduce, tile=lambda tuned: tuned.early_short_tile_bytes),
-    Line("reduce", _EARLY, _flat_reduce, tile=lambda tuned: tuned.early_tile_bytes),
+    Line("reduce", _EARLY, _flat_reduce, _early_tile),
     Line("reduce", _ONE_SHOT_AT_ROOT, _flat_reduce),
     Line("reduce", _BY_SOCKET, lambda p, root, sockets: movement_avoiding.reduce(p, sockets, root)),
     Line("reduce", _LARGE, lambda p, root, _: chain.reduce(p, root)),
@@ -268,7 +269,7 @@ class Choice:
 
     @property
     def tile(self) -> int | None:
-        return None if self.line.tile is None or self.entry is not None else self.line.tile(self.call.tuned)
+        return None if self.line.tile is None or self.entry is not None else self.line.tile(self.call)
 
     @property
     def instances(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from hocket.collectives import BufferName
 from hocket.ir.chunk_dag import Span
@@ -14,9 +14,11 @@ _Event = tuple[int, int, int] | tuple[int, int, int, int]
 """The end of a step (rank, thread block, step), or a message of a connection, by its number."""
 _Chunk = tuple[int, BufferName, int] | tuple[_Event, int]
 """A chunk of a buffer of a rank, or of a message in a slot."""
+Happening = tuple[int, int, int, Step, list[_Event], list[_Event]]
+"""A step in an order of all: rank, thread block, number, the step, what it needs, and what ends with it."""
 
 
-def pace(schedule: Schedule) -> tuple[int, int]:
+def pace(schedule: Schedule, order: Iterable[Happening]) -> tuple[int, int]:
     """Operands that the busiest rank handles in one tile, and the longest chain of steps, each counted per chunk.
 
     A chain goes along thread blocks, waits and messages over all ranks; that slots may be full does not count. Of a
@@ -25,7 +27,7 @@ def pace(schedule: Schedule) -> tuple[int, int]:
     work = [0] * len(schedule.ranks)
     ends: dict[_Event, int] = {}
     clock: Counter[tuple[int, int]] = Counter()
-    for r, b, _, step, needs, events in _in_order(schedule):
+    for r, b, _, step, needs, events in order:
         cost = (step.count or 0) * (len(step.srcs) + len(step.dsts)) if step.moves else 0
         work[r] += cost
         clock[r, b] = max(clock[r, b], *(ends[event] for event in needs), 0) + cost
@@ -33,7 +35,7 @@ def pace(schedule: Schedule) -> tuple[int, int]:
     return _word(max(work, default=0)), _word(max(clock.values(), default=0))
 
 
-def whole_sums(schedule: Schedule) -> frozenset[tuple[int, int, int]]:
+def whole_sums(schedule: Schedule, order: Iterable[Happening]) -> frozenset[tuple[int, int, int]]:
     """The steps (rank, thread block, number) that make sums over all ranks, of a collective that ``averages``.
 
     Each output comes from exactly one of them: what has a term of each rank is whole, and with any other it would have
@@ -45,7 +47,7 @@ def whole_sums(schedule: Schedule) -> frozenset[tuple[int, int, int]]:
     for r in range(collective.size):
         buffer, first = collective.place(r, "in")
         terms.update({(r, buffer, first + i): 1 for i in range(collective.inputs(r))})
-    for r, b, s, step, needs, events in _in_order(schedule):
+    for r, b, s, step, needs, events in order:
         if not step.moves:
             continue
         arriving, leaving = iter(needs), iter(events)
@@ -70,8 +72,8 @@ def _chunks(operand: Source | Destination, step: Step, messages: Iterator[_Event
     return [(operand.rank, operand.buffer, i) for i in operand.indices()]
 
 
-def _in_order(schedule: Schedule) -> Iterator[tuple[int, int, int, Step, list[_Event], list[_Event]]]:
-    """All steps in an order that the schedule permits, as (rank, thread block, number, step, what it needs, what ends).
+def in_order(schedule: Schedule) -> Iterator[Happening]:
+    """All steps in an order that the schedule permits.
 
     What a step needs begins with the messages that it receives, what ends with it with those that it sends.
     """

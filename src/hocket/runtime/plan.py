@@ -14,7 +14,7 @@ from hocket.errors import InvalidArgument, Location, StepName, Where, caller
 from hocket.ir.chunk_dag import Span
 from hocket.ir.memory import apart, last_pushes, last_stores
 from hocket.ir.messages import Connection, multicasts, one_round, two_rounds
-from hocket.ir.order import pace, whole_sums
+from hocket.ir.order import in_order, pace, whole_sums
 from hocket.ir.schedule import Destination, Rank, Receive, Schedule, Send, Source, Step
 from hocket.runtime.buffers import Layout
 
@@ -79,12 +79,13 @@ class _Whole:
         self._widths, self._storage = _connections(schedule)
         self._round = one_round(schedule)
         self._two_rounds = two_rounds(schedule)
-        self._pace = pace(schedule)
+        order = list(in_order(schedule))
+        self._pace = pace(schedule, order)
         self._multicasts = multicasts(schedule)
         self._pushes = last_pushes(schedule.ranks)
         self._moves = not schedule.collective.reduces() and all(len(s.srcs) == 1 for _, _, _, s in schedule.steps())
         self._averages = schedule.collective.averages()
-        self._whole_sums = whole_sums(schedule) if self._averages else frozenset()
+        self._whole_sums = whole_sums(schedule, order) if self._averages else frozenset()
         self._readers = {
             (m.source, r, m.channel): (i, n) for i, m in enumerate(self._multicasts) for n, r in enumerate(m.readers)
         }
