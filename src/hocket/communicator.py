@@ -95,16 +95,13 @@ def _pickled(value: object) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A call by name on one of some ranks, but for its arrays.
+    """A call by name on one of some ranks, but for its arrays: the size of ``call`` is not known yet.
 
     ``reads`` and ``writes``: whether the rank has an input, and an output. ``rows``: what its ``counts`` mean.
     """
 
-    name: str
+    call: Call
     op: str
-    root: int
-    reproducible: Contract | None
-    ranks: int
     reads: bool
     writes: bool
     rows: Counts | None
@@ -116,7 +113,7 @@ class _Wanted:
         """
         x, out, between, omitted = given.x, given.out, given.between, Omitted.REFUSED
         if x is not None and (self.reads or out is None):
-            shape, kind = self.shape(x.shape), KINDS[self.name]
+            shape, kind = self.shape(x.shape), self.call.kind
             if out is None and self.writes:
                 if self.rows is None and kind.cuts == kind.joins:
                     out, between, omitted = x, 0, Omitted.X
@@ -132,14 +129,14 @@ class _Wanted:
         """Bytes of the larger buffer of a rank with most; None where not every rank knows it from its own arrays."""
         if self.rows is not None:
             return self.rows.bytes(operands)
-        kind = KINDS[self.name]
+        kind = self.call.kind
         operand, all_blocks = (operands.x, kind.cuts) if self.reads else (operands.out, kind.joins)
-        blocks = self.ranks if kind.blocks and not all_blocks else 1
+        blocks = self.call.ranks if kind.blocks and not all_blocks else 1
         return 0 if operand is None else operand.nbytes * blocks
 
     def shape(self, x: tuple[int, ...]) -> tuple[int, ...]:
         """Of the result, from that of ``x``. Raises InvalidArgument."""
-        kind, ranks = KINDS[self.name], self.ranks
+        kind, ranks = self.call.kind, self.call.ranks
         if self.rows is not None:
             return self.rows.shape(x)
         if not kind.blocks:
@@ -159,10 +156,10 @@ class _Wanted:
 
     def in_place(self, x: Operand, rank: int) -> Operands:
         """Of arrays that lie in place."""
-        found, kind = self.operands(Operands(x, None)), KINDS[self.name]
+        found, kind = self.operands(Operands(x, None)), self.call.kind
         if found.out is None or kind.cuts == kind.joins:
             if self.rows is not None and found.out is not None:
-                raise InvalidArgument(f"with counts, x and out of {self.name} must lie apart", caller())
+                raise InvalidArgument(f"with counts, x and out of {self.call.name} must lie apart", caller())
             return found
         if found.x is None:
             return self.apart(x)
@@ -176,7 +173,7 @@ class _Wanted:
 def _called(choice: Choice) -> str:
     """A call by name as its user would write it, but for the arrays."""
     call, words = choice.call, []
-    if not (KINDS[call.name].reads and KINDS[call.name].writes):
+    if not (call.kind.reads and call.kind.writes):
         words.append(f"root={call.root}")
     if call.reproducible is not None:
         words.append(f"reproducible={call.reproducible!r}")
@@ -742,7 +739,10 @@ class Communicator:
             else:
                 inputs, outputs = (ranks if kind.cuts else 1) * reads, (ranks if kind.joins else 1) * writes
                 rows = Counts.agree(counts, ranks, self.rank, inputs, outputs)
-        return _Wanted(name, op, rank, reproducible, ranks, reads, writes, rows)
+        here = self._endpoint
+        place = here.threads, here.sockets, here.oversubscribed
+        call = Call(name, ranks, None, rank, reproducible, *place, uneven=rows is not None, tuned=here.tuned)
+        return _Wanted(call, op, reads, writes, rows)
 
     def _prepared(
         self,
@@ -755,7 +755,7 @@ class Communicator:
         """Choose and load what a call by name runs. ``kinds``: whether its arrays may be memory that ranks share."""
         endpoint, operand = self._endpoint, operands.x or operands.out
         item = ITEM if operand is None else operand.type.itemsize
-        choice = choose(self._named(wanted, wanted.bytes(operands), item), self._entries)
+        choice = choose(replace(wanted.call, size=wanted.bytes(operands), item=item), self._entries)
         find = partial(endpoint.program, _called(choice))
         loaded = find(choice.key, choice.compile)
         bound = loaded.layout.bind(operands, wanted.rows)
@@ -772,22 +772,6 @@ class Communicator:
 
         shared, others = alternatives(True), alternatives(False)
         return endpoint.prepare(loaded, bound, wanted.op, choice.tile, shared, others, timeout, scale)
-
-    def _named(self, wanted: _Wanted, size: int | None, item: int) -> Call:
-        """All that the choice of what it runs depends on."""
-        return Call(
-            wanted.name,
-            self.size,
-            size,
-            wanted.root,
-            wanted.reproducible,
-            threads=self._endpoint.threads,
-            sockets=self._endpoint.sockets,
-            oversubscribed=self._endpoint.oversubscribed,
-            uneven=wanted.rows is not None,
-            item=item,
-            tuned=self._endpoint.tuned,
-        )
 
     def _zero_copy(
         self, choice: Choice, find: Find[Found], one_round: bool, inplace: bool, attached: bool
@@ -822,7 +806,8 @@ class Communicator:
         """
         if not isinstance(nbytes, int) or nbytes < 0 or nbytes >> 62:
             raise InvalidArgument(f"nbytes must be a number of bytes, not {nbytes!r}", caller())
-        choice = choose(self._named(self._wanted(name, "sum", root, None, reproducible), nbytes, ITEM), self._entries)
+        call = self._wanted(name, "sum", root, None, reproducible).call
+        choice = choose(replace(call, size=nbytes), self._entries)
         schedule = self._schedule(choice.key, choice.compile)
         lending = partial(self._zero_copy, choice, self._schedule)
         return explain(self._endpoint, choice, schedule, lending, nbytes)

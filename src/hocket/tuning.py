@@ -84,11 +84,15 @@ class Call:
     tuned: Tunables = _DEFAULTS
 
     @property
+    def kind(self) -> Kind:
+        return KINDS[self.name]
+
+    @property
     def busiest(self) -> int | None:
         """Bytes that the busiest rank sends or receives where every buffer goes to every rank that needs it."""
         if self.size is None:
             return None
-        return -(-self.size * (self.ranks - 1) // (self.ranks if KINDS[self.name].blocks else 1))
+        return -(-self.size * (self.ranks - 1) // (self.ranks if self.kind.blocks else 1))
 
     @property
     def spread(self) -> bool:
@@ -345,7 +349,7 @@ def declined(choice: Choice, one_round: bool, attached: bool) -> str | None:
         return "it has no program for arrays in place of slots"
     if attached and call.reproducible == "across-sizes":
         return "sums that do not depend on the size"
-    if attached and call.ranks > 2 and KINDS[call.name].combines:
+    if attached and call.ranks > 2 and call.kind.combines:
         return "sums on more than 2 ranks: the path must not change their order"
     if attached and call.oversubscribed:
         return "more ranks than cores"
@@ -357,7 +361,7 @@ def declined(choice: Choice, one_round: bool, attached: bool) -> str | None:
     if call.oversubscribed or call.name not in _ZERO_COPY_IN_ONE_ROUND:
         return "it takes one round"
     sent = call.size
-    if KINDS[call.name].blocks:
+    if call.kind.blocks:
         block = -(-call.size // call.ranks)
         sent = block if call.name == "all_gather" else sent - block  # the same block to all is stored once
     least = call.tuned.lent_bytes

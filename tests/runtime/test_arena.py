@@ -15,6 +15,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -40,7 +41,7 @@ from hocket.runtime import arena, segments
 from hocket.runtime.execution import VARIANTS, LoadedPlan, PreparedCall
 from hocket.runtime.operands import operands_of
 from hocket.runtime.plan import lower
-from hocket.tuning import NAMED, declined, zero_copy_program
+from hocket.tuning import NAMED, choose, declined, zero_copy_program
 from tests.property.programs import random_case
 from tests.runtime.cases import PAIRS, Run, check, data
 from tests.runtime.test_call_cache import slow_path
@@ -304,7 +305,7 @@ def every_collective(comm: Communicator, sizes: list[int], file: bool) -> None:
                 call(comm, name, n, root, forms, lent)  # type: ignore[arg-type]
             alone = name in ("broadcast", "reduce", "gather", "scatter")  # only the root has both arrays
             blocks = p if name in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter") else 1
-            choice = comm._choice(comm._wanted(name, "sum", root, None, None), 4 * n * blocks)
+            choice = choose(replace(comm._wanted(name, "sum", root, None, None).call, size=4 * n * blocks))
             default = comm._schedule(choice.key, choice.compile)
             alone_in_one = comm._endpoint.outlook(default, n).one_round
             large = declined(choice, alone_in_one, attached=False) is None
