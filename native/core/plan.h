@@ -134,21 +134,19 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
     if (h.rank >= h.ranks || h.chunks == 0 || h.slots == 0 || h.fan == 0 || h.work == 0)
         return "its header makes no sense";
     u64 at = sizeof(PlanHeader) / kWord;
-    const u64 blocks = at;
-    const u64 steps = at += h.blocks * (sizeof(BlockRecord) / kWord);
-    const u64 operands = at += h.steps * (sizeof(StepRecord) / kWord);
-    const u64 waits = at += h.operands * (sizeof(OperandRecord) / kWord);
-    const u64 connections = at += h.waits * (sizeof(WaitRecord) / kWord);
-    const u64 multicasts = at += h.connections * (sizeof(ConnectionRecord) / kWord);
-    at += h.multicasts * (sizeof(MulticastRecord) / kWord);
+    const auto table = [&]<class Record>(const Record*& found, u64 records) {
+        found = reinterpret_cast<const Record*>(words + at);
+        at += records * (sizeof(Record) / kWord);
+    };
+    view = {};
+    view.header = &h;
+    table(view.blocks, h.blocks);
+    table(view.steps, h.steps);
+    table(view.operands, h.operands);
+    table(view.waits, h.waits);
+    table(view.connections, h.connections);
+    table(view.multicasts, h.multicasts);
     if (at != length) return "its tables do not fill it";
-    view = {&h,
-            reinterpret_cast<const BlockRecord*>(words + blocks),
-            reinterpret_cast<const StepRecord*>(words + steps),
-            reinterpret_cast<const OperandRecord*>(words + operands),
-            reinterpret_cast<const WaitRecord*>(words + waits),
-            reinterpret_cast<const ConnectionRecord*>(words + connections),
-            reinterpret_cast<const MulticastRecord*>(words + multicasts)};
     for (u32 c = 0; c < h.connections; ++c) {
         const ConnectionRecord& record = view.connections[c];
         if (record.peer >= h.ranks || record.peer == h.rank || record.sends > 1 || record.width > h.widest ||

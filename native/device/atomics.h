@@ -1,7 +1,8 @@
 // Memory orders of a CPU, and which of them publish and observe what ranks say in the control region.
 //
 // Every order can be weakened by its name in a build of the native tests with -DHOCKET_RELAX, for those that show that
-// it is needed (tests/native/run_sanitizers.sh). A publish and its observe are one pair; relaxing either side breaks it.
+// it is needed (tests/native/run_sanitizers.sh). A publish and its observe are one pair; relaxing either side breaks
+// it.
 #pragma once
 
 #include "core/plan.h"

@@ -42,16 +42,15 @@ struct Outcome {
 };
 
 // How a rank waits. `timeout`: seconds without progress after which a call fails. `interrupted` is called now and then
-// while the caller's thread waits: whether to give up. `patient` is called when a thread has spun in vain, `progress`
-// where it is the caller's. The rest are tuned (policy/tunables.def).
+// while the caller's thread waits: whether to give up. `patient` is called when a thread has spun in vain, before it
+// yields or sleeps, `progress` where it is the caller's. The rest are tuned (policy/tunables.def).
 struct WaitPolicy {
     Patience patience;
     double timeout;
-    bool (*interrupted)();
-    void (*patient)();
-    u64 visits_between_looks, recheck_ticks;
-    Progressor progress;
-    u64 progress_nap_nanoseconds;
+    bool (*interrupted)() = nullptr;
+    void (*patient)() = nullptr;
+    Progressor progress{};
+    u64 visits_between_looks = 0, recheck_ticks = 0, progress_nap_nanoseconds = 0;
 };
 
 // What a rank says when it enters a call. Whoever gives the same text in every call is its author. `timeout` it keeps

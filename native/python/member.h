@@ -50,14 +50,13 @@ struct Member {
            std::vector<pid_t> processes, bool always_attaches, u32 spins, u32 yields, double timeout, u32 threads,
            u64 team_bytes, u64 cache_bytes, bool looks, Recorder* recorder, const std::map<std::string, u64>& tuned)
         : memory(descriptor, size, std::move(arenas), arena, processes) {
-        Settings settings{{spins, yields}, timeout, python_interrupted};
+        Settings settings{{{spins, yields}, timeout, python_interrupted, Gil::let_go}};
         const CmaUse cma_use = always_attaches ? CmaUse::kAlways : CmaUse::kWhereFaster;
         if (!processes.empty()) settings.cma_use = cma_use;
         settings.threads = threads;
         settings.team_bytes = team_bytes;
         settings.cache_bytes = cache_bytes;
         if (looks && Clock::trusted()) settings.is_far = is_far;
-        settings.patient = Gil::let_go;
         settings.recorder = recorder;
         settings.tunables = tunables = tunables_with(tuned);
         communicator = std::make_unique<Communicator>(rank, size, memory, lifelines, settings);

@@ -72,10 +72,10 @@ PreparedCall::PreparedCall(nb::object member, nb::object plan, Terms terms, Oper
     const Terms& t = terms_;
     if (t.op >= kOperators || (t.tile & (t.tile - 1)) || (t.tile && t.tile < kAlign))
         throw std::invalid_argument("operator or tile");
-    const bool combines = t.n && (plan_->combines() || t.op == kAverage);
+    const bool combines = t.n && (plan_->view().combines || t.op == kAverage);
     if (combines && (t.type >= kTypes || kernels().types[t.type].reduce[t.op] == nullptr))
         throw std::invalid_argument("this type does not have this operator");
-    if (plan_->lends() && !shared_) throw std::invalid_argument("a plan that lends is offered");
+    if (plan_->view().lends && !shared_) throw std::invalid_argument("a plan that lends is offered");
     check(plan_->header(), binding.input, binding.output);
     for (const auto* alternatives : {&shared_, &others_})
         for (u32 v = 0; *alternatives && v < std::size(kZeroCopy); ++v)

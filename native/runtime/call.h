@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "policy/select.h"
+#include "protocol/control_plane.h"
 #include "runtime/recorder.h"
 
 namespace hocket {
@@ -67,20 +68,16 @@ struct Call {
 // never, where the tuner finds it faster, or in every call that can go so.
 enum class CmaUse { kNever, kWhereFaster, kAlways };
 
-struct Settings {
-    Patience patience;
-    double timeout;                   // seconds without progress after which a call fails
-    bool (*interrupted)() = nullptr;  // called now and then while the caller's thread waits: whether to give up
-    u32 threads = 1;                  // that share the thread blocks of a call
-    u64 team_bytes = 0;               // of its larger buffer, from which on they do
-    u64 cache_bytes = ~u64(0);        // of all ranks together: a call that touches more stores results non-temporally
+// What is tuned of its WaitPolicy follows from `tunables`.
+struct Settings : WaitPolicy {
+    u32 threads = 1;            // that share the thread blocks of a call
+    u64 team_bytes = 0;         // of its larger buffer, from which on they do
+    u64 cache_bytes = ~u64(0);  // of all ranks together: a call that touches more stores results non-temporally
     // Whether a byte is in no cache that is nearer than so many ticks: a call all of whose are does so too, where that
     // is worth it.
     bool (*is_far)(const char*, u64) = nullptr;
     CmaUse cma_use = CmaUse::kNever;
     u64 first = 0;                 // the number of calls so far; tests begin near where it wraps
-    void (*patient)() = nullptr;   // called when a thread has spun in vain, before it yields or sleeps
-    Progressor progress{};         // see waiting.h
     Recorder* recorder = nullptr;  // of what this rank does; outlives the communicator
     Tunables tunables = tunables_with({});
 };

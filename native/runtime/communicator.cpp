@@ -22,6 +22,14 @@ u64 difference(u32 rank, const Units& units) {
 // Where the result of a call lies.
 const char* result_of(const Call& call) { return call.output != nullptr ? call.output : call.input; }
 
+WaitPolicy tuned(const Settings& settings) {
+    WaitPolicy found = settings;
+    found.visits_between_looks = settings.tunables.visits_between_looks;
+    found.recheck_ticks = settings.tunables.recheck_ticks;
+    found.progress_nap_nanoseconds = settings.tunables.progress_nap_nanoseconds;
+    return found;
+}
+
 std::unique_ptr<Tuner> tuner_for(const Settings& settings) {
     if (settings.cma_use == CmaUse::kWhereFaster) return std::make_unique<OnlineTuner>(settings.tunables);
     return std::make_unique<StaticTuner>();
@@ -39,7 +47,7 @@ struct Communicator::CallState {
           author(plan.number()),
           n(call.n),
           type(call.type) {
-        candidates[kBuffered] = {{}, plan.lends() ? nullptr : &plan, call.input, call.output, nullptr};
+        candidates[kBuffered] = {{}, plan.view().lends ? nullptr : &plan, call.input, call.output, nullptr};
         for (const Variant other : kZeroCopy) candidates[other].plan = nullptr;
     }
 
@@ -84,11 +92,7 @@ template <class Event> struct Communicator::Run {
 Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> lifelines, Settings settings)
     : memory_(memory),
       settings_(settings),
-      control_(rank, size, memory.control(), std::move(lifelines),
-               {settings.patience, settings.timeout, settings.interrupted, settings.patient,
-                settings.tunables.visits_between_looks, settings.tunables.recheck_ticks, settings.progress,
-                settings.tunables.progress_nap_nanoseconds},
-               settings.first),
+      control_(rank, size, memory.control(), std::move(lifelines), tuned(settings), settings.first),
       tuned_(tuner_for(settings_), control_),
       eager_(control_),
       fifo_(memory),
@@ -237,7 +241,7 @@ int Communicator::prepare(CallState& state, Candidate& candidate, bool may_be_ea
     Plan& plan = *candidate.plan;
     const u64 n = state.n, tile = &plan == &state.plan ? state.call.tile : 0;  // of no other that takes its place
     const u32 type = state.type;
-    candidate.kernel = plan.combines() ? kernels().types[type].reduce[state.call.op] : kernels().move;
+    candidate.kernel = plan.view().combines ? kernels().types[type].reduce[state.call.op] : kernels().move;
     Plan::Latest& latest = plan.latest;
     Shape& shape = candidate;
     if (latest.n == n && latest.type == type && latest.tile == tile && latest.may_be_eager == may_be_eager) {
@@ -386,8 +390,9 @@ template <class Event> Outcome Communicator::execute(CallState& state, Event eve
                    zero_copy ? zero_copy_.attached_since(*chosen.plan) : std::nullopt, event};
     run.threads = threads_for(chosen.plan->header(), chosen.geometry, settings_.threads, settings_.team_bytes);
     if (run.threads > 1) run.threads = team_.grow(run.threads);
-    const bool attached = run.attached_since.has_value();
-    run.streams = streams_of(state, attached);
+    const bool attached = run.attached_since.has_value();  // there it is mostly the kernel that stores, through caches
+    run.streams = streams_for(chosen.plan->view(), chosen, chosen.input, chosen.output, settings_.cache_bytes,
+                              state.probe.far && !attached, state.probe.larger(), settings_.tunables);
     Plan::Latest& latest = state.plan.latest;
     latest.streamed = !attached && run.streams && chosen.plan->view().has_last ? result_of(state.call) : nullptr;
     if constexpr (!std::is_null_pointer_v<Event>) {
@@ -475,13 +480,6 @@ Execution<Cpu, End> Communicator::execution(CallState& state, const Candidate& c
     set(kScratch, scratch_.get(), h.scratch * geometry.chunk, h.scratch, nullptr);
     return Execution<Cpu, End>(plan.view(), geometry, state.buffers, zero_copy_.peers(), plan.cursors().data(),
                                plan.ends().data(), candidate.rounds);
-}
-
-// In buffers that are `attached` it is mostly the kernel that stores, through the caches.
-bool Communicator::streams_of(const CallState& state, bool attached) const {
-    const Candidate& chosen = state.chosen();
-    return streams_for(chosen.plan->view(), chosen, chosen.input, chosen.output, settings_.cache_bytes,
-                       state.probe.far && !attached, state.probe.larger(), settings_.tunables);
 }
 
 // What the plan's steps that are `whole` scale by; null for nothing.

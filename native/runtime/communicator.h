@@ -72,7 +72,6 @@ class Communicator {
     template <class Event> Outcome work(Run<Event>& run, u32 thread);
     template <class Event> Outcome work_together(Run<Event>& run);
     Execution<Cpu, End> execution(CallState& state, const Candidate& candidate, char* input, char* output) const;
-    bool streams_of(const CallState& state, bool attached) const;
     const Scale* scale(const CallState& state) const;
     void finish(const CallState& state) const;
     Outcome refuse_for_memory(int error);

@@ -22,8 +22,6 @@ class Plan {
     const PlanView& view() const { return view_; }
     const PlanHeader& header() const { return *view_.header; }
     std::span<const ConnectionRecord> connections() const { return {view_.connections, header().connections}; }
-    bool combines() const { return view_.combines; }
-    bool lends() const { return view_.lends; }
 
     u64 digest() const { return digest_; }
     const std::string& name() const { return name_; }

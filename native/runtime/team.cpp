@@ -19,31 +19,23 @@ struct SignalsBlocked {
     ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before, nullptr); }
 };
 
-std::thread start(std::function<void()> body) {
+std::jthread start(std::function<void(const std::stop_token&)> body) {
     const SignalsBlocked inherited;  // by the new thread
-    return std::thread([body = std::move(body)] {
+    return std::jthread([body = std::move(body)](const std::stop_token& closing) {
         worker_thread = true;
-        body();
+        body(closing);
     });
 }
 
 }  // namespace
-
-Team::~Team() {
-    {
-        const std::lock_guard<std::mutex> held(lock_);
-        closing_ = true;
-    }
-    begun_.notify_all();
-    for (std::thread& other : others_) other.join();
-}
 
 unsigned Team::grow(unsigned threads) {
     try {
         others_.reserve(threads);
         while (others_.size() + 1 < threads) {
             const unsigned number = unsigned(others_.size()) + 1;
-            others_.push_back(start([this, number, seen = round_] { work(number, seen); }));
+            others_.push_back(
+                start([this, number, seen = round_](const auto& closing) { work(closing, number, seen); }));
         }
     } catch (const std::system_error&) {
     }
@@ -63,10 +55,8 @@ void Team::together(const std::function<void(unsigned)>& body) {
     ended_.wait(held, [this] { return working_ == 0; });
 }
 
-void Team::work(unsigned number, unsigned long long seen) {
-    for (std::unique_lock<std::mutex> held(lock_);;) {
-        begun_.wait(held, [&] { return closing_ || round_ != seen; });
-        if (closing_) return;
+void Team::work(const std::stop_token& closing, unsigned number, unsigned long long seen) {
+    for (std::unique_lock<std::mutex> held(lock_); begun_.wait(held, closing, [&] { return round_ != seen; });) {
         seen = round_;
         const auto& body = *body_;
         held.unlock();
@@ -76,17 +66,8 @@ void Team::work(unsigned number, unsigned long long seen) {
     }
 }
 
-Queue::~Queue() {
-    {
-        const std::lock_guard<std::mutex> held(lock_);
-        closing_ = true;
-    }
-    given_.notify_one();
-    if (thread_.joinable()) thread_.join();
-}
-
 void Queue::submit(Job& job) {
-    if (!thread_.joinable()) thread_ = start([this] { work(); });
+    if (!thread_.joinable()) thread_ = start([this](const auto& closing) { work(closing); });
     {
         const std::lock_guard<std::mutex> held(lock_);
         jobs_.push_back(&job);
@@ -99,10 +80,8 @@ void Queue::wait(const Job& job) {
     finished_.wait(held, [&] { return job.done; });
 }
 
-void Queue::work() {
-    for (std::unique_lock<std::mutex> held(lock_);;) {
-        given_.wait(held, [this] { return closing_ || !jobs_.empty(); });
-        if (jobs_.empty()) return;
+void Queue::work(const std::stop_token& closing) {
+    for (std::unique_lock<std::mutex> held(lock_); given_.wait(held, closing, [this] { return !jobs_.empty(); });) {
         Job& job = *jobs_.front();
         jobs_.pop_front();
         held.unlock();

@@ -17,7 +17,6 @@ namespace hocket {
 class Team {
   public:
     Team() = default;
-    ~Team();
     Team(const Team&) = delete;
     Team& operator=(const Team&) = delete;
 
@@ -28,15 +27,14 @@ class Team {
     void together(const std::function<void(unsigned)>& body);
 
   private:
-    void work(unsigned number, unsigned long long seen);
+    void work(const std::stop_token& closing, unsigned number, unsigned long long seen);
 
-    std::vector<std::thread> others_;
     std::mutex lock_;
-    std::condition_variable begun_, ended_;
+    std::condition_variable_any begun_, ended_;
     const std::function<void(unsigned)>* body_ = nullptr;
     unsigned long long round_ = 0;
     unsigned working_ = 0;
-    bool closing_ = false;
+    std::vector<std::jthread> others_;  // they end before what they use
 };
 
 // Does jobs one after the other, in the order given, on a thread of its own that starts with the first.
@@ -47,9 +45,8 @@ class Queue {
         bool done = false;
     };
 
+    // At its end it waits for the jobs that were given.
     Queue() = default;
-    // Waits for the jobs that were given.
-    ~Queue();
     Queue(const Queue&) = delete;
     Queue& operator=(const Queue&) = delete;
 
@@ -59,13 +56,12 @@ class Queue {
     void wait(const Job& job);
 
   private:
-    void work();
+    void work(const std::stop_token& closing);
 
-    std::thread thread_;
     std::mutex lock_;
-    std::condition_variable given_, finished_;
+    std::condition_variable_any given_, finished_;
     std::deque<Job*> jobs_;
-    bool closing_ = false;
+    std::jthread thread_;
 };
 
 }  // namespace hocket

@@ -107,7 +107,7 @@ template <class Body> void on_threads(u32 ranks, Body body) {
 }
 
 inline Settings settings(u64 slots) {
-    Settings found{{50, 20}, 60.0};
+    Settings found{{{50, 20}, 60.0}};
     found.tunables.slots = slots;
     found.tunables.slot_bytes = 64 << 10;
     return found;

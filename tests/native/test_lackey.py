@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 from bisect import bisect_right
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,8 @@ from hocket.runtime.plan import lower
 
 ROOT = Path(__file__).parents[2]
 SOURCES = (
-    *(path for path in ROOT.glob("native/*/*.cpp") if path.parent.name != "python"),
-    *(ROOT / "tests/native").rglob("*.cpp"),
+    *(path for path in ROOT.glob("native/*/*.cpp") if path.parent.name not in ("python", "mpi")),
+    *(ROOT / "tests/native" / name for name in ("main.cpp", "plans.cpp", "traffic.cpp", "lackey/plain_memcpy.cpp")),
 )
 ACCESS = re.compile(rb" ([LSM]) ([0-9a-f]+),(\d+)\n")
 
@@ -38,13 +39,19 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The native tests, their kernels for AVX2 alone, with a memcpy that copies nothing twice, and is always called."""
-    found = tmp_path_factory.mktemp("lackey") / "native_tests"
-    options = (
-        "-std=c++20 -O2 -march=x86-64-v3 -mmemcpy-strategy=libcall:-1:noalign -DHOCKET_ISA=baseline -Inative -pthread"
-    )
-    subprocess.run(["g++", *options.split(), *SOURCES, "-o", found], cwd=ROOT, check=True)
-    return found
+    """What they ask of the native tests: kernels for AVX2 alone, a memcpy that copies nothing twice, always called."""
+    built = tmp_path_factory.mktemp("lackey")
+    options = "-std=c++20 -O2 -march=x86-64-v3 -mmemcpy-strategy=libcall:-1:noalign -DHOCKET_ISA=baseline -Inative -c"
+
+    def compiled(source: Path) -> Path:
+        target = built / f"{source.stem}.o"
+        subprocess.run(["g++", *options.split(), source, "-o", target], cwd=ROOT, check=True)
+        return target
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(pool.map(compiled, SOURCES))
+    subprocess.run(["g++", "-pthread", *objects, "-o", built / "native_tests"], check=True)
+    return built / "native_tests"
 
 
 def run(command: list[str | Path], log: Path) -> tuple[Traffic, Traffic]:
