@@ -1,8 +1,8 @@
 #!/bin/sh
 # Builds and runs the native tests under ThreadSanitizer and under AddressSanitizer with UBSan, and with them every
 # library schedule over the delayed queue, from plans that Python writes: hocket must be installed for ${PYTHON:-python3}.
-# Then weakens each named memory order in turn, and the wait for readers, and demands that a litmus test turns red.
-# Usage: run_sanitizers.sh [BUILD_DIRECTORY]
+# Weakens each named memory order in turn, and the wait for readers, and demands that a litmus test turns red.
+# Usage: run_sanitizers.sh [BUILD_DIRECTORY [build]]    `build`: no more than that, which may go on beside other tests
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 work=${1:-$root/build/sanitizers}
@@ -13,16 +13,18 @@ build() { # directory, options
     directory=$work/$1
     shift
     cmake -S "$root" -B "$directory" -DHOCKET_NATIVE_TESTS=ON "$@" >"$directory.log" 2>&1 &&
-        cmake --build "$directory" --parallel >>"$directory.log" 2>&1 || {
+        cmake --build "$directory" --parallel "$(nproc)" >>"$directory.log" 2>&1 || {
         cat "$directory.log"
         exit 1
     }
 }
 
+build thread -DHOCKET_SANITIZE=thread -DCMAKE_CXX_FLAGS=-DHOCKET_RELAX
+build address -DHOCKET_SANITIZE=address,undefined
+[ "${2:-}" != build ] || exit 0
 (cd "$root" && "${PYTHON:-python3}" -m tests.native.schedules "$work/calls")
 
 echo "== ThreadSanitizer"
-build thread -DHOCKET_SANITIZE=thread -DCMAKE_CXX_FLAGS=-DHOCKET_RELAX
 "$work/thread/native_tests"
 "$work/thread/native_tests" delayed "$work/calls"
 
@@ -46,6 +48,5 @@ done
 [ $failed = 0 ]
 
 echo "== AddressSanitizer, UndefinedBehaviorSanitizer"
-build address -DHOCKET_SANITIZE=address,undefined
 "$work/address/native_tests"
 "$work/address/native_tests" delayed "$work/calls"
