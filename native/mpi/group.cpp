@@ -325,7 +325,7 @@ void Group::serve(const std::vector<Hello>& all) {
     crowded_ = size_ > cores || local > u64(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
     std::vector<int> lifelines;
     for (u32 r = 0; r < size_; ++r) lifelines.push_back(r == rank_ ? -1 : lifeline(all[r].process));
-    Settings settings{.patience = file_->patience(crowded_), .timeout = std::numeric_limits<double>::infinity()};
+    Settings settings{{.patience = file_->patience(crowded_), .timeout = std::numeric_limits<double>::infinity()}};
     settings.cache_bytes = cache_bytes(size_);
     if (Clock::trusted()) settings.is_far = is_far;
     if (attaches_) settings.cma_use = options_.always_attaches ? CmaUse::kAlways : CmaUse::kWhereFaster;
