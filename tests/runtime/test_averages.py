@@ -16,7 +16,7 @@ import hocket
 from hocket import AllReduce, Communicator, Program, Schedule, chunk
 from hocket.algorithms import ring
 from hocket.algorithms.catalogue import CATALOGUE
-from hocket.ir.order import whole_sums
+from hocket.ir.order import in_order, whole_sums
 from hocket.semantics import Machine, average
 from tests.algorithms.prove import cases
 from tests.property.programs import random_average
@@ -70,7 +70,7 @@ def randoms(ranks: int, count: int) -> Iterator[Schedule]:
 def test_each_output_comes_from_one_step_that_completes_a_sum(ranks: int) -> None:
     for program, storage in itertools.product(library(ranks), ("fifo", "peer")):
         schedule = program.compile(storage=storage)
-        assert Counted.outputs(schedule, whole_sums(schedule)) == {(ranks, 1)}, program.name
+        assert Counted.outputs(schedule, whole_sums(schedule, in_order(schedule))) == {(ranks, 1)}, program.name
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
@@ -78,7 +78,7 @@ def test_random_programs(ranks: int) -> None:
     """As above, or no step divides, where one completes only a part: of three ranks or more."""
     partly = 0
     for schedule in randoms(ranks, 60):
-        whole = whole_sums(schedule)
+        whole = whole_sums(schedule, in_order(schedule))
         assert Counted.outputs(schedule, whole) == {(ranks, int(bool(whole)))}
         partly += not whole
     assert bool(partly) == (ranks > 2)
@@ -87,7 +87,7 @@ def test_random_programs(ranks: int) -> None:
 
 def test_every_such_step_counts() -> None:
     schedule = ring.all_reduce(3).compile()
-    whole = whole_sums(schedule)
+    whole = whole_sums(schedule, in_order(schedule))
     assert len(whole) == 3
     for step in whole:
         assert Counted.outputs(schedule, whole - {step}) == {(3, 0), (3, 1)}
@@ -102,7 +102,7 @@ def test_where_a_step_completes_only_a_part_no_step_divides() -> None:
             chunk(0, "in", 0, 2).copy(r, "out", 0)
     schedule = program.compile()
     assert max(step.count or 0 for _, _, _, step in schedule.steps() if len(step.srcs) > 1) == 2
-    assert whole_sums(schedule) == frozenset()
+    assert whole_sums(schedule, in_order(schedule)) == frozenset()
 
 
 def runs(ranks: int) -> list[Run]:
