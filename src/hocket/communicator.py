@@ -758,7 +758,7 @@ class Communicator:
         choice = choose(replace(wanted.call, size=wanted.bytes(operands), item=item), self._entries)
         find = partial(endpoint.program, _called(choice))
         loaded = find(choice.key, choice.compile)
-        bound = loaded.layout.bind(operands, wanted.rows)
+        bound = loaded.lowered.layout.bind(operands, wanted.rows)
         eager = endpoint.is_eager(loaded, bound)
 
         def alternatives(shared: bool) -> Alternatives:

@@ -138,7 +138,7 @@ def by_counts(comm: Communicator, cases: Sequence[tuple[Schedule, list[Counts]]]
         x, out = (np.ones(sum(rows), np.float32) if rows else None for rows in (mine.inputs, mine.outputs))
         before = comm.traffic()
         loaded = comm._endpoint._of(schedule)
-        comm._endpoint.prepare(loaded, loaded.layout.bind(operands_of(x, out), mine), "sum")(x, out)
+        comm._endpoint.prepare(loaded, loaded.lowered.layout.bind(operands_of(x, out), mine), "sum")(x, out)
         found.append(comm.traffic() - before)
     before = comm.traffic()
     comm.run(ring.all_reduce(3).compile(instances=2), np.ones(1 << 18, np.float32))

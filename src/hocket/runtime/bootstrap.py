@@ -468,7 +468,7 @@ def _join(here: Place, common: Common, timeout: float, watched: Mapping[int, int
             while len(received) < 2 * here.size + 1:
                 hear(_More)
             for descriptor in received[here.size : -1]:
-                segments.check_arena(descriptor)
+                segments.check(descriptor)
             segments.check(received[-1], here.token)
             processes = _attachable(here.rank, received[: here.size], met.witnesses)
             with suppress(ConnectionError):

@@ -44,7 +44,7 @@ from hocket.ir.traffic import Traffic
 from hocket.runtime import adopted, arena, machine, trace
 from hocket.runtime.adopted import Adopted, Region
 from hocket.runtime.bootstrap import Meeting, Schedules, gather, no_schedules
-from hocket.runtime.buffers import Bound, Layout
+from hocket.runtime.buffers import Bound
 from hocket.runtime.counts import transfers
 from hocket.runtime.launchers import Place
 from hocket.runtime.operands import (
@@ -87,10 +87,6 @@ class LoadedPlan:
     apart: _native.Plan
     calls: dict[tuple[object, ...], PreparedCall] = field(default_factory=dict)
 
-    @property
-    def layout(self) -> Layout:
-        return self.lowered.layout
-
 
 VARIANTS = True, False
 """The zero-copy variants of native/protocol/header.h: arrays that ranks access lie in place, or apart."""
@@ -114,7 +110,7 @@ def _offer(given: Alternatives, bound: Bound) -> _Offer:
     buffers: tuple[Source, Source] | None = None
     for variant, other in enumerate(given):
         if other is not None:
-            instead = other.layout.bind(bound.operands)
+            instead = other.lowered.layout.bind(bound.operands)
             if not instead.copies and buffers in (None, (instead.input, instead.output)):
                 chosen[variant], buffers = other, (instead.input, instead.output)
     plans = [None if other is None else other.plan for other in chosen]
@@ -170,6 +166,7 @@ class PreparedCall(_native.PreparedCall):
             lends,
         )
         self._endpoint = endpoint
+        self._take_turn, self._refuse, self._no_thread = endpoint._alone, endpoint.refuse, endpoint._no_thread
         self._bound = bound
         self._lowered = loaded.lowered
         either = [one or other for one, other in zip(shared.plans, others.plans, strict=True)]
@@ -177,17 +174,6 @@ class PreparedCall(_native.PreparedCall):
 
     def _raise(self, outcome: Outcome) -> NoReturn:
         self._endpoint._raise(outcome, self._plans)
-
-    def _no_thread(self, reason: str) -> NoReturn:
-        self._endpoint._no_thread(reason)
-
-    def _take_turn(self) -> None:
-        """Wait for the calls in the background. Raises CommunicatorDead."""
-        self._endpoint._alone()
-
-    def _refuse(self, error: Exception, background: bool) -> NoReturn:
-        """Raise what this rank lacks for the call, and tell the others."""
-        self._endpoint.refuse(error, background)
 
     def _check(self, x: Argument, out: Argument, background: bool) -> None:
         """Refuse a call on arguments that are not as it was prepared."""
@@ -385,7 +371,7 @@ class Endpoint:
             key = _key(x, out, op, tile)
             call = None if key is None else loaded.calls.get(key)
             if call is None:
-                call = self.prepare(loaded, loaded.layout.bind(operands_of(x, out)), op, tile)
+                call = self.prepare(loaded, loaded.lowered.layout.bind(operands_of(x, out)), op, tile)
                 if key is not None and len(loaded.calls) < _MOST_CALLS:
                     loaded.calls[key] = call
         except Exception as error:
@@ -417,7 +403,7 @@ class Endpoint:
             raise InvalidArgument(f"op must be one of {', '.join(_OPERATORS)}, not {op!r}", caller())
         if tile is not None and (type(tile) is not int or tile < 64 or tile & (tile - 1) or tile > 1 << 28):
             raise InvalidArgument(f"tile must be a power of two from 64 bytes to 256 MB, not {tile!r}", caller())
-        plan, layout, kind = loaded.lowered, loaded.layout, bound.type
+        plan, layout, kind = loaded.lowered, loaded.lowered.layout, bound.type
         if not layout.moves and bound.n is not None and (kind.code, code) not in _PAIRS:
             raise WrongType(f"{kind} has no {op}, only {', '.join(_native.OPERATORS_OF[kind.name])}", caller())
         if op == "avg" and not plan.averages:
@@ -464,7 +450,7 @@ class Endpoint:
     def outlook(self, schedule: Schedule, n: int, tile: int | None = None) -> _native.Outlook:
         """How a call on units of n float32 would run, without ``out``; no other rank takes part."""
         loaded = self._of(schedule)
-        layout = loaded.layout
+        layout = loaded.lowered.layout
         in_place = layout.alias is not None and layout.input_blocks == layout.output_blocks
         plan = loaded.apart if layout.alias is not None and not in_place else loaded.plan
         arrays = layout.input_blocks > 0, layout.output_blocks > 0 and not in_place

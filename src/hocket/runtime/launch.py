@@ -116,7 +116,8 @@ def _gather(processes: Sequence[subprocess.Popen[bytes]], lines: Sequence[Connec
             for key, _ in waiting.select(None if deadline is None else max(0.0, deadline - time.monotonic())):
                 rank = int(key.data)
                 waiting.unregister(key.fileobj)
-                answer = _receive(lines[rank])
+                data = _receive(lines[rank])
+                answer: _Answer | None = None if data is None else pickle.loads(data)
                 if answer is None:
                     code = processes[rank].wait()
                     how = _ending(code, f"exited with code {code} without a result")
@@ -149,14 +150,12 @@ def _raised(rank: int, error: BaseException | None, report: str) -> BaseExceptio
     return error
 
 
-def _receive(line: Connection) -> _Answer | None:
-    """What a rank sent; None if it ended first."""
+def _receive(line: Connection) -> bytes | None:
+    """What the other end sent; None if it ended first."""
     try:
-        data = line.recv_bytes()
+        return line.recv_bytes()
     except (EOFError, OSError):
         return None
-    answer: _Answer = pickle.loads(data)
-    return answer
 
 
 def _serve(parent: int) -> None:
@@ -165,12 +164,11 @@ def _serve(parent: int) -> None:
     line = Connection(int(sys.argv.pop()))
     os.set_inheritable(line.fileno(), False)
     os.register_at_fork(after_in_child=line.close)  # a child does not answer for this rank
-    try:
-        data = line.recv_bytes()
-    except (EOFError, OSError):
+    payload = _receive(line)
+    if payload is None:
         os._exit(1)  # the parent is gone
     try:
-        fn, args = pickle.loads(data)
+        fn, args = pickle.loads(payload)
         packed = cloudpickle.dumps(_Answer(fn(*args), None, None))
     except BaseException as error:
         report = traceback.format_exc()

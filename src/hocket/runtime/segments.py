@@ -57,16 +57,10 @@ def _create(prepared: Callable[[int], int]) -> int:
     raise _none("; ".join(refused), last) from last
 
 
-def check(descriptor: int, stamp: str) -> None:
-    """Raise BootstrapFailed if this is not the file that a rank of the same meeting created."""
+def check(descriptor: int, stamp: str = "") -> None:
+    """Raise BootstrapFailed if this is not the file that a rank of the same meeting created: its arena has no stamp."""
     if not ours(descriptor) or os.pread(descriptor, len(stamp), _native.STAMP) != stamp.encode():
         raise BootstrapFailed("what rank 0 sent is not the shared memory of this meeting")
-
-
-def check_arena(descriptor: int) -> None:
-    """Raise BootstrapFailed if this cannot be the arena of a rank."""
-    if not ours(descriptor):
-        raise BootstrapFailed("what rank 0 sent is not the memory of a rank")
 
 
 def ours(descriptor: int) -> bool:
