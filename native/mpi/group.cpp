@@ -26,6 +26,8 @@
 namespace hocket::mpi {
 namespace {
 
+constexpr u32 kFirstCalls =
+    8;  // for which it does not pay that ranks meet: that takes as long as some hundred short calls
 constexpr u32 kMostServed = 256;                // communicators at once: each keeps a descriptor open
 constexpr u32 kWordBits = 64, kCoreWords = 16;  // of a set of cores
 constexpr u64 kWitness = 0x686f636b6d706920;
@@ -43,12 +45,19 @@ int no_copy(Handle, int, void*, void*, void*, int* flag) {
 
 // What tells machines apart, and on one the processes that cannot name each other.
 u64 machine() {
-    std::string boot;
-    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-    u64 found = 0;
-    for (const char each : boot) found = mix(found ^ u64(each));
-    struct stat space{};
-    if (::stat("/proc/self/ns/pid", &space) == 0) found = mix(found ^ space.st_ino);
+    static const u64 found = [] {
+        std::string boot;
+        std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+        u64 hash = 0;
+        for (const char each : boot) hash = mix(hash ^ u64(each));
+        struct stat space{};
+        return ::stat("/proc/self/ns/pid", &space) == 0 ? mix(hash ^ space.st_ino) : hash;
+    }();
+    return found;
+}
+
+u32 processors() {
+    static const u32 found = u32(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
     return found;
 }
 
@@ -110,10 +119,9 @@ u32 local_ranks() {
 u64 cache_bytes(u32 ranks) {
     constexpr u64 kMostOfACore = 32 << 20;
     if (const char* const given = std::getenv("HOCKET_CACHE_BYTES")) return std::strtoull(given, nullptr, 10);
-    const u64 cores = u64(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
     const u64 second = u64(std::max(0L, ::sysconf(_SC_LEVEL2_CACHE_SIZE)));
     const u64 third = u64(std::max(0L, ::sysconf(_SC_LEVEL3_CACHE_SIZE)));
-    return second * std::min<u64>(ranks, cores) + std::min(third, cores * kMostOfACore);
+    return second * std::min(ranks, processors()) + std::min(third, processors() * kMostOfACore);
 }
 
 // A plan of another root: its ranks are those that lie as far behind that, and so are the blocks of the root's buffer.
@@ -230,12 +238,12 @@ void Group::finish() {
     if (closed_ == nullptr) closed_ = "it was left";
 }
 
-bool Group::open() {
-    if (!asked_ && closed_ == nullptr) {
-        asked_ = true;
+Reason Group::open(bool at_once) {
+    if (communicator_ == nullptr && closed_ == nullptr) {
+        if (!at_once && ++asked_ <= kFirstCalls) return Reason::kFirst;
         meet();
     }
-    return closed_ == nullptr;
+    return closed_ == nullptr ? Reason::kTaken : Reason::kCommunicator;
 }
 
 // All ranks see the same hellos, and the same least of what each could do: so all are served, or none.
@@ -322,7 +330,7 @@ void Group::serve(const std::vector<Hello>& all) {
     }
     u32 local = size_;
     for (const Hello& each : all) local = std::max(local, each.local);
-    crowded_ = size_ > cores || local > u64(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
+    crowded_ = size_ > cores || local > processors();
     std::vector<int> lifelines;
     for (u32 r = 0; r < size_; ++r) lifelines.push_back(r == rank_ ? -1 : lifeline(all[r].process));
     Settings settings{{.patience = file_->patience(crowded_), .timeout = std::numeric_limits<double>::infinity()}};

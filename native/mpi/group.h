@@ -16,6 +16,7 @@ namespace hocket::mpi {
 enum class Reason : u32 {
     kTaken,
     kSmall,         // the MPI is faster
+    kFirst,         // of a communicator: its ranks have not met
     kCompared,      // it was its turn
     kOperator,      // of the user, or none that the type has by MPI's rules
     kCommunicator,  // see Group::closed
@@ -23,7 +24,7 @@ enum class Reason : u32 {
     kArguments,     // MPI says what is wrong with them
     kDeclined,      // a rank's data has gaps, or its arguments are erroneous
 };
-constexpr const char* kReasonNames[] = {"taken",        "small",    "compared",  "operator",
+constexpr const char* kReasonNames[] = {"taken",        "small",    "first",     "compared", "operator",
                                         "communicator", "contract", "arguments", "gaps"};
 constexpr u32 kReasons = u32(std::size(kReasonNames));
 
@@ -52,8 +53,9 @@ class Group {
 
     u32 rank() const { return rank_; }
     u32 size() const { return size_; }
-    // Whether hocket serves it. All ranks of it ask for the first time in one call of them all, and then meet.
-    bool open();
+    // Why hocket does not serve it; kTaken: it does. All ranks ask in a call of them all, and meet in one of the first,
+    // or `at_once`.
+    Reason open(bool at_once);
     // From here on it does not, on this rank.
     void close(const char* why) { closed_ = why; }
     // What a call would run; null where its contract cannot be kept.
@@ -90,8 +92,8 @@ class Group {
     const Options& options_;
     const Handle handle_;
     std::string name_;
-    u32 rank_ = 0, size_ = 0;
-    bool crowded_ = false, asked_ = false, attaches_ = false, finished_ = false;
+    u32 rank_ = 0, size_ = 0, asked_ = 0;
+    bool crowded_ = false, attaches_ = false, finished_ = false;
     const char* closed_ = nullptr;
     std::shared_ptr<const PlanFile> file_;
     std::unique_ptr<SharedMemory> memory_;

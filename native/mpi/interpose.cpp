@@ -163,9 +163,10 @@ int serve(Collective which, Handle communicator, Look look, Run run, Pass pass) 
     const Rule* rule = nullptr;
     if (why == Reason::kTaken) {
         if (group == nullptr) why = Reason::kArguments;
-        else if (!group->open()) why = Reason::kCommunicator;
-        else if (which != Collective::kBarrier && (rule = group->rule(call.request)) == nullptr)
-            why = Reason::kContract;
+        else why = group->open(options().least[u32(which)] == 0);
+    }
+    if (why == Reason::kTaken) {
+        if (which != Collective::kBarrier && (rule = group->rule(call.request)) == nullptr) why = Reason::kContract;
         else if (options().compare && group->turns[u32(which)]++ % 2 != 0) why = Reason::kCompared;
     }
     if (why != Reason::kTaken) return pass_on(call, why, pass);
