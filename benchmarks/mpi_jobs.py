@@ -115,7 +115,7 @@ class Mpi:
 
 def with_library(library: Path, options: str) -> dict[str, str]:
     """Variables of a job that has the library under it; ``options``: the value of HOCKET_MPI, "" for none."""
-    found = {"LD_PRELOAD": str(library), "HOCKET_MPI_REPORT": "1"}
+    found = {"LD_PRELOAD": str(library.resolve()), "HOCKET_MPI_REPORT": "1"}
     return found | ({"HOCKET_MPI": options} if options else {})
 
 
