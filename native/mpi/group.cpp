@@ -26,9 +26,10 @@
 namespace hocket::mpi {
 namespace {
 
-constexpr u32 kFirstCalls =
-    8;  // for which it does not pay that ranks meet: that takes as long as some hundred short calls
-constexpr u32 kMostServed = 256;                // communicators at once: each keeps a descriptor open
+// Of a communicator, which go to the MPI: many are made for few calls, and a meeting takes as long as hundreds.
+constexpr u32 kFirstCalls = 8;
+// Communicators at once: each keeps a descriptor open.
+constexpr u32 kMostServed = 256;
 constexpr u32 kWordBits = 64, kCoreWords = 16;  // of a set of cores
 constexpr u64 kWitness = 0x686f636b6d706920;
 volatile u64 witness = kWitness;  // what others find in this process's memory, if they may look there
@@ -68,9 +69,8 @@ int lifeline(pid_t process) {
     const std::lock_guard held(lock);
     const auto at = known.try_emplace(process, -1).first;
     pollfd ended{at->second, POLLIN, 0};
-    if (at->second < 0 ||
-        ::poll(&ended, 1, 0) > 0)  // one of an earlier process of that number stays for whoever has it
-        at->second = int(::syscall(SYS_pidfd_open, process, 0));
+    // That of an earlier process of the same number stays open for whoever has it.
+    if (at->second < 0 || ::poll(&ended, 1, 0) > 0) at->second = int(::syscall(SYS_pidfd_open, process, 0));
     return at->second;
 }
 
@@ -250,7 +250,7 @@ Reason Group::open(bool at_once) {
 void Group::meet() {
     Hello mine{};
     file_ = PlanFile::find(size_);
-    mine.version = file_ == nullptr ? 0 : mix(file_->hash() ^ sizeof(RankBlock));
+    mine.version = file_ == nullptr ? 0 : mix(mix(file_->hash() ^ sizeof(RankBlock)) ^ options_.hash());
     mine.machine = machine();
     mine.process = ::getpid();
     mine.user = ::geteuid();
@@ -276,7 +276,7 @@ void Group::meet() {
         if (each.machine != all[0].machine) closed_ = "it spans machines, or containers";
         else if (each.user != all[0].user) closed_ = "it is of several users";
         else if (each.version == 0) closed_ = "there are no plans for so many ranks: see hocket mpi --prepare";
-        else if (each.version != all[0].version) closed_ = "its ranks have different plans";
+        else if (each.version != all[0].version) closed_ = "its ranks have different plans or options";
     }
     if (closed_ == nullptr && all[0].descriptor < 0) closed_ = "there is no memory to share";
     if (closed_ != nullptr) {

@@ -22,10 +22,10 @@ enum class Reason : u32 {
     kCommunicator,  // see Group::closed
     kContract,      // no program sums in the order of ranks
     kArguments,     // MPI says what is wrong with them
-    kDeclined,      // a rank's data has gaps, or its arguments are erroneous
+    kDeclined,      // a rank's data has gaps, its arguments are erroneous, or it lacks memory or plans
 };
-constexpr const char* kReasonNames[] = {"taken",        "small",    "first",     "compared", "operator",
-                                        "communicator", "contract", "arguments", "gaps"};
+constexpr const char* kReasonNames[] = {"taken",        "small", "first",     "compared", "operator",
+                                        "communicator", "order", "arguments", "declined"};
 constexpr u32 kReasons = u32(std::size(kReasonNames));
 
 // A call, as hocket's collectives have it: `x` and `out` are the same or overlap only if `in_place`. `n` elements a

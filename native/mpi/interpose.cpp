@@ -477,7 +477,10 @@ template <class N> int alltoallv(const void* send, const N* sent, const N* from,
             const bool in_place = call.is_in_place(send);
             if (in_place) sends = receives;
             sends.ranks = receives.ranks = call.group()->size();
-            if (!sends.valid() || !receives.valid()) return Reason::kArguments;
+            if (!sends.valid() || !receives.valid()) {  // no other rank knows
+                call.declines = true;
+                return Reason::kTaken;
+            }
             sends.item = call.item(in_place ? type : send_type);
             receives.item = call.item(type);
             units = {{sends.bounds(), receives.bounds()}, std::nullopt, ""};

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "policy/tunables.h"
+#include "protocol/header.h"
 
 namespace hocket::mpi {
 namespace {
@@ -41,12 +42,16 @@ bool parse_size(std::string_view text, u64& bytes) {
     return bytes <= kNeverBytes;
 }
 
+// Whether a rank does not know how long the messages of all are.
+bool is_sizeless(Collective which) { return which == Collective::kBarrier || which == Collective::kAllToAllV; }
+
 bool parse_least(std::string_view text, u64 (&least)[kCollectives]) {
     const auto equals = text.find('=');
     u64 bytes = 0;
     if (!parse_size(equals == text.npos ? text : text.substr(equals + 1), bytes)) return false;
     if (equals == text.npos) {
-        std::fill(std::begin(least), std::end(least), bytes);
+        for (u32 c = 0; c < kCollectives; ++c)
+            if (bytes == 0 || !is_sizeless(Collective{c})) least[c] = bytes;
         return true;
     }
     const std::string_view name = text.substr(0, equals);
@@ -83,10 +88,20 @@ Options::Options(const Library& mpi)
     const std::string_view contract = variable("HOCKET_REPRODUCIBLE"), reach = variable("HOCKET_REACH");
     rank_order = contract == "rank-order";
     if (!contract.empty() && !rank_order) refuse("HOCKET_REPRODUCIBLE", contract);
+    // Whoever asks for an order asks for it in every sum.
+    for (const Collective sums :
+         {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter, Collective::kReduceScatterBlock})
+        if (rank_order) least[u32(sums)] = 0;
     attaches = reach != "never";
     always_attaches = reach == "always";
     if (attaches && !always_attaches && !reach.empty()) refuse("HOCKET_REACH", reach);
     if (chosen_isa() == nullptr) refuse("HOCKET_ISA", variable("HOCKET_ISA"));
+}
+
+u64 Options::hash() const {
+    u64 found = u64(rank_order) << 1 | u64(compare);
+    for (const u64 bytes : least) found = mix(found ^ bytes);
+    return found;
 }
 
 }  // namespace hocket::mpi

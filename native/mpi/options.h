@@ -29,11 +29,14 @@ struct Options {
     // makes no sense turns the library off, with a line on stderr.
     explicit Options(const Library& mpi);
 
+    // Of all by which calls are taken, which must be the same on all ranks.
+    u64 hash() const;
+
     bool off = false, report = false, compare = false;
     bool rank_order = false;                        // sums are in the order of ranks
     bool attaches = true, always_attaches = false;  // to memory of other ranks
-    // Bytes of a rank's message (of a block, where it has one for each rank) from which on a call is taken. Where no
-    // rank knows those of all, any but kNeverBytes takes all.
+    // Bytes of a rank's message (of a block, where it has one for each rank) from which on a call is taken; from 0 on,
+    // also the first on a communicator. Of a Barrier and an Alltoallv any but kNeverBytes takes all.
     u64 least[kCollectives];
 };
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from hocket import _native
 from hocket._native import Source
-from hocket.errors import SumsDiffer, UnevenCounts
+from hocket.errors import InvalidArgument, SumsDiffer, UnevenCounts, caller
 from hocket.ir.chunk_dag import Span
 from hocket.ir.schedule import Schedule
 from hocket.program import Contract
@@ -178,13 +178,15 @@ def _parts(name: str, schedule: Schedule) -> Iterator[list[int]]:
 
 
 def _check_renaming(schedule: Schedule) -> None:
-    """Fail where more than ranks and units must be renamed to have another root: a span over several units."""
+    """Raises InvalidArgument for a span over several units: then renaming ranks and units gives no other root."""
     chunks = schedule.collective.chunks
     for _, _, _, step in schedule.steps():
         for operand in (*step.srcs, *step.dsts):
             place = operand if isinstance(operand, Span) else operand.at
-            if place is not None and place.buffer != "sc":
-                assert len({index // chunks for index in place.indices()}) == 1, f"{schedule.name} has a wide span"
+            if place is None or place.buffer == "sc":
+                continue
+            if len({index // chunks for index in place.indices()}) > 1:
+                raise InvalidArgument(f"{schedule.name} moves blocks of several ranks in one step", caller())
 
 
 def _operands(name: str, ranks: int, rank: int, chunks: int, in_place: bool) -> Operands:

@@ -112,6 +112,31 @@ def test_every_collective_is_taken(mpi: Mpi, library: Path, program: Program) ->
     assert taken(ends_well(done)) == TAKEN
 
 
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        ({}, {"first": 8, "taken": 12}),
+        ({"HOCKET_MPI_COMPARE": "1"}, {"first": 8, "taken": 6, "compared": 6}),
+        ({"HOCKET_MPI": "min-bytes:0"}, {"taken": 20}),
+        ({"HOCKET_MPI": "min-bytes:1G"}, {"small": 20}),
+        ({"HOCKET_MPI": "min-bytes:0,min-bytes:all_reduce=1G"}, {"small": 20}),
+        ({"HOCKET_REPRODUCIBLE": "rank-order"}, {"taken": 20}),
+        ({"HOCKET_MPI": "min-bytes:much"}, {}),
+        ({"HOCKET_REACH": "sometimes"}, {}),
+    ],
+    ids=lambda given: ",".join(f"{name}={value}" for name, value in given.items()) or "defaults",
+)
+def test_the_report_counts_every_call(
+    mpi: Mpi, library: Path, program: Program, options: dict[str, str], rows: dict[str, int]
+) -> None:
+    variables = {"HOCKET_MPI_REPORT": "1", **options}
+    done = ends_well(mpi.run(program("repeat.c"), "20", "200000", library=library, variables=variables))
+    found = re.findall(r"MPI_COMM_WORLD +2 +all_reduce +(\d+) +(\d+) .* (\w+)$", "\n".join(done.report), re.MULTILINE)
+    assert {why: int(calls) for calls, _, why in found} == rows, done.text
+    assert all(int(nbytes) == 1_600_000 * int(calls) for calls, nbytes, _ in found)
+    assert any("makes no sense" in line for line in done.report) == (not rows)
+
+
 def test_off_is_off(mpi: Mpi, library: Path, program: Program) -> None:
     variables = {"HOCKET_MPI": "off", "HOCKET_MPI_REPORT": "1"}
     done = mpi.run(program("order.c"), library=library, variables=variables)

@@ -10,6 +10,7 @@ import pytest
 from tests.integrations.mpi.conftest import Program
 from tests.integrations.mpi.launch import Mpi
 from tests.integrations.mpi.random_calls import compared
+from tests.integrations.mpi.test_programs import taken
 
 MANY = pytest.mark.campaign
 
@@ -25,3 +26,4 @@ def test_a_sample(mpi: Mpi, library: Path, program: Program, ranks: int, calls: 
     for name, done in ended.items():
         assert done.code == 0, f"seed {seed}, {name}\n{done.text}"
         assert "checks: " in done.output
+    assert taken(ended["everything"]), ended["everything"].text
