@@ -22,118 +22,130 @@ int key_of(const Library& mpi) {
     return key;
 }
 
-bool is_predefined(const Library& mpi, Handle type) {
-    int integers = 0, addresses = 0, types = 0, combiner = 0;
-    return mpi.Type_get_envelope(type, &integers, &addresses, &types, &combiner) == 0 &&
-           combiner == mpi.abi.combiners[kNamed];
+// How a type was made: by what, and with how many arguments of each kind. A type that was made with an MPI_Count for
+// every count has those in place of integers and addresses, and only functions that know them may be asked.
+struct Envelope {
+    i64 integers = 0, addresses = 0, counts = 0, types = 0;
+    int combiner = 0;
+};
+
+bool envelope(const Library& mpi, Handle type, Envelope& found) {
+    if (mpi.Type_get_envelope_c != nullptr)
+        return mpi.Type_get_envelope_c(type, &found.integers, &found.addresses, &found.counts, &found.types,
+                                       &found.combiner) == 0;
+    int integers = 0, addresses = 0, types = 0;
+    const bool good = mpi.Type_get_envelope(type, &integers, &addresses, &types, &found.combiner) == 0;
+    found.integers = integers;
+    found.addresses = addresses;
+    found.types = types;
+    return good;
 }
 
-// The arguments that a type was made with.
+bool is_predefined(const Library& mpi, Handle type) {
+    Envelope found;
+    return envelope(mpi, type, found) && found.combiner == mpi.abi.combiners[kNamed];
+}
+
+// The arguments themselves. `numbers`: all that are no types, which are in the same order for either kind of counts.
 struct Contents {
-    std::vector<int> integers;
-    std::vector<i64> addresses;
+    std::vector<i64> numbers;
     std::vector<Handle> types;
 };
 
-Contents contents(const Library& mpi, Handle type, int integers, int addresses, int types) {
-    Contents found{std::vector<int>(u64(integers)), std::vector<i64>(u64(addresses)), std::vector<Handle>(u64(types))};
+Contents contents(const Library& mpi, Handle type, const Envelope& given) {
     const u32 width = mpi.abi.handle_bytes;
-    std::vector<char> handles(u64(types) * width);
-    mpi.Type_get_contents(type, integers, addresses, types, found.integers.data(), found.addresses.data(),
-                          handles.data());
+    std::vector<int> integers(u64(given.integers));
+    std::vector<i64> addresses(u64(given.addresses)), counts(u64(given.counts));
+    std::vector<char> handles(u64(given.types) * width);
+    if (mpi.Type_get_contents_c != nullptr)
+        mpi.Type_get_contents_c(type, given.integers, given.addresses, given.counts, given.types, integers.data(),
+                                addresses.data(), counts.data(), handles.data());
+    else
+        mpi.Type_get_contents(type, int(given.integers), int(given.addresses), int(given.types), integers.data(),
+                              addresses.data(), handles.data());
+    Contents found{{integers.begin(), integers.end()}, std::vector<Handle>(u64(given.types))};
+    for (const auto* const more : {&addresses, &counts})
+        found.numbers.insert(found.numbers.end(), more->begin(), more->end());
     for (u64 t = 0; t < found.types.size(); ++t) std::memcpy(&found.types[t], &handles[t * width], width);
     return found;
 }
 
-// Whether the bytes of an element lie in the order of its signature, without gaps, from `at` on, which goes on to their
-// end.
-bool follows(const Library& mpi, Handle type, i64& at);
+// An element of a type. `follows`: its bytes lie in the order of its signature, without gaps, from its address on.
+struct Element {
+    i64 size = 0, extent = 0;
+    bool follows = false;
 
-bool repeats(const Library& mpi, Handle type, i64 times, i64& at) {
-    i64 lower = 0, extent = 0, size = 0, inner = 0;
-    if (times <= 0) return true;
-    if (!follows(mpi, type, inner) || mpi.Type_size_x(type, &size) != 0) return false;
-    if (times > 1 && (mpi.Type_get_extent(type, &lower, &extent) != 0 || extent != size)) return false;
-    at += times * size;
-    return true;
-}
+    // Whether so many, beginning at `at`, lie so behind what ends at `end`, which goes on to their end.
+    bool repeats(i64 times, i64 at, i64& end) const {
+        if (times <= 0) return true;
+        if (!follows || at != end || (times > 1 && extent != size)) return false;
+        end += times * size;
+        return true;
+    }
+};
 
-// Blocks of a type, each of a length, at a displacement in bytes.
-bool blocks(const Library& mpi, Handle type, i64 length, i64 displacement, i64& at) {
-    return length <= 0 || (displacement == at && repeats(mpi, type, length, at));
-}
+Element element(const Library& mpi, Handle type);
 
-bool follows_made(const Library& mpi, u32 combiner, const Contents& made, i64& at) {
-    const std::vector<int>& n = made.integers;
-    const Handle base = made.types[0];
-    i64 lower = 0, extent = 0, begin = at;
-    mpi.Type_get_extent(base, &lower, &extent);
+// Whether the element of a type that was made of others follows; `end`: the bytes of it that do.
+bool follows(const Library& mpi, u32 combiner, const Contents& made, i64& end) {
+    const std::vector<i64>& n = made.numbers;
+    Handle last = made.types[0];
+    Element base = element(mpi, last);
+    if (combiner == kDup || combiner == kResized) return base.repeats(1, 0, end);
+    const u64 count = u64(n[0]);
     bool good = true;
-    switch (combiner) {
-        case kDup:
-        case kResized:
-            return follows(mpi, base, at);
-        case kContiguous:
-            return repeats(mpi, base, n[0], at);
-        case kVector:
-        case kHvector: {
-            const i64 stride = combiner == kVector ? n[2] * extent : made.addresses[0];
-            for (int b = 0; b < n[0] && good; ++b) good = blocks(mpi, base, n[1], begin + b * stride, at);
-            return good;
+    for (u64 b = 0; b < count && good; ++b) switch (combiner) {
+            case kContiguous:
+                return base.repeats(n[0], 0, end);
+            case kVector:
+                good = base.repeats(n[1], i64(b) * n[2] * base.extent, end);
+                break;
+            case kHvector:
+                good = base.repeats(n[1], i64(b) * n[2], end);
+                break;
+            case kIndexed:
+                good = base.repeats(n[1 + b], n[1 + count + b] * base.extent, end);
+                break;
+            case kHindexed:
+                good = base.repeats(n[1 + b], n[1 + count + b], end);
+                break;
+            case kIndexedBlock:
+                good = base.repeats(n[1], n[2 + b] * base.extent, end);
+                break;
+            default:  // kStruct
+                if (made.types[b] != last) base = element(mpi, last = made.types[b]);
+                good = base.repeats(n[1 + b], n[1 + count + b], end);
         }
-        case kIndexed:
-        case kHindexed:
-            for (int b = 0; b < n[0] && good; ++b) {
-                const u64 i = u64(b);
-                const i64 place = combiner == kIndexed ? n[1 + u64(n[0]) + i] * extent : made.addresses[i];
-                good = blocks(mpi, base, n[1 + i], begin + place, at);
-            }
-            return good;
-        case kIndexedBlock:
-            for (int b = 0; b < n[0] && good; ++b) good = blocks(mpi, base, n[1], begin + n[2 + u64(b)] * extent, at);
-            return good;
-        case kStruct:
-            for (int b = 0; b < n[0] && good; ++b) {
-                const u64 i = u64(b);
-                good = blocks(mpi, made.types[i], n[1 + i], begin + made.addresses[i], at);
-            }
-            return good;
-        default:
-            return false;
-    }
+    return good;
 }
 
-bool follows(const Library& mpi, Handle type, i64& at) {
-    int integers = 0, addresses = 0, types = 0, code = 0;
-    if (mpi.Type_get_envelope(type, &integers, &addresses, &types, &code) != 0) return false;
+Element element(const Library& mpi, Handle type) {
+    Element found;
+    Envelope given;
+    i64 lower = 0, end = 0;
+    if (mpi.Type_size_x(type, &found.size) != 0 || mpi.Type_get_extent(type, &lower, &found.extent) != 0 ||
+        !envelope(mpi, type, given))
+        return found;
     u32 combiner = 0;
-    while (combiner < kCombiners && mpi.abi.combiners[combiner] != code) ++combiner;
-    if (combiner == kNamed) {
-        i64 lower = 0, extent = 0, size = 0;
-        if (mpi.Type_size_x(type, &size) != 0 || mpi.Type_get_extent(type, &lower, &extent) != 0) return false;
-        at += size;
-        return size == extent;
-    }
-    if (combiner == kCombiners || types == 0) return false;
-    Contents made = contents(mpi, type, integers, addresses, types);
-    const bool good = follows_made(mpi, combiner, made, at);
+    while (combiner < kCombiners && mpi.abi.combiners[combiner] != given.combiner) ++combiner;
+    if (combiner == kNamed) found.follows = found.size == found.extent;
+    if (combiner == kNamed || combiner == kCombiners || given.types == 0) return found;
+    Contents made = contents(mpi, type, given);
+    found.follows = follows(mpi, combiner, made, end) && end == found.size;
     for (Handle& each : made.types) {  // those that are not predefined are the caller's to free
-        int i = 0, a = 0, t = 0, made_by = 0;
-        mpi.Type_get_envelope(each, &i, &a, &t, &made_by);
-        if (t != 0) mpi.Type_free(&each);
+        Envelope its;
+        if (envelope(mpi, each, its) && its.types != 0) mpi.Type_free(&each);
     }
-    return good;
+    return found;
 }
 
 // Of any type that MPI knows.
 Datatype found_of(const Library& mpi, Handle type) {
-    i64 size = 0, lower = 0, extent = 0, at = 0;
-    if (mpi.Type_size_x(type, &size) != 0 || size < 0) return {0, false};
-    mpi.Type_get_extent(type, &lower, &extent);
-    return {u64(size), lower == 0 && extent == size && follows(mpi, type, at) && at == size};
+    const Element found = element(mpi, type);
+    return {u64(found.size), found.follows && found.extent == found.size};
 }
 
-void note(const Library& mpi, Handle type, Datatype found) {
+void keep(const Library& mpi, Handle type, Datatype found) {
     mpi.Type_set_attr(type, key_of(mpi), reinterpret_cast<void*>(found.bytes << 1 | u64(found.packed)));
 }
 
@@ -143,21 +155,21 @@ Datatype datatype(const Library& mpi, Handle type) {
     if (const Library::Type* const known = mpi.type(type); known != nullptr && !known->padded)
         return {known->bytes, true};
     int is_set = 0;
-    void* noted = nullptr;
-    if (mpi.Type_get_attr(type, key_of(mpi), &noted, &is_set) == 0 && is_set != 0) {
-        const u64 word = reinterpret_cast<u64>(noted);
+    void* kept = nullptr;
+    if (mpi.Type_get_attr(type, key_of(mpi), &kept, &is_set) == 0 && is_set != 0) {
+        const u64 word = reinterpret_cast<u64>(kept);
         return {word >> 1, (word & 1) != 0};
     }
     Datatype found = found_of(mpi, type);
-    if (is_predefined(mpi, type)) note(mpi, type, found);
+    if (is_predefined(mpi, type)) keep(mpi, type, found);
     else found.packed = false;
     return found;
 }
 
-void committed(const Library& mpi, const void* type) {
+void examine(const Library& mpi, const void* type) {
     Handle handle = 0;
     std::memcpy(&handle, type, mpi.abi.handle_bytes);
-    if (!is_predefined(mpi, handle)) note(mpi, handle, found_of(mpi, handle));
+    if (!is_predefined(mpi, handle)) keep(mpi, handle, found_of(mpi, handle));
 }
 
 }  // namespace hocket::mpi

@@ -12,11 +12,11 @@ struct Datatype {
     bool packed;
 };
 
-// Not of MPI_DATATYPE_NULL. A type that a program has made is known once it is committed, and so are its duplicates;
-// before, it counts as not packed.
+// `type` is not MPI_DATATYPE_NULL. One that a program has made is known once it is committed, and so are its
+// duplicates; before, it counts as not packed.
 Datatype datatype(const Library& mpi, Handle type);
 
-// That a program has committed a type: `type` is where its handle is.
-void committed(const Library& mpi, const void* type);
+// Finds out what a type is, as a program has committed it. `type` is where its handle is.
+void examine(const Library& mpi, const void* type);
 
 }  // namespace hocket::mpi

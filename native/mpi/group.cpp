@@ -17,6 +17,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <set>
 
 #include "mpi/report.h"
@@ -33,10 +34,11 @@ constexpr u32 kMostServed = 256;
 constexpr u32 kWordBits = 64, kCoreWords = 16;  // of a set of cores
 constexpr u64 kWitness = 0x686f636b6d706920;
 volatile u64 witness = kWitness;  // what others find in this process's memory, if they may look there
-Arena no_arena(-1);
 
-std::mutex registry_lock;
-std::set<Group*> registry;  // of all that there are
+// For good, as in library.cpp.
+Arena& no_arena = *new Arena(-1);
+std::mutex& registry_lock = *new std::mutex;
+std::set<Group*>& registry = *new std::set<Group*>;  // of all that there are
 std::atomic<u32> served{0};
 
 int no_copy(Handle, int, void*, void*, void*, int* flag) {
@@ -65,7 +67,7 @@ u32 processors() {
 // A descriptor that reads as ended once a process has, for all communicators. -1 where there can be none.
 int lifeline(pid_t process) {
     static std::mutex lock;
-    static std::map<pid_t, int> known;
+    static auto& known = *new std::map<pid_t, int>;  // for good, as in library.cpp
     const std::lock_guard held(lock);
     const auto at = known.try_emplace(process, -1).first;
     pollfd ended{at->second, POLLIN, 0};
@@ -161,7 +163,7 @@ bool is_ordered(u32 op) {
 struct Group::Hello {
     u64 version, machine, stamp, witness, cores[kCoreWords];
     int process, descriptor;
-    u32 user, local;
+    u32 user, local, processors;
 };
 
 Group* Group::of(const Library& mpi, const Options& options, Handle communicator) {
@@ -192,12 +194,26 @@ Group::Group(const Library& mpi, const Options& options, Handle communicator)
     size_ = u32(size);
     if (is_inter != 0) closed_ = "it joins two groups";
     else if (size_ == 1) closed_ = "it has one rank";
+    else if (!is_of_this_job()) closed_ = "it is of several jobs";
     char name[1024] = "";  // as long as MPI_MAX_OBJECT_NAME is anywhere
     int length = 0;
     mpi.Comm_get_name(communicator, name, &length);
     name_ = *name != 0 ? name : "(without a name)";
     const std::lock_guard held(registry_lock);
     registry.insert(this);
+}
+
+// Processes of other jobs, as those that MPI has spawned, may be without this library.
+bool Group::is_of_this_job() const {
+    Handle world = 0, own = 0;
+    std::vector<int> ranks(size_), there(size_, -1);
+    std::iota(ranks.begin(), ranks.end(), 0);
+    mpi_.Comm_group(mpi_.abi.world, &world);
+    mpi_.Comm_group(handle_, &own);
+    mpi_.Group_translate_ranks(own, int(size_), ranks.data(), world, there.data());
+    mpi_.Group_free(&own);
+    mpi_.Group_free(&world);
+    return *std::min_element(there.begin(), there.end()) >= 0;  // MPI_UNDEFINED is not
 }
 
 Group::~Group() {
@@ -207,8 +223,10 @@ Group::~Group() {
 }
 
 // MPI's callback for an attribute that goes, with its communicator.
-int Group::left(Handle, int, void* group, void*) {
-    delete static_cast<Group*>(group);
+int Group::left(Handle, int, void* its, void*) {
+    auto* const group = static_cast<Group*>(its);
+    if (group->silent_ != 0 && !group->finished_) group->mpi_.Comm_free(&group->silent_);
+    delete group;
     return 0;
 }
 
@@ -255,6 +273,7 @@ void Group::meet() {
     mine.process = ::getpid();
     mine.user = ::geteuid();
     mine.local = local_ranks();
+    mine.processors = processors();
     mine.witness = reinterpret_cast<u64>(&witness);
     cpu_set_t allowed;
     if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0)
@@ -288,11 +307,12 @@ void Group::meet() {
     mpi_.Allreduce.plain(can, could, 2, mpi_.integer, mpi_.min, handle_);
     if (could[0] == 0) {
         memory_.reset();
-        closed_ = "a rank cannot share memory with the others";
+        closed_ = "a rank cannot share memory with the others, or serves too many communicators";
         return;
     }
     attaches_ = could[1] != 0;
-    serve(all);
+    mpi_.Comm_split(handle_, 0, int(rank_), &silent_);
+    begin(all);
 }
 
 // Maps what rank 0 made, and sees to the rest that may be missing. `attaches`: whether to copy from and to the memory
@@ -321,16 +341,19 @@ bool Group::join(const std::vector<Hello>& all, bool& attaches) {
 }
 
 // All ranks have joined.
-void Group::serve(const std::vector<Hello>& all) {
+void Group::begin(const std::vector<Hello>& all) {
     u64 cores = 0;
     for (u32 w = 0; w < kCoreWords; ++w) {
         u64 word = 0;
         for (const Hello& each : all) word |= each.cores[w];
         cores += u64(std::popcount(word));
     }
-    u32 local = size_;
-    for (const Hello& each : all) local = std::max(local, each.local);
-    crowded_ = size_ > cores || local > processors();
+    u32 local = size_, fewest = processors();
+    for (const Hello& each : all) {
+        local = std::max(local, each.local);
+        fewest = std::min(fewest, each.processors);
+    }
+    crowded_ = size_ > cores || local > fewest;
     std::vector<int> lifelines;
     for (u32 r = 0; r < size_; ++r) lifelines.push_back(r == rank_ ? -1 : lifeline(all[r].process));
     Settings settings{{.patience = file_->patience(crowded_), .timeout = std::numeric_limits<double>::infinity()}};
@@ -343,12 +366,13 @@ void Group::serve(const std::vector<Hello>& all) {
     loaded_.resize(u64(size_) * file_->plans());
 }
 
-// An MPI library gets on with its messages only when it is called.
+// An MPI library gets on with its messages only when it is called: while it looks in vain for one.
 void Group::get_on(void* group) {
     const Group& self = *static_cast<const Group*>(group);
     const Library& mpi = self.mpi_;
     int flag = 0;
-    mpi.Iprobe(mpi.abi.any_source, mpi.abi.any_tag, self.handle_, &flag, mpi.abi.ignored_status);
+    mpi.Iprobe(mpi.abi.any_source, mpi.abi.any_tag, self.silent_ != 0 ? self.silent_ : self.handle_, &flag,
+               mpi.abi.ignored_status);
 }
 
 const Rule* Group::rule(const Request& call) const {
@@ -416,7 +440,9 @@ Outcome Group::run(const Rule& rule, const Request& request) {
     call.units = request.units;
     Offer offer;
     if (offers(rule, request, offer, at)) call.offer = &offer;
-    return communicator_->run(binding.apart && main.apart ? *main.apart : *main.plan, call);
+    // What is thrown when others have been told of the call ends the process.
+    return
+        [&]() noexcept { return communicator_->run(binding.apart && main.apart ? *main.apart : *main.plan, call); }();
 }
 
 // Plans for the buffers as they lie, where other ranks can access them.

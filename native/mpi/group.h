@@ -58,10 +58,13 @@ class Group {
     Reason open(bool at_once);
     // From here on it does not, on this rank.
     void close(const char* why) { closed_ = why; }
+    bool is_closed() const { return closed_ != nullptr; }
     // What a call would run; null where its contract cannot be kept.
     const Rule* rule(const Request& call) const;
     Outcome run(const Rule& rule, const Request& call);
     Outcome barrier() { return communicator_->barrier(); }
+    // Whether the process of a rank has ended.
+    bool is_gone(u32 rank) const { return communicator_->control().is_gone(rank); }
     // Has all ranks of a call take the MPI's.
     Outcome decline() { return communicator_->refuse("passes this call on", kDeclined); }
     // At least so many bytes, until the next call of that room. Throws std::bad_alloc.
@@ -82,7 +85,8 @@ class Group {
     struct Hello;
     void meet();
     bool join(const std::vector<Hello>& all, bool& attaches);
-    void serve(const std::vector<Hello>& all);
+    void begin(const std::vector<Hello>& all);
+    bool is_of_this_job() const;
     void finish();
     static void get_on(void* group);
     Loaded& load(u32 plan, u32 root, Program program);
@@ -91,6 +95,7 @@ class Group {
     const Library& mpi_;
     const Options& options_;
     const Handle handle_;
+    Handle silent_ = 0;  // a communicator of the same ranks, on which nothing is ever sent
     std::string name_;
     u32 rank_ = 0, size_ = 0, asked_ = 0;
     bool crowded_ = false, attaches_ = false, finished_ = false;

@@ -18,19 +18,19 @@ namespace {
 // The MPI library calls its own functions, and finds ours: those calls are its own affair.
 thread_local bool inside = false;
 
-// Where a buffer lies that this rank has none of: as input, and as output.
+// Stand for a buffer that this rank has none of: an input, and an output.
 char nothing[2];
 constexpr char *kNoX = &nothing[0], *kNoOut = &nothing[1];
 
 const Options& options() {
-    static const Options found(underneath());
+    static const Options& found = *new Options(underneath());  // for good, as in library.cpp
     return found;
 }
 
 // A call as it is looked at, step by step; each step says why it cannot be taken, if so.
-class Candidate {
+class Look {
   public:
-    Candidate(Collective which, Handle communicator) : which(which), communicator(mpi.whole(communicator)) {}
+    Look(Collective which, Handle communicator) : which(which), communicator(mpi.whole(communicator)) {}
 
     // Not of MPI_COMM_NULL.
     Group* group() {
@@ -87,6 +87,12 @@ class Candidate {
         bytes = message;
         return message == 0 || message < options().least[u32(which)] ? Reason::kSmall : Reason::kTaken;
     }
+    // Why nothing is looked at, of a communicator that joins two groups, or of none: there arguments mean something
+    // else.
+    Reason closed() {
+        if (group() == nullptr) return Reason::kArguments;
+        return group()->is_closed() ? Reason::kCommunicator : Reason::kTaken;
+    }
     bool has_root(int root) { return group() != nullptr && root >= 0 && u32(root) < group()->size(); }
     bool is_root(int root) { return group() != nullptr && root == int(group()->rank()); }
     // Where this rank's block begins in a buffer with one for each rank.
@@ -128,14 +134,14 @@ class Candidate {
 // From when it is made to when it goes, calls of MPI functions are the library's own.
 class Inside {
   public:
-    Inside() { inside = true; }
-    ~Inside() { inside = false; }
-    Inside(const Inside&) = delete;
-    Inside& operator=(const Inside&) = delete;
+    ~Inside() { inside = before_; }
+
+  private:
+    const bool before_ = std::exchange(inside, true);
 };
 
 // Adds a call that began then to what the report says.
-void count(Candidate& call, Reason why, double begin) {
+void count(Look& call, Reason why, double begin) {
     Tally& tally = call.group()->tallies[u32(call.which)][u32(why)];
     ++tally.calls;
     tally.bytes += call.bytes;
@@ -143,7 +149,7 @@ void count(Candidate& call, Reason why, double begin) {
 }
 
 // Makes the MPI's call.
-template <class Pass> int pass_on(Candidate& call, Reason why, Pass pass) {
+template <class Pass> int pass_on(Look& call, Reason why, Pass pass) {
     if (!options().report || call.group() == nullptr) return pass();
     const double begin = seconds();
     const int result = pass();
@@ -151,14 +157,21 @@ template <class Pass> int pass_on(Candidate& call, Reason why, Pass pass) {
     return result;
 }
 
-// A call of a collective. `look(call)` says whether it can be taken, by what all ranks know, and completes `call`;
+// Has MPI report an error that it has no better name for. Returns its class, if the handler does.
+int report_error(Handle communicator) {
+    const Library& mpi = underneath();
+    mpi.Comm_call_errhandler(communicator, mpi.abi.error_other);
+    return mpi.abi.error_other;
+}
+
+// A call of a collective. `examine(call)` says whether it can be taken, by what all ranks know, and completes `call`;
 // `run(group, rule)` takes it; pass() makes the MPI's call.
-template <class Look, class Run, class Pass>
-int serve(Collective which, Handle communicator, Look look, Run run, Pass pass) {
+template <class Examine, class Run, class Pass>
+int serve(Collective which, Handle communicator, Examine examine, Run run, Pass pass) {
     if (inside || options().off) return pass();
     const Inside here;
-    Candidate call(which, communicator);
-    Reason why = look(call);
+    Look call(which, communicator);
+    Reason why = examine(call);
     Group* const group = why == Reason::kTaken ? call.group() : nullptr;
     const Rule* rule = nullptr;
     if (why == Reason::kTaken) {
@@ -187,18 +200,29 @@ int serve(Collective which, Handle communicator, Look look, Run run, Pass pass) 
         case Fault::kMemory:
             return pass_on(call, Reason::kDeclined, pass);
         default:
-            // A rank has ended, and the MPI is to do as it would have done.
+            // If a rank has ended, the MPI is to do as it would have done. Otherwise some ranks may have finished the
+            // call.
             std::fprintf(stderr, "hocket: %s: rank %u %s\n", kCollectiveNames[u32(which)], outcome.rank,
                          outcome.text.c_str());
+            if (!group->is_gone(outcome.rank)) return report_error(communicator);
             group->close("a rank has ended");
             return pass_on(call, Reason::kCommunicator, pass);
     }
 }
 
+// Of a communicator that joins two groups, which one an array of counts is for.
+enum class CountsOf { kOwn, kOthers };
+
 // An argument of a function with an MPI_Count for every count, as one with ints takes it.
 class Narrowed {
   public:
-    explicit Narrowed(Handle communicator) { underneath().Comm_size(communicator, &size_); }
+    Narrowed(Handle communicator, CountsOf of) {
+        const Library& mpi = underneath();
+        int joins_two = 0;
+        mpi.Comm_test_inter(communicator, &joins_two);
+        if (joins_two != 0 && of == CountsOf::kOthers) mpi.Comm_remote_size(communicator, &size_);
+        else mpi.Comm_size(communicator, &size_);
+    }
     template <class Argument> auto operator()(Argument argument) {
         if constexpr (std::is_same_v<Argument, i64>) {
             fits = fits && argument == int(argument);
@@ -220,31 +244,25 @@ class Narrowed {
 };
 
 // Makes the MPI's call: that for such counts or, where the library has none, that for ints.
-template <class Count, template <class> class Signature, class... Arguments>
+template <class Count, CountsOf of = CountsOf::kOthers, template <class> class Signature, class... Arguments>
 int passed(const Function<Signature>& function, Handle communicator, Arguments... arguments) {
-    const bool before = std::exchange(inside, true);
-    int result = 0;
-    if constexpr (std::is_same_v<Count, int>) {
-        result = function.plain(arguments...);
-    } else if (function.large != nullptr) {
-        result = function.large(arguments...);
-    } else {
-        Narrowed narrowed(communicator);
+    const Inside here;
+    if constexpr (!std::is_same_v<Count, int>) {
+        if (function.large != nullptr) return function.large(arguments...);
+        Narrowed narrowed(communicator, of);
         const std::tuple narrow{narrowed(arguments)...};
-        const Library& mpi = underneath();
-        if (narrowed.fits) result = std::apply(function.plain, narrow);
-        else mpi.Comm_call_errhandler(communicator, result = mpi.abi.error_other);
+        return narrowed.fits ? std::apply(function.plain, narrow) : report_error(communicator);
+    } else {
+        return function.plain(arguments...);
     }
-    inside = before;
-    return result;
 }
 
-constexpr auto kRuns = [](Candidate& call, Group& group, const Rule* rule) { return group.run(*rule, call.request); };
+constexpr auto kRuns = [](Look& call, Group& group, const Rule* rule) { return group.run(*rule, call.request); };
 
 template <class N> int allreduce(const void* send, void* out, N n, Handle type, Handle op, Handle comm) {
     return serve(
         Collective::kAllReduce, comm,
-        [&](Candidate& call) {
+        [&](Look& call) {
             const Reason why = call.combines(n, type, op);
             const bool in_place = call.is_in_place(send);
             call.lies(Program::kAllReduce, in_place ? out : send, out, in_place);
@@ -256,7 +274,7 @@ template <class N> int allreduce(const void* send, void* out, N n, Handle type, 
 template <class N> int reduce(const void* send, void* out, N n, Handle type, Handle op, int root, Handle comm) {
     return serve(
         Collective::kReduce, comm,
-        [&](Candidate& call) {
+        [&](Look& call) {
             const Reason why = call.combines(n, type, op);
             if (why != Reason::kTaken) return why;
             const bool in_place = call.is_in_place(send), is_root = call.is_root(root);
@@ -266,7 +284,7 @@ template <class N> int reduce(const void* send, void* out, N n, Handle type, Han
                       program == Program::kReduce ? u32(root) : 0);
             return why;
         },
-        [&](Candidate& call, Group& group, const Rule* rule) {
+        [&](Look& call, Group& group, const Rule* rule) {
             // Sums in the order of ranks are those of an AllReduce, whose result only the root keeps.
             if (options().rank_order && !call.is_root(root)) call.request.out = group.room(Room::kReceived, call.bytes);
             return group.run(*rule, call.request);
@@ -277,7 +295,7 @@ template <class N> int reduce(const void* send, void* out, N n, Handle type, Han
 template <class N> int bcast(void* buffer, N n, Handle type, int root, Handle comm) {
     return serve(
         Collective::kBroadcast, comm,
-        [&](Candidate& call) {
+        [&](Look& call) {
             const Reason why = call.moves(n, type);
             if (why != Reason::kTaken) return why;
             if (!call.has_root(root)) return Reason::kArguments;
@@ -290,7 +308,7 @@ template <class N> int bcast(void* buffer, N n, Handle type, int root, Handle co
 template <class N> int allgather(const void* send, N sent, Handle send_type, void* out, N n, Handle type, Handle comm) {
     return serve(
         Collective::kAllGather, comm,
-        [&](Candidate& call) {
+        [&](Look& call) {
             const Reason why = call.moves(n, type);
             if (why != Reason::kTaken) return why;
             const bool in_place = call.is_in_place(send);
@@ -304,7 +322,7 @@ template <class N> int allgather(const void* send, N sent, Handle send_type, voi
 template <class N> int reduce_scatter_block(const void* send, void* out, N n, Handle type, Handle op, Handle comm) {
     return serve(
         Collective::kReduceScatterBlock, comm,
-        [&](Candidate& call) {
+        [&](Look& call) {
             const Reason why = call.combines(n, type, op);
             const bool in_place = call.is_in_place(send);
             call.lies(Program::kReduceScatter, in_place ? out : send, out, in_place);
@@ -317,7 +335,8 @@ template <class N>
 int gather(const void* send, N sent, Handle send_type, void* out, N n, Handle type, int root, Handle comm) {
     return serve(
         Collective::kGather, comm,
-        [&](Candidate& call) {
+        [&](Look& call) {
+            if (const Reason why = call.closed(); why != Reason::kTaken) return why;
             const bool in_place = call.is_in_place(send), is_root = call.is_root(root);
             if (!call.has_root(root) || (in_place && !is_root)) return Reason::kArguments;
             const Reason why = is_root ? call.moves(n, type) : call.moves(sent, send_type);
@@ -334,7 +353,8 @@ template <class N>
 int scatter(const void* send, N sent, Handle send_type, void* out, N n, Handle type, int root, Handle comm) {
     return serve(
         Collective::kScatter, comm,
-        [&](Candidate& call) {
+        [&](Look& call) {
+            if (const Reason why = call.closed(); why != Reason::kTaken) return why;
             const bool in_place = call.is_in_place(out), is_root = call.is_root(root);
             if (!call.has_root(root) || (in_place && !is_root)) return Reason::kArguments;
             const Reason why = is_root ? call.moves(sent, send_type) : call.moves(n, type);
@@ -350,7 +370,7 @@ int scatter(const void* send, N sent, Handle send_type, void* out, N n, Handle t
 template <class N> int alltoall(const void* send, N sent, Handle send_type, void* out, N n, Handle type, Handle comm) {
     return serve(
         Collective::kAllToAll, comm,
-        [&](Candidate& call) {
+        [&](Look& call) {
             const Reason why = call.moves(n, type);
             if (why != Reason::kTaken) return why;
             const bool in_place = call.is_in_place(send);
@@ -409,8 +429,8 @@ template <class N> int allgatherv(const void* send, N sent, Handle send_type, vo
     Units units;
     return serve(
         Collective::kAllGatherV, comm,
-        [&](Candidate& call) {
-            if (call.group() == nullptr) return Reason::kArguments;
+        [&](Look& call) {
+            if (const Reason why = call.closed(); why != Reason::kTaken) return why;
             blocks.ranks = call.group()->size();
             if (!blocks.valid()) return Reason::kArguments;
             const Reason why = call.moves(blocks.longest(), type);
@@ -428,7 +448,7 @@ template <class N> int allgatherv(const void* send, N sent, Handle send_type, vo
             call.counted(units, bounds.back(), bounds[rank]);
             return why;
         },
-        [&](Candidate& call, Group& group, const Rule* rule) {
+        [&](Look& call, Group& group, const Rule* rule) {
             if (blocks.follow()) return group.run(*rule, call.request);
             call.request.out = group.room(Room::kReceived, blocks.bounds().back());
             call.request.in_place = false;
@@ -446,8 +466,8 @@ int reduce_scatter(const void* send, void* out, const N* counts, Handle type, Ha
     Units units;
     return serve(
         Collective::kReduceScatter, comm,
-        [&](Candidate& call) {
-            if (call.group() == nullptr) return Reason::kArguments;
+        [&](Look& call) {
+            if (const Reason why = call.closed(); why != Reason::kTaken) return why;
             const u32 rank = call.group()->rank();
             Blocks<N> blocks{counts, counts, 1, call.group()->size()};
             if (!blocks.valid()) return Reason::kArguments;
@@ -462,7 +482,10 @@ int reduce_scatter(const void* send, void* out, const N* counts, Handle type, Ha
             call.counted(units, bounds.back(), bounds[rank]);
             return why;
         },
-        kRuns, [&] { return passed<N>(underneath().Reduce_scatter, comm, send, out, counts, type, op, comm); });
+        kRuns,
+        [&] {
+            return passed<N, CountsOf::kOwn>(underneath().Reduce_scatter, comm, send, out, counts, type, op, comm);
+        });
 }
 
 template <class N> int alltoallv(const void* send, const N* sent, const N* from, Handle send_type, void* out,
@@ -471,9 +494,9 @@ template <class N> int alltoallv(const void* send, const N* sent, const N* from,
     Units units;
     return serve(
         Collective::kAllToAllV, comm,
-        [&](Candidate& call) {
+        [&](Look& call) {
             if (options().least[u32(Collective::kAllToAllV)] == kNeverBytes) return Reason::kSmall;
-            if (call.group() == nullptr) return Reason::kArguments;
+            if (const Reason why = call.closed(); why != Reason::kTaken) return why;
             const bool in_place = call.is_in_place(send);
             if (in_place) sends = receives;
             sends.ranks = receives.ranks = call.group()->size();
@@ -494,7 +517,7 @@ template <class N> int alltoallv(const void* send, const N* sent, const N* from,
             call.counted(units, 0, 0);
             return Reason::kTaken;
         },
-        [&](Candidate& call, Group& group, const Rule* rule) {
+        [&](Look& call, Group& group, const Rule* rule) {
             Request& request = call.request;
             if (request.in_place || !sends.follow()) {
                 char* const room = group.room(Room::kSent, units.bounds[kInput].back());
@@ -517,21 +540,16 @@ template <class N> int alltoallv(const void* send, const N* sent, const N* from,
 int barrier(Handle comm) {
     return serve(
         Collective::kBarrier, comm,
-        [](Candidate&) {
+        [](Look&) {
             return options().least[u32(Collective::kBarrier)] == kNeverBytes ? Reason::kSmall : Reason::kTaken;
         },
-        [](Candidate&, Group& group, const Rule*) { return group.barrier(); },
-        [&] {
-            const bool before = std::exchange(inside, true);
-            const int result = underneath().Barrier(comm);
-            inside = before;
-            return result;
-        });
+        [](Look&, Group& group, const Rule*) { return group.barrier(); },
+        [&] { return passed<int>(underneath().Barrier, comm, comm); });
 }
 
 int type_commit(void* type) {
     const int result = underneath().Type_commit(type);
-    if (result == 0 && !options().off) committed(underneath(), type);
+    if (result == 0 && !options().off) hocket::mpi::examine(underneath(), type);
     return result;
 }
 

@@ -59,7 +59,7 @@ u64 hash(Handle handle) { return (handle ^ handle >> 12) * 0x9e3779b97f4a7c15 >>
 bool allows(Family family, u32 op) { return kAllowed[u32(family)] >> op & 1; }
 
 const Library& underneath() {
-    static const Library found;
+    static const Library& found = *new Library;  // for good: a program may end MPI in a destructor
     return found;
 }
 
@@ -76,8 +76,13 @@ Library::Library() {
 #undef HOCKET_MPI_FIND
 #define HOCKET_MPI_FIND(name, ...) name = reinterpret_cast<name##Function*>(::dlsym(library_, "PMPI_" #name));
     HOCKET_MPI_OTHERS(HOCKET_MPI_FIND)
+    HOCKET_MPI_OPTIONAL(HOCKET_MPI_FIND)
 #undef HOCKET_MPI_FIND
     recognise();
+#define HOCKET_MPI_NEED(name, ...) \
+    if (name == nullptr) vendor = Vendor::kOther;
+    HOCKET_MPI_OTHERS(HOCKET_MPI_NEED)
+#undef HOCKET_MPI_NEED
     if (vendor != Vendor::kOther) list();
 }
 
@@ -160,6 +165,7 @@ void Library::add(Handle handle, Family family, u32 code) {
     if (handle == 0 || (abi.handle_bytes == 8 && Type_size_x(handle, &bytes) != 0)) return;
     const bool padded = family == Family::kPair && bytes != kTypeBytes[code];
     if (family != Family::kPair) code = resized(code, u64(bytes));
+    else if (bytes > kTypeBytes[code]) return;
     if (code == kTypes) return;
     u64 at = hash(handle);
     while (types_[at % kSlots].handle != 0) ++at;
@@ -169,8 +175,8 @@ void Library::add(Handle handle, Family family, u32 code) {
 const Library::Type* Library::type(Handle handle) const {
     for (u64 at = hash(handle);; ++at) {
         const Type& found = types_[at % kSlots];
-        if (found.handle == handle) return &found;
         if (found.handle == 0) return nullptr;
+        if (found.handle == handle) return &found;
     }
 }
 

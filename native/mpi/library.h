@@ -17,6 +17,7 @@ template <template <class Count> class Signature> struct Function {
 #define HOCKET_MPI_SIGNATURE(name, ...) template <class Count> using name##Function = int(__VA_ARGS__);
 HOCKET_MPI_SIGNATURE(Reduction, const void*, void*, Count, Handle, Handle, Handle)
 HOCKET_MPI_SIGNATURE(RootedReduction, const void*, void*, Count, Handle, Handle, int, Handle)
+HOCKET_MPI_SIGNATURE(Barrier, Handle)
 HOCKET_MPI_SIGNATURE(Broadcast, void*, Count, Handle, int, Handle)
 HOCKET_MPI_SIGNATURE(Exchange, const void*, Count, Handle, void*, Count, Handle, Handle)
 HOCKET_MPI_SIGNATURE(RootedExchange, const void*, Count, Handle, void*, Count, Handle, int, Handle)
@@ -28,19 +29,23 @@ template <class Count> using ReduceScatterFunction = int(const void*, void*, con
 template <class Count> using ExchangeVFunction =
     int(const void*, const Count*, const Count*, Handle, void*, const Count*, const Count*, Handle, Handle);
 
-// Those that we take the place of, with both kinds of counts, and what else we call.
+// Those that we take the place of, with both kinds of counts; what else we call; and what older libraries lack.
 #define HOCKET_MPI_COLLECTIVES(X) \
     X(Allreduce, Reduction) X(Reduce, RootedReduction) X(Bcast, Broadcast) X(Allgather, Exchange) \
     X(Allgatherv, GatherV) X(Reduce_scatter, ReduceScatter) X(Reduce_scatter_block, Reduction) \
-    X(Gather, RootedExchange) X(Scatter, RootedExchange) X(Alltoall, Exchange) X(Alltoallv, ExchangeV)
+    X(Gather, RootedExchange) X(Scatter, RootedExchange) X(Alltoall, Exchange) X(Alltoallv, ExchangeV) \
+    X(Barrier, Barrier)
 #define HOCKET_MPI_OTHERS(X) \
-    X(Barrier, int(Handle)) \
     X(Finalize, int()) \
-    X(Initialized, int(int*)) \
-    X(Finalized, int(int*)) \
     X(Comm_rank, int(Handle, int*)) \
     X(Comm_size, int(Handle, int*)) \
+    X(Comm_remote_size, int(Handle, int*)) \
     X(Comm_test_inter, int(Handle, int*)) \
+    X(Comm_split, int(Handle, int, int, void*)) \
+    X(Comm_free, int(void*)) \
+    X(Comm_group, int(Handle, void*)) \
+    X(Group_free, int(void*)) \
+    X(Group_translate_ranks, int(Handle, int, const int*, Handle, int*)) \
     X(Comm_get_name, int(Handle, char*, int*)) \
     X(Comm_call_errhandler, int(Handle, int)) \
     X(Comm_create_keyval, int(void*, void*, int*, void*)) \
@@ -58,6 +63,9 @@ template <class Count> using ExchangeVFunction =
     X(Gatherv, int(const void*, int, Handle, void*, const int*, const int*, Handle, int, Handle)) \
     X(Iprobe, int(int, int, Handle, int*, const void*)) \
     X(Get_library_version, int(char*, int*))
+#define HOCKET_MPI_OPTIONAL(X) \
+    X(Type_get_envelope_c, int(Handle, i64*, i64*, i64*, i64*, int*)) \
+    X(Type_get_contents_c, int(Handle, i64, i64, i64, i64, int*, i64*, i64*, void*))
 // clang-format on
 
 struct Library {
@@ -75,6 +83,7 @@ struct Library {
     using name##Function = __VA_ARGS__; \
     name##Function* name = nullptr;
     HOCKET_MPI_OTHERS(HOCKET_MPI_MEMBER)
+    HOCKET_MPI_OPTIONAL(HOCKET_MPI_MEMBER)
 #undef HOCKET_MPI_MEMBER
 
     // Where handles are ints, the upper half of a register that holds one means nothing.

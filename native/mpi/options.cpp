@@ -27,6 +27,13 @@ std::string_view variable(const char* name) {
     return text != nullptr ? text : "";
 }
 
+// Whether this process is the one to say what is wrong for all, as far as launchers tell.
+bool is_first_rank() {
+    for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"})
+        if (!variable(name).empty()) return variable(name) == "0";
+    return true;
+}
+
 bool is_set(const char* name) { return !variable(name).empty() && variable(name) != "0"; }
 
 // Bytes of 64K, 1MB or 8. False for anything else.
@@ -66,13 +73,18 @@ bool parse_least(std::string_view text, u64 (&least)[kCollectives]) {
 Options::Options(const Library& mpi)
     : report(is_set("HOCKET_MPI_REPORT") || is_set("HOCKET_MPI_COMPARE")),
       compare(is_set("HOCKET_MPI_COMPARE")) {
+    off = variable("HOCKET_MPI") == "off";
+    if (off) return;
+    const bool speaks = is_first_rank();
     const auto refuse = [&](const char* name, std::string_view text) {
-        std::fprintf(stderr, "hocket: %s makes no sense, so the MPI is left alone: %.*s\n", name, int(text.size()),
-                     text.data());
+        if (speaks)
+            std::fprintf(stderr, "hocket: %s makes no sense, so the MPI is left alone: %.*s\n", name, int(text.size()),
+                         text.data());
         off = true;
     };
     if (mpi.vendor == Vendor::kOther) {
-        std::fprintf(stderr, "hocket: it does not know this MPI, and leaves it alone: %s\n", mpi.version.c_str());
+        if (speaks)
+            std::fprintf(stderr, "hocket: it does not know this MPI, and leaves it alone: %s\n", mpi.version.c_str());
         off = true;
         return;
     }

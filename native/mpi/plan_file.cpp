@@ -62,7 +62,7 @@ std::vector<std::string> directories() {
 
 std::shared_ptr<const PlanFile> PlanFile::find(u32 ranks) {
     static std::mutex lock;
-    static std::map<u32, std::shared_ptr<const PlanFile>> known;
+    static auto& known = *new std::map<u32, std::shared_ptr<const PlanFile>>;  // for good, as in library.cpp
     const std::lock_guard held(lock);
     const auto [at, is_new] = known.try_emplace(ranks);
     if (is_new)
@@ -96,6 +96,8 @@ std::shared_ptr<const PlanFile> PlanFile::read(const std::string& path, u32 rank
             r.plan = reader.word();
             r.tile = reader.word();
             for (u32& instead : r.instead) instead = reader.word();
+            if (&r != found->rules_.data() && r.program < (&r)[-1].program) return nullptr;
+            for (u32 p = u32(r.program) + 1; p <= kPrograms; ++p) ++found->first_[p];
             if (r.plan >= plans || r.instead[0] > plans || r.instead[1] > plans) return nullptr;
         }
         std::vector<u64> lengths;
@@ -114,10 +116,12 @@ std::shared_ptr<const PlanFile> PlanFile::read(const std::string& path, u32 rank
 }
 
 const Rule* PlanFile::rule(Program program, u32 contract, bool crowded, bool uneven, u64 size) const {
-    for (const Rule& r : rules_)
-        if (r.program == program && r.contract == contract && r.crowded == crowded && r.uneven == uneven &&
-            r.least <= size && size <= r.most)
-            return &r;
+    for (u32 r = first_[u32(program)]; r < first_[u32(program) + 1]; ++r) {
+        const Rule& rule = rules_[r];
+        if (rule.contract == contract && rule.crowded == crowded && rule.uneven == uneven && rule.least <= size &&
+            size <= rule.most)
+            return &rule;
+    }
     return nullptr;
 }
 

@@ -17,6 +17,8 @@ enum class Program : u32 { kAllReduce, kReduce, kBroadcast, kAllGather, kReduceS
 constexpr const char* kProgramNames[] = {"all_reduce",     "reduce", "broadcast", "all_gather",
                                          "reduce_scatter", "gather", "scatter",   "all_to_all"};
 
+constexpr u32 kPrograms = u32(std::size(kProgramNames));
+
 // Which memory is a buffer of a plan, or is copied: none, the input of the call, its output, or scratch.
 enum class Source : u32 { kNothing, kX, kOut, kScratch };
 
@@ -50,7 +52,6 @@ class PlanFile {
     // That of so many ranks, from the first directory that has one for this version; null where none has.
     static std::shared_ptr<const PlanFile> find(u32 ranks);
 
-    u32 ranks() const { return ranks_; }
     u32 plans() const { return u32(digests_.size()); }
     // A hash of all of it: ranks with the same have the same plans.
     u64 hash() const { return hash_; }
@@ -70,7 +71,8 @@ class PlanFile {
     u64 hash_ = 0;
     Patience patience_[2]{};
     std::vector<unsigned char> bytes_;
-    std::vector<Rule> rules_;
+    std::vector<Rule> rules_;        // by program
+    u32 first_[kPrograms + 1] = {};  // of each program's
     std::vector<u64> digests_;
     std::vector<u64> places_;  // of the part of each plan and rank, and of the end
 };
