@@ -103,7 +103,8 @@ def test_by_the_defaults(
 
 
 def test_progress_over_tcp(mpi: Mpi, library: Path, program: Program) -> None:
-    done = mpi.run(program("progress.c"), "isend", "issend", "unreceived", library=library, variables={**TAKE_ALL, **mpi.tcp})
+    variables = {**TAKE_ALL, **mpi.tcp}
+    done = mpi.run(program("progress.c"), "isend", "issend", "unreceived", library=library, variables=variables)
     assert taken(ends_well(done)), done.text
 
 
