@@ -27,13 +27,7 @@
 namespace hocket::mpi {
 namespace {
 
-// Of a communicator, which go to the MPI: many are made for few calls, and a meeting takes as long as hundreds.
-constexpr u32 kFirstCalls = 8;
-// Communicators at once: each keeps a descriptor open.
-constexpr u32 kMostServed = 256;
 constexpr u32 kWordBits = 64, kCoreWords = 16;  // of a set of cores
-constexpr u64 kWitness = 0x686f636b6d706920;
-volatile u64 witness = kWitness;  // what others find in this process's memory, if they may look there
 
 // For good, as in library.cpp.
 Arena& no_arena = *new Arena(-1);
@@ -74,13 +68,6 @@ int lifeline(pid_t process) {
     // That of an earlier process of the same number stays open for whoever has it.
     if (at->second < 0 || ::poll(&ended, 1, 0) > 0) at->second = int(::syscall(SYS_pidfd_open, process, 0));
     return at->second;
-}
-
-bool may_access(pid_t process, u64 place) {
-    u64 found = 0;
-    char *const theirs = reinterpret_cast<char*>(place), *const mine = reinterpret_cast<char*>(&found);
-    return pull_from(process, theirs, mine, sizeof found) == 0 && found == kWitness &&
-           push_to(process, theirs, mine, sizeof found) == 0;
 }
 
 // Memory that so many ranks can share, marked so that they know it. -1 where there is none.
@@ -274,7 +261,7 @@ void Group::meet() {
     mine.user = ::geteuid();
     mine.local = local_ranks();
     mine.processors = processors();
-    mine.witness = reinterpret_cast<u64>(&witness);
+    mine.witness = witness_place();
     cpu_set_t allowed;
     if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0)
         for (u32 core = 0; core < kWordBits * kCoreWords && core < CPU_SETSIZE; ++core)

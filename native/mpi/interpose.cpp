@@ -259,16 +259,27 @@ int passed(const Function<Signature>& function, Handle communicator, Arguments..
 
 constexpr auto kRuns = [](Look& call, Group& group, const Rule* rule) { return group.run(*rule, call.request); };
 
-template <class N> int allreduce(const void* send, void* out, N n, Handle type, Handle op, Handle comm) {
+// An Allreduce or a Reduce_scatter_block.
+template <class N> int reduction(Collective which, Program program, const Function<ReductionFunction>& function,
+                                 const void* send, void* out, N n, Handle type, Handle op, Handle comm) {
     return serve(
-        Collective::kAllReduce, comm,
+        which, comm,
         [&](Look& call) {
             const Reason why = call.combines(n, type, op);
             const bool in_place = call.is_in_place(send);
-            call.lies(Program::kAllReduce, in_place ? out : send, out, in_place);
+            call.lies(program, in_place ? out : send, out, in_place);
             return why;
         },
-        kRuns, [&] { return passed<N>(underneath().Allreduce, comm, send, out, n, type, op, comm); });
+        kRuns, [&] { return passed<N>(function, comm, send, out, n, type, op, comm); });
+}
+
+template <class N> int allreduce(const void* send, void* out, N n, Handle type, Handle op, Handle comm) {
+    return reduction(Collective::kAllReduce, Program::kAllReduce, underneath().Allreduce, send, out, n, type, op, comm);
+}
+
+template <class N> int reduce_scatter_block(const void* send, void* out, N n, Handle type, Handle op, Handle comm) {
+    return reduction(Collective::kReduceScatterBlock, Program::kReduceScatter, underneath().Reduce_scatter_block, send,
+                     out, n, type, op, comm);
 }
 
 template <class N> int reduce(const void* send, void* out, N n, Handle type, Handle op, int root, Handle comm) {
@@ -305,30 +316,31 @@ template <class N> int bcast(void* buffer, N n, Handle type, int root, Handle co
         kRuns, [&] { return passed<N>(underneath().Bcast, comm, buffer, n, type, root, comm); });
 }
 
-template <class N> int allgather(const void* send, N sent, Handle send_type, void* out, N n, Handle type, Handle comm) {
+// An Allgather or an Alltoall.
+template <class N> int exchange(Collective which, Program program, const Function<ExchangeFunction>& function,
+                                const void* send, N sent, Handle send_type, void* out, N n, Handle type, Handle comm) {
     return serve(
-        Collective::kAllGather, comm,
+        which, comm,
         [&](Look& call) {
             const Reason why = call.moves(n, type);
             if (why != Reason::kTaken) return why;
             const bool in_place = call.is_in_place(send);
             if (!in_place) call.matches(sent, send_type);
-            call.lies(Program::kAllGather, in_place ? call.own_block(out) : send, out, in_place);
+            const void* const x = !in_place ? send : program == Program::kAllGather ? call.own_block(out) : out;
+            call.lies(program, x, out, in_place);
             return why;
         },
-        kRuns, [&] { return passed<N>(underneath().Allgather, comm, send, sent, send_type, out, n, type, comm); });
+        kRuns, [&] { return passed<N>(function, comm, send, sent, send_type, out, n, type, comm); });
 }
 
-template <class N> int reduce_scatter_block(const void* send, void* out, N n, Handle type, Handle op, Handle comm) {
-    return serve(
-        Collective::kReduceScatterBlock, comm,
-        [&](Look& call) {
-            const Reason why = call.combines(n, type, op);
-            const bool in_place = call.is_in_place(send);
-            call.lies(Program::kReduceScatter, in_place ? out : send, out, in_place);
-            return why;
-        },
-        kRuns, [&] { return passed<N>(underneath().Reduce_scatter_block, comm, send, out, n, type, op, comm); });
+template <class N> int allgather(const void* send, N sent, Handle send_type, void* out, N n, Handle type, Handle comm) {
+    return exchange(Collective::kAllGather, Program::kAllGather, underneath().Allgather, send, sent, send_type, out, n,
+                    type, comm);
+}
+
+template <class N> int alltoall(const void* send, N sent, Handle send_type, void* out, N n, Handle type, Handle comm) {
+    return exchange(Collective::kAllToAll, Program::kAllToAll, underneath().Alltoall, send, sent, send_type, out, n,
+                    type, comm);
 }
 
 template <class N>
@@ -365,20 +377,6 @@ int scatter(const void* send, N sent, Handle send_type, void* out, N n, Handle t
             return why;
         },
         kRuns, [&] { return passed<N>(underneath().Scatter, comm, send, sent, send_type, out, n, type, root, comm); });
-}
-
-template <class N> int alltoall(const void* send, N sent, Handle send_type, void* out, N n, Handle type, Handle comm) {
-    return serve(
-        Collective::kAllToAll, comm,
-        [&](Look& call) {
-            const Reason why = call.moves(n, type);
-            if (why != Reason::kTaken) return why;
-            const bool in_place = call.is_in_place(send);
-            if (!in_place) call.matches(sent, send_type);
-            call.lies(Program::kAllToAll, in_place ? out : send, out, in_place);
-            return why;
-        },
-        kRuns, [&] { return passed<N>(underneath().Alltoall, comm, send, sent, send_type, out, n, type, comm); });
 }
 
 // Blocks of elements, one for each rank: how many, and where, in elements.

@@ -24,6 +24,12 @@ constexpr const char* kCollectiveNames[] = {
     "reduce_scatter_block", "gather", "scatter",   "all_to_all", "all_to_all_v", "barrier"};
 constexpr u32 kCollectives = u32(std::size(kCollectiveNames));
 
+// Calls on a communicator that go to the MPI although they could be taken: many are made for few calls, and a meeting
+// of their ranks takes as long as hundreds of short ones (benchmarks/results/mpi.md).
+constexpr u32 kFirstCalls = 8;
+// Communicators that are served at once: each keeps a descriptor open, of 1024 that a process has.
+constexpr u32 kMostServed = 256;
+
 struct Options {
     // From the environment: HOCKET_MPI, HOCKET_MPI_REPORT, HOCKET_MPI_COMPARE, HOCKET_REPRODUCIBLE, HOCKET_REACH. What
     // makes no sense turns the library off, with a line on stderr.

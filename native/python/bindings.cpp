@@ -67,10 +67,6 @@ template <class Body> std::optional<Outcome> alone(Member& member, Body body) {
     return outcome;
 }
 
-// What another process finds in this one's memory, if it may look there, and stores there again.
-constexpr u64 kWitness = 0x686f636b65742072;
-volatile u64 witness = kWitness;
-
 #define HOCKET_NAME(field) fields.append(#field);
 #define HOCKET_RECORD(name, record)       \
     {                                     \
@@ -102,17 +98,9 @@ void bind_constants(nb::module_& m) {
     m.attr("SPLIT") = kSplit;
     m.attr("ADOPT") = kAdopt;
     m.attr("USE") = kUse;
-    m.attr("WITNESS") = reinterpret_cast<u64>(&witness);
-    m.def(
-        "can_attach",
-        [](pid_t process, u64 place) {
-            u64 found = 0;
-            char *const theirs = reinterpret_cast<char*>(place), *const mine = reinterpret_cast<char*>(&found);
-            return pull_from(process, theirs, mine, sizeof found) == 0 && found == kWitness &&
-                   push_to(process, theirs, mine, sizeof found) == 0;
-        },
-        "process"_a, "witness"_a,
-        "Whether this process may read what another has at its WITNESS, and store it there again.");
+    m.attr("WITNESS") = witness_place();
+    m.def("can_attach", &may_access, "process"_a, "witness"_a,
+          "Whether this process may read what another has at its WITNESS, and store it there again.");
     m.def("reserve_control", &reserve_control, "descriptor"_a, "ranks"_a,
           "Make sure that there is memory for the control region. Returns 0 or an errno.");
     m.attr("MOST_CONNECTIONS") = kMostWindows;

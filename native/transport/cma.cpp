@@ -6,6 +6,21 @@
 namespace hocket {
 namespace {
 
+constexpr u64 kWitness = 0x686f636b65742072;
+volatile u64 witness = kWitness;
+
+}  // namespace
+
+u64 witness_place() { return reinterpret_cast<u64>(&witness); }
+
+bool may_access(pid_t process, u64 place) {
+    u64 found = 0;
+    char *const theirs = reinterpret_cast<char*>(place), *const mine = reinterpret_cast<char*>(&found);
+    return pull_from(process, theirs, mine, sizeof found) == 0 && found == kWitness &&
+           push_to(process, theirs, mine, sizeof found) == 0;
+}
+namespace {
+
 // What came of a copy by the kernel. It ends early at a page that it cannot reach.
 int told(ssize_t copied, u64 bytes) { return copied < 0 ? errno : u64(copied) < bytes ? EFAULT : 0; }
 

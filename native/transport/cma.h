@@ -17,6 +17,11 @@ namespace hocket {
 
 constexpr u64 kCmaBlocks = 256 << 10;  // bytes for what is fetched to be combined
 
+// Where in this process others find a word by which they know that they may look there.
+u64 witness_place();
+// Whether this process may read the word of another, which has it at that place, and store it there again.
+bool may_access(pid_t process, u64 place);
+
 // Return 0 or an errno.
 int pull_from(pid_t process, const char* theirs, char* mine, u64 bytes);
 int push_to(pid_t process, char* theirs, const char* mine, u64 bytes);
