@@ -22,11 +22,11 @@ constexpr u32 type_code(std::string_view name) {
 }
 
 // What MPI's operators may do with a predefined type (MPI 4.1, section 6.9.2).
-enum class Family : u32 { kInteger, kFortranInteger, kAddress, kFloating, kComplex, kLogical, kByte, kPair };
+enum class Family : u32 { kInteger, kFortranInteger, kAddress, kFloating, kComplex, kLogical, kByte, kPair, kNone };
 
 // Families of predefined types, their numbers in native/device/kernels.h, and what they are called: the symbol of Open
 // MPI behind ompi_mpi_, the handle of the MPICH family, that of the standard ABI. Of Fortran's default types the size
-// is the library's. Types that are not here can be moved, not combined.
+// is the library's. Those of no family, and types that are not here, can be moved, not combined.
 // clang-format off
 #define HOCKET_MPI_TYPES(X) \
     X(kInteger, int8, signed_char, 0x4c000118, 0x244) X(kInteger, uint8, unsigned_char, 0x4c000102, 0x245) \
@@ -53,7 +53,8 @@ enum class Family : u32 { kInteger, kFortranInteger, kAddress, kFloating, kCompl
     X(kComplex, complex64, complex8, 0x4c000828, 0x2db) X(kComplex, complex128, complex16, 0x4c00102a, 0x2e3) \
     X(kLogical, bool, c_bool, 0x4c00013f, 0x238) X(kLogical, bool, cxx_bool, 0x4c000133, 0x239) \
     X(kLogical, int32, logical, 0x4c00041d, 0x218) \
-    X(kByte, uint8, byte, 0x4c00010d, 0x247) \
+    X(kByte, uint8, byte, 0x4c00010d, 0x247) X(kNone, uint8, char, 0x4c000101, 0x243) \
+    X(kNone, uint8, character, 0x4c00011a, 0x21e) X(kNone, uint8, packed, 0x4c00010f, 0x207) \
     X(kPair, float32_int32, float_int, 0x8c000000, 0x228) X(kPair, float64_int32, double_int, 0x8c000001, 0x229) \
     X(kPair, int64_int32, long_int, 0x8c000002, 0x22a) X(kPair, int16_int32, short_int, 0x8c000003, 0x22c) \
     X(kPair, int32_int32, 2int, 0x4c000816, 0x22b) X(kPair, int32_int32, 2integer, 0x4c000820, 0x232)

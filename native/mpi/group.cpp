@@ -29,11 +29,12 @@ namespace {
 
 constexpr u32 kWordBits = 64, kCoreWords = 16;  // of a set of cores
 
-// For good, as in library.cpp.
+// For good, as in library.h.
 Arena& no_arena = *new Arena(-1);
 std::mutex& registry_lock = *new std::mutex;
 std::set<Group*>& registry = *new std::set<Group*>;  // of all that there are
 std::atomic<u32> served{0};
+std::atomic<u64> gone{0};  // communicators
 
 int no_copy(Handle, int, void*, void*, void*, int* flag) {
     *flag = 0;
@@ -61,7 +62,7 @@ u32 processors() {
 // A descriptor that reads as ended once a process has, for all communicators. -1 where there can be none.
 int lifeline(pid_t process) {
     static std::mutex lock;
-    static auto& known = *new std::map<pid_t, int>;  // for good, as in library.cpp
+    static auto& known = *new std::map<pid_t, int>;  // for good, as in library.h
     const std::lock_guard held(lock);
     const auto at = known.try_emplace(process, -1).first;
     pollfd ended{at->second, POLLIN, 0};
@@ -159,14 +160,27 @@ Group* Group::of(const Library& mpi, const Options& options, Handle communicator
         mpi.Comm_create_keyval(reinterpret_cast<void*>(no_copy), reinterpret_cast<void*>(&Group::left), &made, nullptr);
         return made;
     }();
+    // That of this thread's last call; not once any communicator has gone, whose handle may mean another.
+    thread_local struct {
+        Handle communicator;
+        u64 gone;
+        Group* group;
+    } last{};
+    if (last.communicator == communicator && last.gone == gone && last.group != nullptr) return last.group;
+    const u64 before = gone;
     void* found = nullptr;
     int is_set = 0;
     if (mpi.Comm_get_attr(communicator, key, &found, &is_set) != 0) return nullptr;
-    if (is_set != 0) return static_cast<Group*>(found);
-    auto* const group = new Group(mpi, options, communicator);
-    if (mpi.Comm_set_attr(communicator, key, group) == 0) return group;
-    delete group;
-    return nullptr;
+    auto* group = static_cast<Group*>(found);
+    if (is_set == 0) {
+        group = new Group(mpi, options, communicator);
+        if (mpi.Comm_set_attr(communicator, key, group) != 0) {
+            delete group;
+            return nullptr;
+        }
+    }
+    last = {communicator, before, group};
+    return group;
 }
 
 Group::Group(const Library& mpi, const Options& options, Handle communicator)
@@ -213,6 +227,7 @@ Group::~Group() {
 int Group::left(Handle, int, void* its, void*) {
     auto* const group = static_cast<Group*>(its);
     if (group->silent_ != 0 && !group->finished_) group->mpi_.Comm_free(&group->silent_);
+    ++gone;
     delete group;
     return 0;
 }

@@ -1,6 +1,7 @@
 // The functions of MPI that this library stands for: MPI_X and PMPI_X, with an int for every count and, as MPI_X_c,
 // with an MPI_Count. A call that is not taken goes to the MPI underneath as it came.
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <list>
@@ -22,9 +23,31 @@ thread_local bool inside = false;
 char nothing[2];
 constexpr char *kNoX = &nothing[0], *kNoOut = &nothing[1];
 
+// Bytes of a message below which a call goes on as it came, by Collective, without a look at the rest of it: it must
+// cost no more than without the library. None until options are known, nor where a report counts calls.
+constinit std::atomic<u64> small_below[kCollectives];
+
 const Options& options() {
-    static const Options& found = *new Options(underneath());  // for good, as in library.cpp
+    static const Options& found = []() -> const Options& {
+        const Options& read = *new Options(underneath());  // for good, as in library.h
+        for (u32 c = 0; c < kCollectives && !read.report; ++c) small_below[c] = read.off ? ~u64(0) : read.least[c];
+        return read;
+    }();
     return found;
+}
+
+// Of a message whose length no rank knows for all: less only than kNeverBytes.
+constexpr u64 kUnknownBytes = kNeverBytes - 1;
+
+bool is_small(Collective which, u64 bytes) {
+    return inside || bytes < small_below[u32(which)].load(std::memory_order_relaxed);
+}
+bool is_small(Collective which, i64 count, Handle type) {
+    if (inside) return true;
+    const u64 below = small_below[u32(which)].load(std::memory_order_relaxed);
+    if (below == 0) return false;
+    const Library::Type* const found = underneath().type(underneath().whole(type));
+    return found != nullptr && !found->padded && count >= 0 && u64(count) * found->bytes < below;
 }
 
 // A call as it is looked at, step by step; each step says why it cannot be taken, if so.
@@ -149,7 +172,7 @@ void count(Look& call, Reason why, double begin) {
 }
 
 // Makes the MPI's call.
-template <class Pass> int pass_on(Look& call, Reason why, Pass pass) {
+template <class Pass> int pass_on(Look& call, Reason why, const Pass& pass) {
     if (!options().report || call.group() == nullptr) return pass();
     const double begin = seconds();
     const int result = pass();
@@ -167,7 +190,7 @@ int report_error(Handle communicator) {
 // A call of a collective. `examine(call)` says whether it can be taken, by what all ranks know, and completes `call`;
 // `run(group, rule)` takes it; pass() makes the MPI's call.
 template <class Examine, class Run, class Pass>
-int serve(Collective which, Handle communicator, Examine examine, Run run, Pass pass) {
+int serve(Collective which, Handle communicator, const Examine& examine, const Run& run, const Pass& pass) {
     if (inside || options().off) return pass();
     const Inside here;
     Look call(which, communicator);
@@ -243,18 +266,20 @@ class Narrowed {
     std::list<std::vector<int>> kept_;
 };
 
-// Makes the MPI's call: that for such counts or, where the library has none, that for ints.
-template <class Count, CountsOf of = CountsOf::kOthers, template <class> class Signature, class... Arguments>
-int passed(const Function<Signature>& function, Handle communicator, Arguments... arguments) {
-    const Inside here;
-    if constexpr (!std::is_same_v<Count, int>) {
-        if (function.large != nullptr) return function.large(arguments...);
-        Narrowed narrowed(communicator, of);
-        const std::tuple narrow{narrowed(arguments)...};
-        return narrowed.fits ? std::apply(function.plain, narrow) : report_error(communicator);
-    } else {
-        return function.plain(arguments...);
-    }
+// Makes the MPI's call of the arguments: that for such counts or, where the library has none, that for ints.
+template <class Count, CountsOf of = CountsOf::kOthers, template <class> class Signature>
+auto passed(const Function<Signature>& function, Handle communicator) {
+    return [&function, communicator](auto... arguments) {
+        const Inside here;
+        if constexpr (!std::is_same_v<Count, int>) {
+            if (function.large != nullptr) return function.large(arguments...);
+            Narrowed narrowed(communicator, of);
+            const std::tuple narrow{narrowed(arguments)...};
+            return narrowed.fits ? std::apply(function.plain, narrow) : report_error(communicator);
+        } else {
+            return function.plain(arguments...);
+        }
+    };
 }
 
 constexpr auto kRuns = [](Look& call, Group& group, const Rule* rule) { return group.run(*rule, call.request); };
@@ -270,19 +295,22 @@ template <class N> int reduction(Collective which, Program program, const Functi
             call.lies(program, in_place ? out : send, out, in_place);
             return why;
         },
-        kRuns, [&] { return passed<N>(function, comm, send, out, n, type, op, comm); });
+        kRuns, [&] { return passed<N>(function, comm)(send, out, n, type, op, comm); });
 }
 
-template <class N> int allreduce(const void* send, void* out, N n, Handle type, Handle op, Handle comm) {
+template <class N>
+[[gnu::noinline]] int allreduce(const void* send, void* out, N n, Handle type, Handle op, Handle comm) {
     return reduction(Collective::kAllReduce, Program::kAllReduce, underneath().Allreduce, send, out, n, type, op, comm);
 }
 
-template <class N> int reduce_scatter_block(const void* send, void* out, N n, Handle type, Handle op, Handle comm) {
+template <class N>
+[[gnu::noinline]] int reduce_scatter_block(const void* send, void* out, N n, Handle type, Handle op, Handle comm) {
     return reduction(Collective::kReduceScatterBlock, Program::kReduceScatter, underneath().Reduce_scatter_block, send,
                      out, n, type, op, comm);
 }
 
-template <class N> int reduce(const void* send, void* out, N n, Handle type, Handle op, int root, Handle comm) {
+template <class N>
+[[gnu::noinline]] int reduce(const void* send, void* out, N n, Handle type, Handle op, int root, Handle comm) {
     return serve(
         Collective::kReduce, comm,
         [&](Look& call) {
@@ -300,10 +328,10 @@ template <class N> int reduce(const void* send, void* out, N n, Handle type, Han
             if (options().rank_order && !call.is_root(root)) call.request.out = group.room(Room::kReceived, call.bytes);
             return group.run(*rule, call.request);
         },
-        [&] { return passed<N>(underneath().Reduce, comm, send, out, n, type, op, root, comm); });
+        [&] { return passed<N>(underneath().Reduce, comm)(send, out, n, type, op, root, comm); });
 }
 
-template <class N> int bcast(void* buffer, N n, Handle type, int root, Handle comm) {
+template <class N> [[gnu::noinline]] int bcast(void* buffer, N n, Handle type, int root, Handle comm) {
     return serve(
         Collective::kBroadcast, comm,
         [&](Look& call) {
@@ -313,7 +341,7 @@ template <class N> int bcast(void* buffer, N n, Handle type, int root, Handle co
             call.lies(Program::kBroadcast, buffer, buffer, true, u32(root));
             return why;
         },
-        kRuns, [&] { return passed<N>(underneath().Bcast, comm, buffer, n, type, root, comm); });
+        kRuns, [&] { return passed<N>(underneath().Bcast, comm)(buffer, n, type, root, comm); });
 }
 
 // An Allgather or an Alltoall.
@@ -330,15 +358,17 @@ template <class N> int exchange(Collective which, Program program, const Functio
             call.lies(program, x, out, in_place);
             return why;
         },
-        kRuns, [&] { return passed<N>(function, comm, send, sent, send_type, out, n, type, comm); });
+        kRuns, [&] { return passed<N>(function, comm)(send, sent, send_type, out, n, type, comm); });
 }
 
-template <class N> int allgather(const void* send, N sent, Handle send_type, void* out, N n, Handle type, Handle comm) {
+template <class N>
+[[gnu::noinline]] int allgather(const void* send, N sent, Handle send_type, void* out, N n, Handle type, Handle comm) {
     return exchange(Collective::kAllGather, Program::kAllGather, underneath().Allgather, send, sent, send_type, out, n,
                     type, comm);
 }
 
-template <class N> int alltoall(const void* send, N sent, Handle send_type, void* out, N n, Handle type, Handle comm) {
+template <class N>
+[[gnu::noinline]] int alltoall(const void* send, N sent, Handle send_type, void* out, N n, Handle type, Handle comm) {
     return exchange(Collective::kAllToAll, Program::kAllToAll, underneath().Alltoall, send, sent, send_type, out, n,
                     type, comm);
 }
@@ -358,7 +388,7 @@ int gather(const void* send, N sent, Handle send_type, void* out, N n, Handle ty
                       u32(root));
             return why;
         },
-        kRuns, [&] { return passed<N>(underneath().Gather, comm, send, sent, send_type, out, n, type, root, comm); });
+        kRuns, [&] { return passed<N>(underneath().Gather, comm)(send, sent, send_type, out, n, type, root, comm); });
 }
 
 template <class N>
@@ -376,7 +406,7 @@ int scatter(const void* send, N sent, Handle send_type, void* out, N n, Handle t
                       u32(root));
             return why;
         },
-        kRuns, [&] { return passed<N>(underneath().Scatter, comm, send, sent, send_type, out, n, type, root, comm); });
+        kRuns, [&] { return passed<N>(underneath().Scatter, comm)(send, sent, send_type, out, n, type, root, comm); });
 }
 
 // Blocks of elements, one for each rank: how many, and where, in elements.
@@ -455,7 +485,7 @@ template <class N> int allgatherv(const void* send, N sent, Handle send_type, vo
             return outcome;
         },
         [&] {
-            return passed<N>(underneath().Allgatherv, comm, send, sent, send_type, out, counts, places, type, comm);
+            return passed<N>(underneath().Allgatherv, comm)(send, sent, send_type, out, counts, places, type, comm);
         });
 }
 
@@ -482,18 +512,19 @@ int reduce_scatter(const void* send, void* out, const N* counts, Handle type, Ha
         },
         kRuns,
         [&] {
-            return passed<N, CountsOf::kOwn>(underneath().Reduce_scatter, comm, send, out, counts, type, op, comm);
+            return passed<N, CountsOf::kOwn>(underneath().Reduce_scatter, comm)(send, out, counts, type, op, comm);
         });
 }
 
-template <class N> int alltoallv(const void* send, const N* sent, const N* from, Handle send_type, void* out,
-                                 const N* counts, const N* places, Handle type, Handle comm) {
+template <class N> [[gnu::noinline]] int alltoallv(const void* send, const N* sent, const N* from, Handle send_type,
+                                                   void* out, const N* counts, const N* places, Handle type,
+                                                   Handle comm) {
     Blocks<N> sends{sent, from}, receives{counts, places};
     Units units;
     return serve(
         Collective::kAllToAllV, comm,
         [&](Look& call) {
-            if (options().least[u32(Collective::kAllToAllV)] == kNeverBytes) return Reason::kSmall;
+            if (const Reason small = call.measure(kUnknownBytes); small != Reason::kTaken) return small;
             if (const Reason why = call.closed(); why != Reason::kTaken) return why;
             const bool in_place = call.is_in_place(send);
             if (in_place) sends = receives;
@@ -530,19 +561,16 @@ template <class N> int alltoallv(const void* send, const N* sent, const N* from,
             return outcome;
         },
         [&] {
-            return passed<N>(underneath().Alltoallv, comm, send, sent, from, send_type, out, counts, places, type,
-                             comm);
+            return passed<N>(underneath().Alltoallv, comm)(send, sent, from, send_type, out, counts, places, type,
+                                                           comm);
         });
 }
 
-int barrier(Handle comm) {
+template <class N> [[gnu::noinline]] int barrier(Handle comm) {
     return serve(
-        Collective::kBarrier, comm,
-        [](Look&) {
-            return options().least[u32(Collective::kBarrier)] == kNeverBytes ? Reason::kSmall : Reason::kTaken;
-        },
+        Collective::kBarrier, comm, [](Look& call) { return call.measure(kUnknownBytes); },
         [](Look&, Group& group, const Rule*) { return group.barrier(); },
-        [&] { return passed<int>(underneath().Barrier, comm, comm); });
+        [&] { return passed<N>(underneath().Barrier, comm)(comm); });
 }
 
 int type_commit(void* type) {
@@ -561,48 +589,55 @@ int finalize() {
 }
 
 }  // namespace
-}  // namespace hocket::mpi
 
 // clang-format off
-#define HOCKET_MPI_EXPORT(name, function, parameters, arguments) \
-    extern "C" [[gnu::visibility("default")]] int MPI_##name parameters { return hocket::mpi::function arguments; } \
-    extern "C" [[gnu::visibility("default")]] int PMPI_##name parameters { return hocket::mpi::function arguments; }
+#define HOCKET_MPI_EXPORT(name, parameters, ...) \
+    extern "C" [[gnu::visibility("default")]] int MPI_##name parameters { __VA_ARGS__ } \
+    extern "C" [[gnu::visibility("default")]] int PMPI_##name parameters { __VA_ARGS__ }
+// `look`: the arguments of is_small(), of those functions whose calls say at once how long a message is.
+#define HOCKET_MPI_EXPORT_SIZED(name, c, Count, function, look, parameters, arguments) \
+    HOCKET_MPI_EXPORT(name##c, parameters, \
+        if (is_small look) return passed<Count>(underneath().name, comm) arguments; \
+        return function<Count> arguments;)
 #define HOCKET_MPI_EXPORTS(Count, c) \
-    HOCKET_MPI_EXPORT(Allreduce##c, allreduce<Count>, \
+    HOCKET_MPI_EXPORT_SIZED(Allreduce, c, Count, allreduce, (Collective::kAllReduce, n, type), \
         (const void* send, void* out, Count n, H type, H op, H comm), (send, out, n, type, op, comm)) \
-    HOCKET_MPI_EXPORT(Reduce##c, reduce<Count>, \
+    HOCKET_MPI_EXPORT_SIZED(Reduce, c, Count, reduce, (Collective::kReduce, n, type), \
         (const void* send, void* out, Count n, H type, H op, int root, H comm), (send, out, n, type, op, root, comm)) \
-    HOCKET_MPI_EXPORT(Bcast##c, bcast<Count>, \
+    HOCKET_MPI_EXPORT_SIZED(Bcast, c, Count, bcast, (Collective::kBroadcast, n, type), \
         (void* buffer, Count n, H type, int root, H comm), (buffer, n, type, root, comm)) \
-    HOCKET_MPI_EXPORT(Allgather##c, allgather<Count>, \
+    HOCKET_MPI_EXPORT_SIZED(Allgather, c, Count, allgather, (Collective::kAllGather, n, type), \
         (const void* send, Count sent, H send_type, void* out, Count n, H type, H comm), \
         (send, sent, send_type, out, n, type, comm)) \
-    HOCKET_MPI_EXPORT(Allgatherv##c, allgatherv<Count>, \
+    HOCKET_MPI_EXPORT(Allgatherv##c, \
         (const void* send, Count sent, H send_type, void* out, const Count* counts, const Count* places, H type, H comm), \
-        (send, sent, send_type, out, counts, places, type, comm)) \
-    HOCKET_MPI_EXPORT(Reduce_scatter##c, reduce_scatter<Count>, \
-        (const void* send, void* out, const Count* counts, H type, H op, H comm), (send, out, counts, type, op, comm)) \
-    HOCKET_MPI_EXPORT(Reduce_scatter_block##c, reduce_scatter_block<Count>, \
+        return allgatherv(send, sent, send_type, out, counts, places, type, comm);) \
+    HOCKET_MPI_EXPORT(Reduce_scatter##c, \
+        (const void* send, void* out, const Count* counts, H type, H op, H comm), \
+        return reduce_scatter(send, out, counts, type, op, comm);) \
+    HOCKET_MPI_EXPORT_SIZED(Reduce_scatter_block, c, Count, reduce_scatter_block, \
+        (Collective::kReduceScatterBlock, n, type), \
         (const void* send, void* out, Count n, H type, H op, H comm), (send, out, n, type, op, comm)) \
-    HOCKET_MPI_EXPORT(Gather##c, gather<Count>, \
+    HOCKET_MPI_EXPORT(Gather##c, \
         (const void* send, Count sent, H send_type, void* out, Count n, H type, int root, H comm), \
-        (send, sent, send_type, out, n, type, root, comm)) \
-    HOCKET_MPI_EXPORT(Scatter##c, scatter<Count>, \
+        return gather(send, sent, send_type, out, n, type, root, comm);) \
+    HOCKET_MPI_EXPORT(Scatter##c, \
         (const void* send, Count sent, H send_type, void* out, Count n, H type, int root, H comm), \
-        (send, sent, send_type, out, n, type, root, comm)) \
-    HOCKET_MPI_EXPORT(Alltoall##c, alltoall<Count>, \
+        return scatter(send, sent, send_type, out, n, type, root, comm);) \
+    HOCKET_MPI_EXPORT_SIZED(Alltoall, c, Count, alltoall, (Collective::kAllToAll, n, type), \
         (const void* send, Count sent, H send_type, void* out, Count n, H type, H comm), \
         (send, sent, send_type, out, n, type, comm)) \
-    HOCKET_MPI_EXPORT(Alltoallv##c, alltoallv<Count>, \
+    HOCKET_MPI_EXPORT_SIZED(Alltoallv, c, Count, alltoallv, (Collective::kAllToAllV, kUnknownBytes), \
         (const void* send, const Count* sent, const Count* from, H send_type, void* out, const Count* counts, \
          const Count* places, H type, H comm), \
         (send, sent, from, send_type, out, counts, places, type, comm))
 // clang-format on
 
-using H = hocket::mpi::Handle;
-using Large = hocket::mpi::i64;
+using H = Handle;
 HOCKET_MPI_EXPORTS(int, )
-HOCKET_MPI_EXPORTS(Large, _c)
-HOCKET_MPI_EXPORT(Barrier, barrier, (H comm), (comm))
-HOCKET_MPI_EXPORT(Type_commit, type_commit, (void* type), (type))
-HOCKET_MPI_EXPORT(Finalize, finalize, (), ())
+HOCKET_MPI_EXPORTS(i64, _c)
+HOCKET_MPI_EXPORT_SIZED(Barrier, , int, barrier, (Collective::kBarrier, kUnknownBytes), (H comm), (comm))
+HOCKET_MPI_EXPORT(Type_commit, (void* type), return type_commit(type);)
+HOCKET_MPI_EXPORT(Finalize, (), return finalize();)
+
+}  // namespace hocket::mpi

@@ -24,7 +24,8 @@ constexpr u32 kAllowed[] = {kOrder | kArithmetic | kLogic | kBits,
                             kArithmetic,
                             kLogic,
                             kBits,
-                            kPlaces};
+                            kPlaces,
+                            0};
 
 // The type of a size that is to be combined as another one is: Fortran's default types have the sizes of a compiler's
 // options. kTypes where there is none.
@@ -52,16 +53,9 @@ int look(dl_phdr_info* info, size_t, void* found) {
     return 1;
 }
 
-u64 hash(Handle handle) { return (handle ^ handle >> 12) * 0x9e3779b97f4a7c15 >> 32; }
-
 }  // namespace
 
 bool allows(Family family, u32 op) { return kAllowed[u32(family)] >> op & 1; }
-
-const Library& underneath() {
-    static const Library& found = *new Library;  // for good: a program may end MPI in a destructor
-    return found;
-}
 
 Library::Library() {
     ::dl_iterate_phdr(look, &library_);
@@ -170,14 +164,6 @@ void Library::add(Handle handle, Family family, u32 code) {
     u64 at = hash(handle);
     while (types_[at % kSlots].handle != 0) ++at;
     types_[at % kSlots] = {handle, family, code, kTypeBytes[code], padded};
-}
-
-const Library::Type* Library::type(Handle handle) const {
-    for (u64 at = hash(handle);; ++at) {
-        const Type& found = types_[at % kSlots];
-        if (found.handle == 0) return nullptr;
-        if (found.handle == handle) return &found;
-    }
 }
 
 u32 Library::op(Handle handle) const {

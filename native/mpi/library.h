@@ -97,7 +97,13 @@ struct Library {
         bool padded;
     };
     // Null for any other.
-    const Type* type(Handle handle) const;
+    const Type* type(Handle handle) const {
+        for (u64 at = hash(handle);; ++at) {
+            const Type& found = types_[at % kSlots];
+            if (found.handle == handle) return handle == 0 ? nullptr : &found;
+            if (found.handle == 0) return nullptr;
+        }
+    }
     // kOperators for any other.
     u32 op(Handle handle) const;
 
@@ -108,13 +114,18 @@ struct Library {
     void add(Handle handle, Family family, u32 code);
 
     static constexpr u32 kSlots = 256;  // of a hash table of some 50 types
+    static u64 hash(Handle handle) { return (handle ^ handle >> 12) * 0x9e3779b97f4a7c15 >> 32; }
+
     void* library_ = nullptr;
     Type types_[kSlots]{};
     Handle ops_[kOperators]{};
 };
 
 // The library of this process.
-const Library& underneath();
+inline const Library& underneath() {
+    static const Library& found = *new Library;  // for good: a program may end MPI in a destructor
+    return found;
+}
 
 // Whether MPI lets an operator be applied to types of a family.
 bool allows(Family family, u32 op);

@@ -62,7 +62,7 @@ std::vector<std::string> directories() {
 
 std::shared_ptr<const PlanFile> PlanFile::find(u32 ranks) {
     static std::mutex lock;
-    static auto& known = *new std::map<u32, std::shared_ptr<const PlanFile>>;  // for good, as in library.cpp
+    static auto& known = *new std::map<u32, std::shared_ptr<const PlanFile>>;  // for good, as in library.h
     const std::lock_guard held(lock);
     const auto [at, is_new] = known.try_emplace(ranks);
     if (is_new)
