@@ -1,10 +1,10 @@
 """What each heuristic of the runtime gains: ``python benchmarks/ablation.py [--ranks 2] [--only NAME ...]``.
 
-A heuristic is switched off by tunables (``hocket info`` lists them) or by HOCKET_REACH. Launches with the defaults and
-launches without one heuristic take turns, in a new order each round, and measure as peers.py does; so each meets caches
-as a program leaves them that makes nothing but its own calls. A ratio is what a call takes without the heuristic over
-what it takes with it, in the same round: above 1 the heuristic gains. A row has the geometric mean over the calls that
-the heuristic applies to (collectives, and sizes in its range), hot and cold apart, with the 95 % interval over rounds.
+A heuristic is switched off by tunables (``hocket info`` lists them) or by HOCKET_REACH. A job with the defaults and a
+job without one heuristic are there at once, and measure each cell in turns, as peers.py does. A ratio is what a call
+takes without the heuristic over what it takes with it: above 1 the heuristic gains. A row has the geometric mean over
+the calls that the heuristic applies to (collectives, and sizes in its range), hot and cold apart, with the 95 %
+interval over launches.
 
 Cells are told apart by the state of the machine (paired.py).
 """
@@ -14,21 +14,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 from machine import describe, title
-from paired import Launches, compare, slow_above
+from paired import Launches, Pair, compare, launched, slow_above
 from peers import COLLECTIVES, HERE, Contender, build, cache_bytes, launcher
 from peers import Launches as Starts
 
 NEVER = str(1 << 40)  # no call has as many bytes
 KINDS = {"private": "hocket", "shared": "hocket-shared"}
-DEFAULTS = "defaults"
 
 
 @dataclass(frozen=True)
@@ -79,22 +78,22 @@ class Setting(Contender):
         return ["env", *(f"{name}={value}" for name, value in self.variables.items()), *launcher(ranks)]
 
 
-def measure(starts: Starts, names: list[str], collectives: list[str], rounds: int) -> list[dict[str, Launches]]:
-    """The cells by round and setting."""
-    order, found = random.Random(0), []
-    for _ in range(rounds):
-        of_round: dict[str, Launches] = {name: {} for name in (DEFAULTS, *names)}
-        for collective in collectives:
-            for kind, library in KINDS.items():
-                applied = [n for n in names if collective in HEURISTICS[n].collectives and kind in HEURISTICS[n].kinds]
-                turns = [DEFAULTS, *applied] if applied else []
-                order.shuffle(turns)
-                for name in turns:
-                    variables = HEURISTICS[name].variables if name != DEFAULTS else {}
-                    setting = Setting(name, library, (), "", variables)
-                    for cell in starts.contender(setting, Path(sys.executable), collective).cells:
-                        of_round[name][collective, kind, cell.regime, cell.bytes] = cell
-        found.append(of_round)
+def measure(starts: Starts, name: str, given: argparse.Namespace) -> list[Pair]:
+    """The cells of each launch without the heuristic, and with it."""
+    heuristic, found = HEURISTICS[name], []
+    for launch in range(given.launches):
+        order = -1 if launch % 2 else 1
+        without: Launches = {}
+        defaults: Launches = {}
+        for collective, kind in product(given.collective, KINDS):
+            if collective not in heuristic.collectives or kind not in heuristic.kinds:
+                continue
+            variables = heuristic.variables, dict[str, str]()
+            settings = [(Setting(name, KINDS[kind], (), "", each), Path(sys.executable)) for each in variables]
+            ours, theirs = launched(starts, settings[::order], collective, kind, given.rounds)[::order]
+            without |= ours
+            defaults |= theirs
+        found.append((without, defaults))
     return found
 
 
@@ -106,8 +105,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--begin", default="8", metavar="BYTES")
     parser.add_argument("--end", default="8M", metavar="BYTES")
     parser.add_argument("--factor", type=float, default=4.0)
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=0.03, help="of calls in a cell of a launch")
+    parser.add_argument("--launches", type=int, default=4, metavar="N", help="with and without each heuristic")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="of all cells in a launch")
+    parser.add_argument("--seconds", type=float, default=0.03, help="of calls in a cell of a round")
     parser.add_argument("--least", type=int, default=10, metavar="N", help="calls in a cell, however long they take")
     parser.add_argument("--timeout", type=float, default=1800.0, metavar="SECONDS", help="of a launch")
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -121,12 +121,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         build(HERE / "peers_native.cpp", Path(work) / "native.so")
         starts = Starts(given, sorted(os.sched_getaffinity(0)), cache_bytes(), Path(work))
-        found = measure(starts, given.only, given.collective, given.rounds)
-    limit = slow_above(cells for of_round in found for cells in of_round.values() if cells)
-    print(f"without / with, geometric mean [95 %] cells\n{'':58}{'fast state':32}{'slow state':32}")
+        found = {name: measure(starts, name, given) for name in given.only}
+    limit = slow_above(cells for pairs in found.values() for pair in pairs for cells in pair)
+    print(f"without / with, geometric mean [95 %] cells\n{'':58}{'fast state':32}{'slow state':32}{'either':32}")
     rows = []
-    for name in given.only:
-        pairs, heuristic = [(of_round[name], of_round[DEFAULTS]) for of_round in found], HEURISTICS[name]
+    for name, pairs in found.items():
+        heuristic = HEURISTICS[name]
         for regime in ("hot", "cold"):
             gains = compare(
                 pairs, lambda key, h=heuristic, r=regime: key[2] == r and h.least <= key[3] <= h.most, limit

@@ -1,9 +1,10 @@
 """This version beside an earlier one, in one run: ``python benchmarks/before.py f055cb5 --ranks 2``.
 
-Installs the earlier commit from this repository, and measures as peers.py does: launches of the two take turns, and a
-ratio is the time of this version to that of the earlier one, with a 95 % interval over pairs of launches. Only cells
-that met the machine in the same state are compared (paired.py). Prints the geometric mean for each collective, kind of
-buffers, regime and state, and the cells whose interval lies wholly above LIMIT.
+Installs the earlier commit from this repository, and measures as peers.py does, with jobs of both versions that are
+there at once and measure each cell in turns, in several rounds of a launch. A ratio is the time of this version to that
+of the earlier one, with a 95 % interval over launches. Prints the geometric mean for each collective, kind of buffers
+and regime, for cells that met the machine in one state (paired.py) and for all, and the cells whose interval lies
+wholly above LIMIT; then the geometric mean for each collective.
 """
 
 from __future__ import annotations
@@ -11,13 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
 from machine import describe, title
-from paired import Launches, Pair, compare, slow_above
+from paired import Pair, compare, launched, slow_above
 from peers import COLLECTIVES, HERE, Contender, build, cache_bytes
 from peers import Launches as Starts
 
@@ -41,7 +41,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--end", default="16M", metavar="BYTES")
     parser.add_argument("--factor", type=float, default=4.0)
     parser.add_argument("--launches", type=int, default=5, metavar="N", help="of each version, kind and collective")
-    parser.add_argument("--seconds", type=float, default=0.1, help="of calls in a cell of a launch")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="of all cells in a launch")
+    parser.add_argument("--seconds", type=float, default=0.03, help="of calls in a cell of a round")
     parser.add_argument("--least", type=int, default=10, metavar="N", help="calls in a cell, however long they take")
     parser.add_argument("--timeout", type=float, default=1800.0, metavar="SECONDS", help="of a launch")
     home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
@@ -57,7 +58,7 @@ def show(collective: str, kind: str, pairs: list[Pair], limit: float) -> None:
         for state, mean in compare(pairs, lambda key, r=regime: key[2] == r, limit).items():
             if mean is None:
                 continue
-            cells = [compare(pairs, lambda key, r=regime, n=size: key[2:] == (r, n), limit)[state] for size in sizes]
+            cells = [compare(pairs, lambda key, r=regime, n=size: key[2:4] == (r, n), limit)[state] for size in sizes]
             slower = [f"{n} {cell}" for n, cell in zip(sizes, cells, strict=True) if cell and cell.low > LIMIT]
             means = " ".join(f"{cell.ratio:.2f}" if cell else "-" for cell in cells)
             print(f"{collective:>15} {kind:>8} {regime:>5} {state} {mean}   {means}   {'; '.join(slower)}", flush=True)
@@ -76,21 +77,22 @@ def main() -> None:
         for collective in given.collective:
             for kind, library in KINDS.items():
                 versions = Version("now", library, (), ""), Version(given.commit, library, (requirement,), "")
-                pairs = []
+                started = [(version, version.interpreter(given.cache)) for version in versions]
+                pairs: list[Pair] = []
                 for launch in range(given.launches):
-                    found: dict[str, Launches] = {}
-                    for version in versions[:: -1 if launch % 2 else 1]:
-                        result = starts.contender(version, version.interpreter(given.cache), collective)
-                        if wrong := sum(cell.wrong for cell in result.cells):
-                            sys.exit(f"{wrong} wrong")
-                        found[version.name] = {(collective, kind, c.regime, c.bytes): c for c in result.cells}
-                    pairs.append((found["now"], found[given.commit]))
+                    order = -1 if launch % 2 else 1
+                    ours, theirs = launched(starts, started[::order], collective, kind, given.rounds)[::order]
+                    pairs.append((ours, theirs))
                 measured[collective, kind] = pairs
                 cells = [[{"key": key, **asdict(c)} for key, c in side.items()] for pair in pairs for side in pair]
                 tables.append({"collective": collective, "kind": kind, "cells": cells})
     limit = slow_above(launches for pairs in measured.values() for pair in pairs for launches in pair)
     for (collective, kind), pairs in measured.items():
         show(collective, kind, pairs, limit)
+    for collective in given.collective:
+        kinds = zip(*(measured[collective, kind] for kind in KINDS), strict=True)
+        whole = [(private[0] | shared[0], private[1] | shared[1]) for private, shared in kinds]
+        print(f"{collective:>15} {compare(whole, lambda key: key[2] in ('hot', 'cold'), limit)['any']}")
     if given.json is not None:
         given.json.write_text(json.dumps({"machine": machine, "tables": tables}, indent=1) + "\n")
 

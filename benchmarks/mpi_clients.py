@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpi_jobs import Ended, Mpi, add_arguments, place, with_library
+from mpi_jobs import REPORT, Ended, Mpi, add_arguments, place, with_library
 
 PASSED = "passed"
 EVERYTHING = "min-bytes:0"
@@ -184,7 +184,7 @@ class Runs:
         found: Verdicts = {}
         taken = 0
         for program, before in passing:
-            variables = with_library(self._given.library, options)
+            variables = with_library(self._given.library, options) | REPORT
             ended = mpi.run(ranks, program.command, variables, self._given.timeout * program.patience)
             taken += ended.taken
             found |= (after := program.judge(program.name, ended))

@@ -27,6 +27,7 @@ import argparse
 import json
 import math
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -35,8 +36,10 @@ import sysconfig
 import tempfile
 import venv
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +106,9 @@ class Contender:
         }
         return [str(python.with_name("mpiexec")), "-n", str(ranks), *binding.get(self.name, [])]
 
+
+Started = tuple[Contender, Path]
+"""With the Python that has it."""
 
 CONTENDERS = (
     Contender("hocket", "hocket", (), "#D55E00"),
@@ -183,10 +189,13 @@ class Launches:
         asked = sizes(self.given.begin, self.given.end, self.given.factor)
         return list(dict.fromkeys(max(size // unit, 1) * unit for size in asked))
 
-    def __call__(self, start: list[str], python: Path, library: str, collective: str, ranks: int) -> Any:
-        """What rank 0 of fresh processes says. Raises Missing."""
+    def __call__(
+        self, start: list[str], python: Path, library: str, collective: str, ranks: int, turns: dict[str, Any]
+    ) -> Any:
+        """What rank 0 of fresh processes says. ``turns``: what a Job has of these. Raises Missing."""
         segment = os.memfd_create("peers")
-        path, result = self.work / "job.json", self.work / "result.json"
+        work = Path(tempfile.mkdtemp(dir=self.work))
+        path, result = work / "job.json", work / "result.json"
         try:
             os.truncate(segment, Team.segment_bytes(ranks, MOST))
             job = Job(
@@ -202,6 +211,7 @@ class Launches:
                 segment=f"/proc/{os.getpid()}/fd/{segment}",
                 native=str(self.work / "native.so"),
                 result=str(result),
+                **turns,
             )
             path.write_text(json.dumps(asdict(job)))
             variables = {"PATH": f"{python.parent}:{os.environ['PATH']}"}
@@ -211,17 +221,45 @@ class Launches:
             return json.loads(result.read_text())
         finally:
             os.close(segment)
-            result.unlink(missing_ok=True)
+            shutil.rmtree(work)
 
-    def contender(self, contender: Contender, python: Path, collective: str) -> Result:
+    def contender(
+        self, contender: Contender, python: Path, collective: str, turns: dict[str, Any] | None = None
+    ) -> Result:
         ranks = self.given.ranks
         start = contender.launcher(python, ranks, len(self.cores))
-        raw = self(start, python, contender.library, collective, ranks)
+        raw = self(start, python, contender.library, collective, ranks, turns or {})
         return Result(**raw | {"cells": [Cell(**cell) for cell in raw["cells"]]})
+
+    def side_by_side(self, contenders: Sequence[Started], collective: str, rounds: int) -> list[Result]:
+        """Of jobs that are there at once, and measure each cell in turns. Raises Missing."""
+        with tempfile.TemporaryDirectory(dir=self.work) as pipes:
+            names = [f"{pipes}/{number}" for number in range(len(contenders))]
+            opened = []
+            for name, rank in product(names, range(self.given.ranks)):
+                os.mkfifo(f"{name}-{rank}")
+                opened.append(os.open(f"{name}-{rank}", os.O_RDWR))
+
+            def launch(number: int) -> Result:
+                contender, python = contenders[number]
+                turns = {"turn": names[number], "next": names[(number + 1) % len(names)], "first": number == 0}
+                try:
+                    return self.contender(contender, python, collective, turns | {"rounds": rounds})
+                except BaseException:  # nobody is to wait for a turn that this one will not end
+                    for pipe in opened:
+                        os.write(pipe, b"." * 4096)
+                    raise
+
+            try:
+                with ThreadPoolExecutor(len(names)) as pool:
+                    return list(pool.map(launch, range(len(names))))
+            finally:
+                for pipe in opened:
+                    os.close(pipe)
 
     def memory(self) -> dict[str, float]:
         cores = len(self.cores)
-        found: dict[str, float] = self(launcher(cores), Path(sys.executable), "memory", "", cores)
+        found: dict[str, float] = self(launcher(cores), Path(sys.executable), "memory", "", cores, {})
         return found
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import metadata
+from itertools import product
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, Self
@@ -44,7 +45,8 @@ class Job:
     """What the ranks of one launch do. ``bytes`` are those of a rank's larger buffer.
 
     ``segment``: a path to the memory they share. ``cores``: rank r is pinned to core ``r % len(cores)`` of these.
-    ``cache``: bytes of the last-level cache. A cell has ``least`` to ``most`` calls, as many as take ``seconds``.
+    ``cache``: bytes of the last-level cache. A cell has ``least`` to ``most`` calls, as many as take ``seconds``, and
+    is measured in each of ``rounds``. ``turn`` and ``next``: see Turns.
     """
 
     collective: str
@@ -59,6 +61,10 @@ class Job:
     segment: str
     native: str
     result: str
+    rounds: int = 1
+    turn: str = ""
+    next: str = ""
+    first: bool = True
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,7 @@ class Cell:
     iterations: int
     wrong: int
     barrier: float
+    round: int = 0
 
 
 @dataclass(frozen=True)
@@ -428,6 +435,29 @@ class Team:
         return found
 
 
+class Turns:
+    """A cell is measured in a ``with`` of it, while all other jobs of a ring sleep: each then measures the same cell.
+
+    A rank that sleeps reads from a named pipe, ``turn`` and its number, and its job's turn ends as it writes to that of
+    the same rank of the next job. The first job's first turn comes when all jobs have opened their libraries.
+    """
+
+    def __init__(self, job: Job, rank: int) -> None:
+        names = (job.turn, job.next) if job.turn else ()
+        self._pipes = [os.open(f"{name}-{rank}", os.O_RDWR) for name in names]
+        if not job.first:
+            self.__enter__()
+        self.__exit__()
+
+    def __enter__(self) -> None:
+        if self._pipes:
+            os.read(self._pipes[0], 1)
+
+    def __exit__(self, *_: object) -> None:
+        if self._pipes:
+            os.write(self._pipes[1], b".")
+
+
 def timed(calls: list[Callable[[], object]], barrier: Callable[[], object]) -> list[int]:
     """Nanoseconds of each call on this rank."""
     found = []
@@ -532,14 +562,18 @@ def alone(library: Library, collective: str, calls: int) -> float:
 
 def compare(job: Job, library: Library) -> Result:
     """All cells. Those of the regime "python" have 4 bytes, or blocks of so many."""
-    team = Team(job, library.rank)
-    result = Result(library.version, alone(library, job.collective, job.most))
+    team, turns = Team(job, library.rank), Turns(job, library.rank)
+    with turns:
+        result = Result(library.version, alone(library, job.collective, job.most))
     blocks = job.ranks if job.collective in BLOCKWISE else 1
-    (least,) = measure(team, library, ITEM * blocks, cold=False)
-    result.cells.append(replace(least, regime="python"))
-    for size in job.bytes:
-        for cold in (False, True):
-            result.cells.extend(measure(team, library, size, cold))
+    for number in range(job.rounds):
+        with turns:
+            (least,) = measure(team, library, ITEM * blocks, cold=False)
+        result.cells.append(replace(least, regime="python", round=number))
+        for size, cold in product(job.bytes, (False, True)):
+            with turns:
+                cells = measure(team, library, size, cold)
+            result.cells.extend(replace(cell, round=number) for cell in cells)
     return result
 
 

@@ -1,0 +1,119 @@
+"""Calls of an MPI program through hocket's library beside the MPI's own, in turns: ``python benchmarks/mpi_pairs.py``.
+
+mpi_pairs.c has the library under it, and makes turns of about a millisecond of calls through it and of calls of the MPI
+itself, in one process. So both meet a machine, whose speed changes by the second, in the same state, and a ratio is
+known to a few parts in a hundred; launches of OSU's programs (mpi_speed.py) differ by more. ``--control``: without the
+library, so that both turns are the same.
+
+A ratio is the time through the library to that of the MPI itself: the median over turns of a launch, then the geometric
+mean over launches, with a 95 % interval. Below them, geometric means from 16 KB up, as times as fast: as the same MPI,
+and as the MPI that is fastest at each size, by medians over all launches of this run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+from machine import describe, title
+from mpi_jobs import Mpi, add_job_arguments, with_library
+from paired import Mean
+from peers import HERE, run
+
+BOUND = 1.05
+LARGE = 16 << 10
+COLLECTIVES = ("allreduce", "reduce", "bcast", "allgather", "alltoall")
+
+Launch = dict[int, list[tuple[float, float]]]
+"""By bytes, and then for each turn: microseconds of a call through the library, and of one of the MPI itself."""
+
+
+def measure(mpi: Mpi, program: Path, collective: str, given: argparse.Namespace) -> Launch:
+    options = "" if given.min_bytes is None else f"min-bytes:{given.min_bytes}"
+    variables = {} if given.control else with_library(given.library, options)
+    command = [str(program), collective, *map(str, (given.begin, given.end, given.turns))]
+    ended = mpi.run(given.ranks, command, variables, given.timeout)
+    if ended.failure:
+        sys.exit(f"{collective}: {ended.failure}\n{ended.err[-2000:]}")
+    found: Launch = defaultdict(list)
+    for line in ended.out.splitlines():
+        size, through, itself = line.split()
+        found[int(size)].append((float(through), float(itself)))
+    return found
+
+
+def show(collective: str, launches: dict[str, list[Launch]]) -> list[str]:
+    """What is slower by more than 5 %."""
+    slow = []
+    sizes = list(next(iter(launches.values()))[0])
+    medians: dict[tuple[str, int, int], float] = {}
+    for name, mine in launches.items():
+        print(f"\n{collective}, {name}: bytes, us through the library and of the MPI itself, ratio")
+        logs: dict[int, list[float]] = {}
+        for size in sizes:
+            for side in (0, 1):
+                medians[name, size, side] = statistics.median(turn[side] for launch in mine for turn in launch[size])
+            logs[size] = [statistics.median(math.log(a / b) for a, b in launch[size]) for launch in mine]
+            mean = Mean.of([[log] for log in logs[size]])
+            through, itself = (f"{medians[name, size, side]:12.2f}" for side in (0, 1))
+            print(f"{size:>9}{through}{itself}   {mean or math.exp(logs[size][0])}", flush=True)
+            if mean and mean.low > BOUND:
+                slow.append(f"{collective} {size} {name} {mean}")
+        large = [[-logs[size][number] for size in sizes if size >= LARGE] for number in range(len(mine))]
+        print(f"from 16 KB up {Mean.of(large) or '-'} times as fast as {name}")
+    if large := [size for size in sizes if size >= LARGE]:
+        ratios = [
+            min(medians[name, size, 1] for name in launches) / statistics.median(medians[n, size, 0] for n in launches)
+            for size in large
+        ]
+        print(f"from 16 KB up {statistics.geometric_mean(ratios):.2f} times as fast as the fastest of all at each size")
+    return slow
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_job_arguments(parser)
+    parser.add_argument("--only", nargs="+", choices=COLLECTIVES, default=COLLECTIVES)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--begin", type=int, default=8, metavar="BYTES", help="of a message or block")
+    parser.add_argument("--end", type=int, default=16 << 20, metavar="BYTES")
+    parser.add_argument("--turns", type=int, default=24, metavar="N", help="of either, in a launch")
+    parser.add_argument("--launches", type=int, default=5, metavar="N", help="of each collective and MPI")
+    parser.add_argument("--min-bytes", type=int, metavar="BYTES", help="below which hocket takes no call")
+    parser.add_argument("--control", action="store_true", help="without the library")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = arguments()
+    if not given.library.exists():
+        sys.exit(f"there is no {given.library}")
+    machine = describe() | {"ranks": given.ranks, "min-bytes": given.min_bytes, "control": given.control}
+    print(title(machine), flush=True)
+    mpis = [Mpi.found(text, given.cache) for text in given.mpi]
+    slow, everything = [], {}
+    with tempfile.TemporaryDirectory() as work:
+        programs = {mpi: Path(work, mpi.name) for mpi in mpis}
+        for mpi, program in programs.items():
+            run(["mpicc", "-O2", str(HERE / "mpi_pairs.c"), "-o", str(program), "-ldl"], 300, mpi.variables())
+        for collective in given.only:
+            launches: dict[str, list[Launch]] = {mpi.name: [] for mpi in mpis}
+            for number in range(given.launches):
+                for mpi in mpis[:: -1 if number % 2 else 1]:
+                    launches[mpi.name].append(measure(mpi, programs[mpi], collective, given))
+            slow += show(collective, launches)
+            everything[collective] = launches
+            if given.json is not None:
+                given.json.write_text(json.dumps({"machine": machine, "times": everything}) + "\n")
+    print(f"\nslower by more than 5 %: {'; '.join(slow) or 'nothing'}")
+
+
+if __name__ == "__main__":
+    main()
