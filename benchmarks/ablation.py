@@ -48,8 +48,8 @@ class Heuristic:
 
 
 HEURISTICS = {
-    "online choice of path (else fifo)": Heuristic(reach="never", least=512 << 10, kinds=("private",)),
-    "online choice of path (else cross-memory attach)": Heuristic(reach="always", least=512 << 10, kinds=("private",)),
+    "online choice of path (else fifo)": Heuristic(reach="never", least=128 << 10, kinds=("private",)),
+    "online choice of path (else cross-memory attach)": Heuristic(reach="always", least=128 << 10, kinds=("private",)),
     "residency probe": Heuristic({"far_past_bytes": NEVER}, least=256 << 10),
     "prefetch of arguments": Heuristic({"argument_prefetch_bytes": "0", "argument_begin_bytes": "0"}, most=4 << 10),
     "prefetch of the output while waiting": Heuristic({"waiting_prefetch_bytes": "0"}, least=2 << 10, most=32 << 10),

@@ -86,8 +86,9 @@ int main(int argc, char** argv) {
     memset(in, 1, room);
     memset(out, 1, room);
     for (int bytes = begin; bytes <= end; bytes *= 2) {
-        double first[SIDES];
-        for (int side = 0; side < SIDES; ++side) first[side] = turn(side, letters[which], in, out, bytes, 10, ranks);
+        double first[SIDES];  // of a second turn: hocket's ranks meet in one of the first calls
+        for (int half = 0; half < 2 * SIDES; ++half)
+            first[half % SIDES] = turn(half % SIDES, letters[which], in, out, bytes, 10, ranks);
         for (int pair = 0; pair < turns; ++pair) {
             double found[SIDES];
             for (int half = 0; half < SIDES; ++half) {

@@ -7,7 +7,8 @@ library, so that both turns are the same.
 
 A ratio is the time through the library to that of the MPI itself: the median over turns of a launch, then the geometric
 mean over launches, with a 95 % interval. Below them, geometric means from 16 KB up, as times as fast: as the same MPI,
-and as the MPI that is fastest at each size, by medians over all launches of this run.
+and as the MPI that is fastest at each size, by medians over all launches of this run: hocket's is then the median over
+those under all the MPIs.
 """
 
 from __future__ import annotations

@@ -126,6 +126,7 @@ def measure(found: Found, mpis: Sequence[Mpi], given: argparse.Namespace) -> Non
                 found.launches[mpi.name][library].append(times(found.program, ended))
     for mpi in mpis:
         ended = mpi.run(given.ranks, commands[mpi], with_library(given.library, options) | REPORT, given.timeout)
+        times(found.program, ended)
         found.taken[mpi.name] = ended.taken
 
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from peers import T95, Started
+from peers import T95, With
 from peers import Launches as Starts
 from peers_worker import Cell
 
@@ -28,7 +28,7 @@ Pair = tuple[Launches, Launches]
 """What is compared, and what it is compared with: the same rounds."""
 
 
-def launched(starts: Starts, two: Sequence[Started], collective: str, kind: str, rounds: int) -> Pair:
+def launched(starts: Starts, two: Sequence[With], collective: str, kind: str, rounds: int) -> Pair:
     """The cells of two contenders side by side. Raises Missing."""
     found = []
     for result in starts.side_by_side(two, collective, rounds):

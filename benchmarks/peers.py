@@ -27,6 +27,7 @@ import argparse
 import json
 import math
 import os
+import select
 import shutil
 import signal
 import statistics
@@ -36,8 +37,7 @@ import sysconfig
 import tempfile
 import venv
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -107,8 +107,8 @@ class Contender:
         return [str(python.with_name("mpiexec")), "-n", str(ranks), *binding.get(self.name, [])]
 
 
-Started = tuple[Contender, Path]
-"""With the Python that has it."""
+With = tuple[Contender, Path]
+"""A contender, and the Python that has it."""
 
 CONTENDERS = (
     Contender("hocket", "hocket", (), "#D55E00"),
@@ -131,22 +131,35 @@ def launcher(ranks: int) -> list[str]:
 
 def run(command: Sequence[str], seconds: float, variables: dict[str, str] | None = None) -> None:
     """Run a command to its end. Raises Missing, with the last it said, if it fails or takes longer."""
+    with started(command, variables or {}) as process:
+        finish(process, seconds)
+
+
+@contextmanager
+def started(command: Sequence[str], variables: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """A process in a session of its own, which ends with the block."""
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
         text=True,
-        env=os.environ | (variables or {}),
+        env=os.environ | variables,
         start_new_session=True,
     ) as process:
         try:
-            said, _ = process.communicate(timeout=seconds)
-        except BaseException as error:
-            end(process)
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise Missing(f"took more than {seconds:g} s") from None
-            raise
+            yield process
+        finally:
+            if process.poll() is None:
+                end(process)
+
+
+def finish(process: subprocess.Popen[str], seconds: float) -> None:
+    """Wait for its end. Raises Missing, with the last it said, if it fails or takes longer."""
+    try:
+        said, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        raise Missing(f"took more than {seconds:g} s") from None
     if process.returncode:
         raise Missing(f"exit {process.returncode}: {' | '.join(said.strip().splitlines()[-3:])}")
 
@@ -189,10 +202,11 @@ class Launches:
         asked = sizes(self.given.begin, self.given.end, self.given.factor)
         return list(dict.fromkeys(max(size // unit, 1) * unit for size in asked))
 
-    def __call__(
-        self, start: list[str], python: Path, library: str, collective: str, ranks: int, turns: dict[str, Any]
-    ) -> Any:
-        """What rank 0 of fresh processes says. ``turns``: what a Job has of these. Raises Missing."""
+    @contextmanager
+    def started(
+        self, start: list[str], python: Path, library: str, collective: str, ranks: int, **turns: Any
+    ) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+        """Fresh processes, and where rank 0 writes what it has found. ``turns``: what a Job has of these."""
         segment = os.memfd_create("peers")
         work = Path(tempfile.mkdtemp(dir=self.work))
         path, result = work / "job.json", work / "result.json"
@@ -217,49 +231,47 @@ class Launches:
             variables = {"PATH": f"{python.parent}:{os.environ['PATH']}"}
             variables |= dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
             worker = [str(python), str(HERE / "peers_worker.py"), library, str(path)]
-            run([*start, *worker], self.given.timeout, variables)
-            return json.loads(result.read_text())
+            with started([*start, *worker], variables) as process:
+                yield process, result
         finally:
             os.close(segment)
             shutil.rmtree(work)
 
-    def contender(
-        self, contender: Contender, python: Path, collective: str, turns: dict[str, Any] | None = None
-    ) -> Result:
-        ranks = self.given.ranks
-        start = contender.launcher(python, ranks, len(self.cores))
-        raw = self(start, python, contender.library, collective, ranks, turns or {})
-        return Result(**raw | {"cells": [Cell(**cell) for cell in raw["cells"]]})
+    def contender(self, contender: Contender, python: Path, collective: str) -> Result:
+        """Raises Missing."""
+        (found,) = self.side_by_side([(contender, python)], collective)
+        return found
 
-    def side_by_side(self, contenders: Sequence[Started], collective: str, rounds: int) -> list[Result]:
-        """Of jobs that are there at once, and measure each cell in turns. Raises Missing."""
-        with tempfile.TemporaryDirectory(dir=self.work) as pipes:
-            names = [f"{pipes}/{number}" for number in range(len(contenders))]
-            opened = []
-            for name, rank in product(names, range(self.given.ranks)):
-                os.mkfifo(f"{name}-{rank}")
-                opened.append(os.open(f"{name}-{rank}", os.O_RDWR))
-
-            def launch(number: int) -> Result:
-                contender, python = contenders[number]
-                turns = {"turn": names[number], "next": names[(number + 1) % len(names)], "first": number == 0}
-                try:
-                    return self.contender(contender, python, collective, turns | {"rounds": rounds})
-                except BaseException:  # nobody is to wait for a turn that this one will not end
-                    for pipe in opened:
-                        os.write(pipe, b"." * 4096)
-                    raise
-
-            try:
-                with ThreadPoolExecutor(len(names)) as pool:
-                    return list(pool.map(launch, range(len(names))))
-            finally:
-                for pipe in opened:
-                    os.close(pipe)
+    def side_by_side(self, contenders: Sequence[With], collective: str, rounds: int = 1) -> list[Result]:
+        """Of jobs that are there at once, and measure each cell in turns. Raises Missing, if one fails at once."""
+        ranks, count = self.given.ranks, len(contenders)
+        with ExitStack() as jobs:
+            pipes = jobs.enter_context(tempfile.TemporaryDirectory(dir=self.work))
+            for number, rank in product(range(count), range(ranks)):
+                os.mkfifo(f"{pipes}/{number}-{rank}")
+            running, results = {}, []
+            for number, (contender, python) in enumerate(contenders):
+                start = contender.launcher(python, ranks, len(self.cores))
+                turns = {"turn": f"{pipes}/{number}", "next": f"{pipes}/{(number + 1) % count}", "first": number == 0}
+                job = self.started(start, python, contender.library, collective, ranks, rounds=rounds, **turns)
+                process, result = jobs.enter_context(job)
+                ended = os.pidfd_open(process.pid)
+                jobs.callback(os.close, ended)
+                running[ended] = process
+                results.append(result)
+            while running:
+                some, _, _ = select.select(running, [], [], self.given.timeout)
+                for ended in some or running.copy():
+                    finish(running.pop(ended), 1)
+            raw = [json.loads(result.read_text()) for result in results]
+        return [Result(**each | {"cells": [Cell(**cell) for cell in each["cells"]]}) for each in raw]
 
     def memory(self) -> dict[str, float]:
+        """Raises Missing."""
         cores = len(self.cores)
-        found: dict[str, float] = self(launcher(cores), Path(sys.executable), "memory", "", cores, {})
+        with self.started(launcher(cores), Path(sys.executable), "memory", "", cores) as (process, result):
+            finish(process, self.given.timeout)
+            found: dict[str, float] = json.loads(result.read_text())
         return found
 
 

@@ -23,8 +23,8 @@ thread_local bool inside = false;
 char nothing[2];
 constexpr char *kNoX = &nothing[0], *kNoOut = &nothing[1];
 
-// Bytes of a message below which a call goes on as it came, by Collective, without a look at the rest of it: it must
-// cost no more than without the library. None until options are known, nor where a report counts calls.
+// Bytes of a message below which a call goes on as it came, by Collective, without a look at the rest of it: it
+// should cost hardly more than without the library. None until options are known, nor where a report counts calls.
 constinit std::atomic<u64> small_below[kCollectives];
 
 const Options& options() {
@@ -36,7 +36,7 @@ const Options& options() {
     return found;
 }
 
-// Of a message whose length no rank knows for all: less only than kNeverBytes.
+// What is_small() takes where no rank knows the lengths of all messages: less only than kNeverBytes.
 constexpr u64 kUnknownBytes = kNeverBytes - 1;
 
 bool is_small(Collective which, u64 bytes) {
@@ -110,6 +110,8 @@ class Look {
         bytes = message;
         return message == 0 || message < options().least[u32(which)] ? Reason::kSmall : Reason::kTaken;
     }
+    // A call whose messages no rank knows the lengths of, for all.
+    Reason measure() const { return options().least[u32(which)] == kNeverBytes ? Reason::kSmall : Reason::kTaken; }
     // Why nothing is looked at, of a communicator that joins two groups, or of none: there arguments mean something
     // else.
     Reason closed() {
@@ -524,7 +526,7 @@ template <class N> [[gnu::noinline]] int alltoallv(const void* send, const N* se
     return serve(
         Collective::kAllToAllV, comm,
         [&](Look& call) {
-            if (const Reason small = call.measure(kUnknownBytes); small != Reason::kTaken) return small;
+            if (const Reason small = call.measure(); small != Reason::kTaken) return small;
             if (const Reason why = call.closed(); why != Reason::kTaken) return why;
             const bool in_place = call.is_in_place(send);
             if (in_place) sends = receives;
@@ -568,7 +570,7 @@ template <class N> [[gnu::noinline]] int alltoallv(const void* send, const N* se
 
 template <class N> [[gnu::noinline]] int barrier(Handle comm) {
     return serve(
-        Collective::kBarrier, comm, [](Look& call) { return call.measure(kUnknownBytes); },
+        Collective::kBarrier, comm, [](Look& call) { return call.measure(); },
         [](Look&, Group& group, const Rule*) { return group.barrier(); },
         [&] { return passed<N>(underneath().Barrier, comm)(comm); });
 }

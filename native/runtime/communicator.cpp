@@ -146,6 +146,7 @@ template <class Body> [[gnu::noinline]] Outcome Communicator::record(u64 plan, B
 // Flattened: the stages of a short call share their state in registers.
 template <class Event> [[gnu::flatten]] Outcome Communicator::carry_out(Plan& plan, const Call& call, Event event) {
     if (control_.dead()) return control_.is_dead();
+    eager_.prefetch_line(plan);
     CallState state(plan, call);
     state_terms(state);
     if (state.size_known())
