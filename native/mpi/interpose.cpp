@@ -42,7 +42,7 @@ constexpr u64 kUnknownBytes = kNeverBytes - 1;
 bool is_small(Collective which, u64 bytes) {
     return inside || bytes < small_below[u32(which)].load(std::memory_order_relaxed);
 }
-bool is_small(Collective which, i64 count, Handle type) {
+[[gnu::always_inline]] inline bool is_small(Collective which, i64 count, Handle type) {
     if (inside) return true;
     const u64 below = small_below[u32(which)].load(std::memory_order_relaxed);
     if (below == 0) return false;

@@ -17,9 +17,9 @@ constexpr u64 K = 1 << 10, kNo = kNeverBytes;
 // From which size on hocket is no slower than the MPI underneath, with two ranks on a core each, by Vendor and
 // Collective: benchmarks/results/mpi.md. What was not measured follows what is most like it.
 constexpr u64 kLeast[][kCollectives] = {
-    {4 * K, 4 * K, 4 * K, 512, 512, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, kNo, kNo},
-    {K, 2 * K, 256 * K, 1, 1, K, K, 2 * K, 2 * K, 1, 1, kNo},
-    {8 * K, 8 * K, K, 4 * K, 4 * K, 8 * K, 8 * K, 8 * K, 8 * K, kNo, kNo, kNo},
+    {2 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, kNo, kNo},
+    {2 * K, 2 * K, 128 * K, 1, 1, 2 * K, 2 * K, 2 * K, 2 * K, 1, 1, kNo},
+    {K, 2 * K, 4 * K, 256 * K, 256 * K, 4 * K, 4 * K, 4 * K, 4 * K, 256 * K, kNo, kNo},
 };
 
 std::string_view variable(const char* name) {
