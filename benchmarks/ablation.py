@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -116,6 +117,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     given = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that jobs are ended as after Ctrl-C
     machine = describe() | {"last-level cache": cache_bytes(), "ranks": given.ranks}
     print(title(machine), flush=True)
     with tempfile.TemporaryDirectory() as work:

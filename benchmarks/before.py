@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
+import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -66,6 +68,7 @@ def show(collective: str, kind: str, pairs: list[Pair], limit: float) -> None:
 
 def main() -> None:
     given = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that jobs are ended as after Ctrl-C
     machine = describe() | {"last-level cache": cache_bytes(), "ranks": given.ranks, "before": given.commit}
     print(title(machine), flush=True)
     requirement = f"git+file://{HERE.parent.resolve()}@{given.commit}"

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import signal
 import statistics
 import sys
 import tempfile
@@ -94,6 +95,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     given = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that jobs are ended as after Ctrl-C
     if not given.library.exists():
         sys.exit(f"there is no {given.library}")
     machine = describe() | {"ranks": given.ranks, "min-bytes": given.min_bytes, "control": given.control}
