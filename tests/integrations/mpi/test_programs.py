@@ -138,6 +138,12 @@ def test_the_report_counts_every_call(
     assert any("makes no sense" in line for line in done.report) == (not rows)
 
 
+def test_a_barrier_has_no_bytes(mpi: Mpi, library: Path, program: Program) -> None:
+    variables = {"HOCKET_MPI_REPORT": "1"}
+    done = ends_well(mpi.run(program("oddities.c"), "barrier", library=library, variables=variables))
+    assert set(re.findall(r" barrier +\d+ +(\d+) ", "\n".join(done.report))) == {"0"}, done.text
+
+
 def test_off_is_off(mpi: Mpi, library: Path, program: Program) -> None:
     variables = {"HOCKET_MPI": "off", "HOCKET_MPI_REPORT": "1"}
     done = mpi.run(program("order.c"), library=library, variables=variables)
