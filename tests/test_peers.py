@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+import threading
+from argparse import Namespace
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import product
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -106,6 +111,43 @@ def test_ratio_has_the_interval_of_student(peers: ModuleType) -> None:
     assert not ratio.is_slower
     assert peers.Ratio.of([1.2, 1.21], [1.0, 1.0]).is_slower
     assert peers.Ratio.of([3.0], [2.0]).low is None
+
+
+def test_jobs_of_a_ring_take_turns(worker: ModuleType, tmp_path: Path) -> None:
+    jobs, cells, found = 3, 5, []
+    for number in range(jobs):
+        os.mkfifo(tmp_path / f"{number}-0")
+
+    def measure(number: int) -> None:
+        turn, following = (str(tmp_path / str(n % jobs)) for n in (number, number + 1))
+        turns = worker.Turns(SimpleNamespace(turn=turn, next=following, first=number == 0), 0)
+        for cell in range(cells):
+            with turns:
+                found.append((cell, number))
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(measure, range(jobs)))
+    assert found == list(product(range(cells), range(jobs)))
+
+
+def test_jobs_side_by_side(peers: ModuleType, tmp_path: Path) -> None:
+    class Failing(peers.Contender):  # type: ignore[misc, name-defined]
+        def launcher(self, python: Path, ranks: int, cores: int) -> list[str]:
+            return [sys.executable, "-c", "raise SystemExit('it fails')"]
+
+    peers.build(BENCHMARKS / "peers_native.cpp", tmp_path / "native.so")
+    given = Namespace(ranks=1, begin="8", end="8", factor=2.0, seconds=0.001, least=2, timeout=60.0)
+    launches = peers.Launches(given, [min(os.sched_getaffinity(0))], 1 << 16, tmp_path)
+    hocket = peers.CONTENDERS[0], Path(sys.executable)
+    two = launches.side_by_side([hocket, hocket], "all_reduce", rounds=2)
+    wanted = [(regime, number) for number in range(2) for regime in ("python", "hot", "first", "cold")]
+    assert [[(cell.regime, cell.round) for cell in result.cells] for result in two] == [wanted] * 2
+    failing = Failing("failing", "hocket", (), ""), Path(sys.executable)
+    children = Path(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/children")
+    before = children.read_text()
+    with pytest.raises(peers.Missing, match="exit 1: it fails"):
+        launches.side_by_side([hocket, failing], "all_reduce")
+    assert children.read_text() == before
 
 
 @pytest.mark.campaign
