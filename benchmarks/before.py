@@ -1,10 +1,11 @@
 """This version beside an earlier one, in one run: ``python benchmarks/before.py f055cb5 --ranks 2``.
 
-Installs the earlier commit from this repository, and measures as peers.py does, with jobs of both versions that are
-there at once and measure each cell in turns, in several rounds of a launch. A ratio is the time of this version to that
-of the earlier one, with a 95 % interval over launches. Prints the geometric mean for each collective, kind of buffers
-and regime, for cells that met the machine in one state (paired.py) and for all, and the cells whose interval lies
-wholly above LIMIT; then the geometric mean for each collective.
+Installs the earlier commit and that of HEAD from this repository, each in an environment of its own. (An installation
+of another kind took 4 % longer for calls on arrays in no cache.) Measures as peers.py does, with jobs of both versions
+that are there at once and measure each cell in turns, in several rounds of a launch. A ratio is the time of this
+version to that of the earlier one, with a 95 % interval over launches. Prints the geometric mean for each collective,
+kind of buffers and regime, for cells that met the machine in one state (paired.py) and for all, and the cells whose
+interval lies wholly above LIMIT; then the geometric mean for each collective.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
@@ -69,9 +71,10 @@ def show(collective: str, kind: str, pairs: list[Pair], limit: float) -> None:
 def main() -> None:
     given = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that jobs are ended as after Ctrl-C
-    machine = describe() | {"last-level cache": cache_bytes(), "ranks": given.ranks, "before": given.commit}
+    now = subprocess.check_output(["git", "-C", HERE, "rev-parse", "--short", "HEAD"], text=True).strip()
+    machine = describe() | {"last-level cache": cache_bytes(), "ranks": given.ranks, "now": now, "before": given.commit}
     print(title(machine), flush=True)
-    requirement = f"git+file://{HERE.parent.resolve()}@{given.commit}"
+    repository = f"git+file://{HERE.parent.resolve()}"
     tables = []
     with tempfile.TemporaryDirectory() as work:
         build(HERE / "peers_native.cpp", Path(work) / "native.so")
@@ -79,7 +82,7 @@ def main() -> None:
         measured: dict[tuple[str, str], list[Pair]] = {}
         for collective in given.collective:
             for kind, library in KINDS.items():
-                versions = Version("now", library, (), ""), Version(given.commit, library, (requirement,), "")
+                versions = [Version(name, library, (f"{repository}@{name}",), "") for name in (now, given.commit)]
                 started = [(version, version.interpreter(given.cache)) for version in versions]
                 pairs: list[Pair] = []
                 for launch in range(given.launches):
@@ -89,6 +92,8 @@ def main() -> None:
                 measured[collective, kind] = pairs
                 cells = [[{"key": key, **asdict(c)} for key, c in side.items()] for pair in pairs for side in pair]
                 tables.append({"collective": collective, "kind": kind, "cells": cells})
+                if given.json is not None:
+                    given.json.write_text(json.dumps({"machine": machine, "tables": tables}, indent=1) + "\n")
     limit = slow_above(launches for pairs in measured.values() for pair in pairs for launches in pair)
     for (collective, kind), pairs in measured.items():
         show(collective, kind, pairs, limit)
@@ -96,8 +101,6 @@ def main() -> None:
         kinds = zip(*(measured[collective, kind] for kind in KINDS), strict=True)
         whole = [(private[0] | shared[0], private[1] | shared[1]) for private, shared in kinds]
         print(f"{collective:>15} {compare(whole, lambda key: key[2] in ('hot', 'cold'), limit)['any']}")
-    if given.json is not None:
-        given.json.write_text(json.dumps({"machine": machine, "tables": tables}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

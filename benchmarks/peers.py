@@ -35,13 +35,14 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 import venv
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from machine import describe, title
@@ -131,46 +132,57 @@ def launcher(ranks: int) -> list[str]:
 
 def run(command: Sequence[str], seconds: float, variables: dict[str, str] | None = None) -> None:
     """Run a command to its end. Raises Missing, with the last it said, if it fails or takes longer."""
-    with started(command, variables or {}) as process:
-        finish(process, seconds)
+    with started(command, variables or {}) as running:
+        running.finish(seconds)
+
+
+@dataclass(frozen=True)
+class Running:
+    """``said``: a file of what it prints."""
+
+    process: subprocess.Popen[str]
+    said: IO[str]
+
+    def finish(self, seconds: float) -> None:
+        """Wait for its end. Raises Missing, with the last it said, if it fails or takes longer."""
+        try:
+            status = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise Missing(f"took more than {seconds:g} s") from None
+        if status:
+            self.said.seek(0)
+            raise Missing(f"exit {status}: {' | '.join(self.said.read().strip().splitlines()[-3:])}")
 
 
 @contextmanager
-def started(command: Sequence[str], variables: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """A process in a session of its own, which ends with the block."""
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        env=os.environ | variables,
-        start_new_session=True,
-    ) as process:
+def started(command: Sequence[str], variables: dict[str, str]) -> Iterator[Running]:
+    """A process in a session of its own, all of which ends with the block."""
+    with (
+        tempfile.TemporaryFile("w+") as said,
+        subprocess.Popen(
+            command,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            env=os.environ | variables,
+            start_new_session=True,
+        ) as process,
+    ):
         try:
-            yield process
+            yield Running(process, said)
         finally:
-            if process.poll() is None:
-                end(process)
-
-
-def finish(process: subprocess.Popen[str], seconds: float) -> None:
-    """Wait for its end. Raises Missing, with the last it said, if it fails or takes longer."""
-    try:
-        said, _ = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        raise Missing(f"took more than {seconds:g} s") from None
-    if process.returncode:
-        raise Missing(f"exit {process.returncode}: {' | '.join(said.strip().splitlines()[-3:])}")
+            end(process)
 
 
 def end(process: subprocess.Popen[str]) -> None:
     """A launcher that is asked to end takes its ranks with it; one that is killed may leave them."""
-    os.killpg(process.pid, signal.SIGTERM)
-    try:
-        process.wait(10)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):  # nobody of its session is left
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def cache_bytes() -> int:
@@ -205,7 +217,7 @@ class Launches:
     @contextmanager
     def started(
         self, start: list[str], python: Path, library: str, collective: str, ranks: int, **turns: Any
-    ) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    ) -> Iterator[tuple[Running, Path]]:
         """Fresh processes, and where rank 0 writes what it has found. ``turns``: what a Job has of these."""
         segment = os.memfd_create("peers")
         work = Path(tempfile.mkdtemp(dir=self.work))
@@ -231,8 +243,8 @@ class Launches:
             variables = {"PATH": f"{python.parent}:{os.environ['PATH']}"}
             variables |= dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
             worker = [str(python), str(HERE / "peers_worker.py"), library, str(path)]
-            with started([*start, *worker], variables) as process:
-                yield process, result
+            with started([*start, *worker], variables) as running:
+                yield running, result
         finally:
             os.close(segment)
             shutil.rmtree(work)
@@ -243,34 +255,37 @@ class Launches:
         return found
 
     def side_by_side(self, contenders: Sequence[With], collective: str, rounds: int = 1) -> list[Result]:
-        """Of jobs that are there at once, and measure each cell in turns. Raises Missing, if one fails at once."""
+        """Of jobs that are there at once, and measure each cell in turns. Raises Missing as soon as one fails."""
         ranks, count = self.given.ranks, len(contenders)
         with ExitStack() as jobs:
             pipes = jobs.enter_context(tempfile.TemporaryDirectory(dir=self.work))
             for number, rank in product(range(count), range(ranks)):
                 os.mkfifo(f"{pipes}/{number}-{rank}")
-            running, results = {}, []
+            jobs_by_end, results = {}, []
             for number, (contender, python) in enumerate(contenders):
                 start = contender.launcher(python, ranks, len(self.cores))
                 turns = {"turn": f"{pipes}/{number}", "next": f"{pipes}/{(number + 1) % count}", "first": number == 0}
                 job = self.started(start, python, contender.library, collective, ranks, rounds=rounds, **turns)
-                process, result = jobs.enter_context(job)
-                ended = os.pidfd_open(process.pid)
-                jobs.callback(os.close, ended)
-                running[ended] = process
+                running, result = jobs.enter_context(job)
+                end_of_it = os.pidfd_open(running.process.pid)
+                jobs.callback(os.close, end_of_it)
+                jobs_by_end[end_of_it] = running
                 results.append(result)
-            while running:
-                some, _, _ = select.select(running, [], [], self.given.timeout)
-                for ended in some or running.copy():
-                    finish(running.pop(ended), 1)
+            deadline = time.monotonic() + self.given.timeout
+            while jobs_by_end:
+                ended, _, _ = select.select(jobs_by_end, [], [], max(0.0, deadline - time.monotonic()))
+                if not ended:
+                    raise Missing(f"took more than {self.given.timeout:g} s")
+                for each in ended:
+                    jobs_by_end.pop(each).finish(self.given.timeout)
             raw = [json.loads(result.read_text()) for result in results]
         return [Result(**each | {"cells": [Cell(**cell) for cell in each["cells"]]}) for each in raw]
 
     def memory(self) -> dict[str, float]:
         """Raises Missing."""
         cores = len(self.cores)
-        with self.started(launcher(cores), Path(sys.executable), "memory", "", cores) as (process, result):
-            finish(process, self.given.timeout)
+        with self.started(launcher(cores), Path(sys.executable), "memory", "", cores) as (running, result):
+            running.finish(self.given.timeout)
             found: dict[str, float] = json.loads(result.read_text())
         return found
 
