@@ -25,6 +25,11 @@ REQUIREMENTS = {
 }
 CORES = len(os.sched_getaffinity(0))
 MAKE = ("make", "-j", str(CORES))
+BOUND = 1.05
+"""A ratio whose whole interval lies above is listed as slower."""
+LARGE = 16 << 10
+"""Bytes from which on issue 24 asks for a geometric mean."""
+COLLECTIVES = ("allreduce", "reduce", "bcast", "allgather", "alltoall")
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,11 @@ REPORT = {"HOCKET_MPI_REPORT": "1"}
 """For Ended.taken. Then each call is timed, which costs a small one a tenth of its time."""
 
 
+def given_options(given: argparse.Namespace) -> str:
+    """The value of HOCKET_MPI, by the arguments of add_speed_arguments."""
+    return "" if given.min_bytes is None else f"min-bytes:{given.min_bytes}"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Those of scripts that run others' programs."""
     parser.add_argument("sources", type=Path, metavar="SOURCES_DIR")
@@ -140,6 +150,17 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cache", type=Path, default=home / "hocket-mpi", metavar="DIR", help="environments and builds"
     )
+
+
+def add_speed_arguments(parser: argparse.ArgumentParser, programs: Sequence[str], launches: int) -> None:
+    """Those of scripts that time programs with the library beside the MPI alone."""
+    parser.add_argument("--only", nargs="+", choices=programs, default=programs)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--begin", type=int, default=8, metavar="BYTES", help="of a message or block")
+    parser.add_argument("--end", type=int, default=16 << 20, metavar="BYTES")
+    parser.add_argument("--launches", type=int, default=launches, metavar="N", help="of each program and MPI")
+    parser.add_argument("--min-bytes", type=int, metavar="BYTES", help="below which hocket takes no call")
+    parser.add_argument("--json", type=Path, metavar="FILE")
 
 
 def compile_all(mpi: Mpi, commands: Sequence[Sequence[str]]) -> list[Missing]:

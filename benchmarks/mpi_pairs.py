@@ -24,21 +24,25 @@ from collections import defaultdict
 from pathlib import Path
 
 from machine import describe, title
-from mpi_jobs import Mpi, add_job_arguments, with_library
+from mpi_jobs import (
+    BOUND,
+    COLLECTIVES,
+    LARGE,
+    Mpi,
+    add_job_arguments,
+    add_speed_arguments,
+    given_options,
+    with_library,
+)
 from paired import Mean
 from peers import HERE, run
-
-BOUND = 1.05
-LARGE = 16 << 10
-COLLECTIVES = ("allreduce", "reduce", "bcast", "allgather", "alltoall")
 
 Launch = dict[int, list[tuple[float, float]]]
 """By bytes, and then for each turn: microseconds of a call through the library, and of one of the MPI itself."""
 
 
 def measure(mpi: Mpi, program: Path, collective: str, given: argparse.Namespace) -> Launch:
-    options = "" if given.min_bytes is None else f"min-bytes:{given.min_bytes}"
-    variables = {} if given.control else with_library(given.library, options)
+    variables = {} if given.control else with_library(given.library, given_options(given))
     command = [str(program), collective, *map(str, (given.begin, given.end, given.turns))]
     ended = mpi.run(given.ranks, command, variables, given.timeout)
     if ended.failure:
@@ -81,15 +85,9 @@ def show(collective: str, launches: dict[str, list[Launch]]) -> list[str]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_job_arguments(parser)
-    parser.add_argument("--only", nargs="+", choices=COLLECTIVES, default=COLLECTIVES)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--begin", type=int, default=8, metavar="BYTES", help="of a message or block")
-    parser.add_argument("--end", type=int, default=16 << 20, metavar="BYTES")
+    add_speed_arguments(parser, COLLECTIVES, launches=5)
     parser.add_argument("--turns", type=int, default=24, metavar="N", help="of either, in a launch")
-    parser.add_argument("--launches", type=int, default=5, metavar="N", help="of each collective and MPI")
-    parser.add_argument("--min-bytes", type=int, metavar="BYTES", help="below which hocket takes no call")
     parser.add_argument("--control", action="store_true", help="without the library")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     return parser.parse_args()
 
 

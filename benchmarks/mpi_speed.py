@@ -24,12 +24,21 @@ from pathlib import Path
 
 from machine import describe, title
 from mpi_clients import REFINE
-from mpi_jobs import REPORT, Ended, Mpi, add_arguments, place, with_library
+from mpi_jobs import (
+    BOUND,
+    COLLECTIVES,
+    LARGE,
+    REPORT,
+    Ended,
+    Mpi,
+    add_arguments,
+    add_speed_arguments,
+    given_options,
+    place,
+    with_library,
+)
 from paired import Mean
 
-BOUND = 1.05
-LARGE = 16 << 10
-COLLECTIVES = ("allreduce", "reduce", "bcast", "allgather", "alltoall")
 PROGRAMS = (*COLLECTIVES, "miniamr", "step")
 
 Times = dict[str, float]
@@ -116,16 +125,15 @@ class Found:
 
 
 def measure(found: Found, mpis: Sequence[Mpi], given: argparse.Namespace) -> None:
-    options = "" if given.min_bytes is None else f"min-bytes:{given.min_bytes}"
+    preloaded = with_library(given.library, given_options(given))
     commands = {mpi: command(mpi, found.program, given) for mpi in mpis}
     for launch in range(given.launches):
         for mpi in mpis[:: -1 if launch % 2 else 1]:
             for library in (False, True)[:: -1 if launch % 2 else 1]:
-                variables = with_library(given.library, options) if library else {}
-                ended = mpi.run(given.ranks, commands[mpi], variables, given.timeout)
+                ended = mpi.run(given.ranks, commands[mpi], preloaded if library else {}, given.timeout)
                 found.launches[mpi.name][library].append(times(found.program, ended))
     for mpi in mpis:
-        ended = mpi.run(given.ranks, commands[mpi], with_library(given.library, options) | REPORT, given.timeout)
+        ended = mpi.run(given.ranks, commands[mpi], preloaded | REPORT, given.timeout)
         times(found.program, ended)
         found.taken[mpi.name] = ended.taken
 
@@ -133,17 +141,9 @@ def measure(found: Found, mpis: Sequence[Mpi], given: argparse.Namespace) -> Non
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser)
-    parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=PROGRAMS)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--begin", type=int, default=8, metavar="BYTES", help="of OSU's sizes")
-    parser.add_argument("--end", type=int, default=16 << 20, metavar="BYTES")
-    parser.add_argument(
-        "--launches", type=int, default=7, metavar="N", help="with and without, of each program and MPI"
-    )
+    add_speed_arguments(parser, PROGRAMS, launches=7)
     parser.add_argument("--steps", type=int, default=10, metavar="N", help="data-parallel, of a launch")
     parser.add_argument("--osu", default="", metavar="OPTIONS", help="further ones of OSU's programs: '-i 20 -x 5'")
-    parser.add_argument("--min-bytes", type=int, metavar="BYTES", help="below which hocket takes no call")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     return parser.parse_args()
 
 

@@ -58,6 +58,8 @@ class Group {
     Reason open(bool at_once);
     // From here on it does not, on this rank.
     void close(const char* why) { closed_ = why; }
+    // Whether ranks share cores, once they have met.
+    bool is_crowded() const { return crowded_; }
     bool is_closed() const { return closed_ != nullptr; }
     // What a call would run; null where its contract cannot be kept.
     const Rule* rule(const Request& call) const;

@@ -24,13 +24,14 @@ char nothing[2];
 constexpr char *kNoX = &nothing[0], *kNoOut = &nothing[1];
 
 // Bytes of a message below which a call goes on as it came, by Collective, without a look at the rest of it: it
-// should cost hardly more than without the library. None until options are known, nor where a report counts calls.
+// should cost hardly more than without the library. 0, so that nothing is small, until options are known, and where a
+// report counts calls.
 constinit std::atomic<u64> small_below[kCollectives];
 
 const Options& options() {
     static const Options& found = []() -> const Options& {
         const Options& read = *new Options(underneath());  // for good, as in library.h
-        for (u32 c = 0; c < kCollectives && !read.report; ++c) small_below[c] = read.off ? ~u64(0) : read.least[c];
+        for (u32 c = 0; c < kCollectives && !read.report; ++c) small_below[c] = read.off ? ~u64(0) : read.least[0][c];
         return read;
     }();
     return found;
@@ -108,10 +109,11 @@ class Look {
     }
     Reason measure(u64 message) {
         bytes = message;
-        return message == 0 || message < options().least[u32(which)] ? Reason::kSmall : Reason::kTaken;
+        return message == 0 || message < least() ? Reason::kSmall : Reason::kTaken;
     }
-    // A call whose messages no rank knows the lengths of, for all.
-    Reason measure() const { return options().least[u32(which)] == kNeverBytes ? Reason::kSmall : Reason::kTaken; }
+    // Alltoallv and Barrier: no rank knows the lengths of all messages, so all calls are taken or none.
+    Reason measure() const { return least() == kNeverBytes ? Reason::kSmall : Reason::kTaken; }
+    u64 least() const { return options().least[0][u32(which)]; }  // until it is known whether ranks share cores
     // Why nothing is looked at, of a communicator that joins two groups, or of none: there arguments mean something
     // else.
     Reason closed() {
@@ -201,7 +203,10 @@ int serve(Collective which, Handle communicator, const Examine& examine, const R
     const Rule* rule = nullptr;
     if (why == Reason::kTaken) {
         if (group == nullptr) why = Reason::kArguments;
-        else why = group->open(options().least[u32(which)] == 0);
+        else why = group->open(call.least() == 0);
+        // Where no rank knows the lengths of all, both are the same.
+        const u64 least = why == Reason::kTaken ? options().least[group->is_crowded()][u32(which)] : 0;
+        if (least > call.least() && call.bytes < least) why = Reason::kSmall;
     }
     if (why == Reason::kTaken) {
         if (which != Collective::kBarrier && (rule = group->rule(call.request)) == nullptr) why = Reason::kContract;
@@ -596,7 +601,8 @@ int finalize() {
 #define HOCKET_MPI_EXPORT(name, parameters, ...) \
     extern "C" [[gnu::visibility("default")]] int MPI_##name parameters { __VA_ARGS__ } \
     extern "C" [[gnu::visibility("default")]] int PMPI_##name parameters { __VA_ARGS__ }
-// `look`: the arguments of is_small(), of those functions whose calls say at once how long a message is.
+// `look`: the arguments of is_small(), of those functions whose calls say at once how long a message is, or
+// of which no rank knows (kUnknownBytes).
 #define HOCKET_MPI_EXPORT_SIZED(name, c, Count, function, look, parameters, arguments) \
     HOCKET_MPI_EXPORT(name##c, parameters, \
         if (is_small look) return passed<Count>(underneath().name, comm) arguments; \

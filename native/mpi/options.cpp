@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <string_view>
 
@@ -14,12 +15,15 @@ namespace {
 
 constexpr u64 K = 1 << 10, kNo = kNeverBytes;
 
-// From which size on hocket is no slower than the MPI underneath, with two ranks on a core each, by Vendor and
-// Collective: benchmarks/results/mpi.md. What was not measured follows what is most like it.
-constexpr u64 kLeast[][kCollectives] = {
-    {2 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, kNo, kNo},
-    {2 * K, 2 * K, 128 * K, 1, 1, 2 * K, 2 * K, 2 * K, 2 * K, 1, 1, kNo},
-    {K, 2 * K, 4 * K, 256 * K, 256 * K, 4 * K, 4 * K, 4 * K, 4 * K, 256 * K, kNo, kNo},
+// From which size on hocket is no slower than the MPI underneath, by Vendor, whether ranks share cores, and Collective:
+// benchmarks/results/mpi.md. What was not measured follows what is most like it.
+constexpr u64 kLeast[][2][kCollectives] = {
+    {{2 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, kNo, kNo},
+     {2 * K, 4 * K, 512 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, kNo, kNo}},
+    {{2 * K, 2 * K, 128 * K, 1, 1, 2 * K, 2 * K, 2 * K, 2 * K, 1, 1, kNo},
+     {2 * K, 2 * K, 128 * K, 1, 1, 2 * K, 2 * K, 2 * K, 2 * K, 1, 1, kNo}},
+    {{K, 2 * K, 4 * K, 256 * K, 256 * K, 4 * K, 4 * K, 4 * K, 4 * K, 256 * K, kNo, kNo},
+     {K, 2 * K, 4 * K, 256 * K, 256 * K, 4 * K, 4 * K, 4 * K, 4 * K, 256 * K, kNo, kNo}},
 };
 
 std::string_view variable(const char* name) {
@@ -52,19 +56,20 @@ bool parse_size(std::string_view text, u64& bytes) {
 // Whether a rank does not know how long the messages of all are.
 bool is_sizeless(Collective which) { return which == Collective::kBarrier || which == Collective::kAllToAllV; }
 
-bool parse_least(std::string_view text, u64 (&least)[kCollectives]) {
+bool parse_least(std::string_view text, u64 (&least)[2][kCollectives]) {
     const auto equals = text.find('=');
     u64 bytes = 0;
     if (!parse_size(equals == text.npos ? text : text.substr(equals + 1), bytes)) return false;
     if (equals == text.npos) {
         for (u32 c = 0; c < kCollectives; ++c)
-            if (bytes == 0 || !is_sizeless(Collective{c})) least[c] = bytes;
+            if (bytes == 0 || !is_sizeless(Collective{c})) least[0][c] = least[1][c] = bytes;
         return true;
     }
     const std::string_view name = text.substr(0, equals);
     const auto* const found = std::find(std::begin(kCollectiveNames), std::end(kCollectiveNames), name);
     if (found == std::end(kCollectiveNames)) return false;
-    least[found - kCollectiveNames] = bytes;
+    const auto c = found - kCollectiveNames;
+    least[0][c] = least[1][c] = bytes;
     return true;
 }
 
@@ -88,7 +93,7 @@ Options::Options(const Library& mpi)
         off = true;
         return;
     }
-    std::copy(std::begin(kLeast[u32(mpi.vendor)]), std::end(kLeast[u32(mpi.vendor)]), least);
+    std::memcpy(least, kLeast[u32(mpi.vendor)], sizeof least);
     for (std::string_view rest = variable("HOCKET_MPI"); !rest.empty();) {
         const std::string_view option = rest.substr(0, rest.find(','));
         rest.remove_prefix(std::min(rest.size(), option.size() + 1));
@@ -103,7 +108,7 @@ Options::Options(const Library& mpi)
     // Whoever asks for an order asks for it in every sum.
     for (const Collective sums :
          {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter, Collective::kReduceScatterBlock})
-        if (rank_order) least[u32(sums)] = 0;
+        if (rank_order) least[0][u32(sums)] = least[1][u32(sums)] = 0;
     attaches = reach != "never";
     always_attaches = reach == "always";
     if (attaches && !always_attaches && !reach.empty()) refuse("HOCKET_REACH", reach);
@@ -112,7 +117,8 @@ Options::Options(const Library& mpi)
 
 u64 Options::hash() const {
     u64 found = u64(rank_order) << 1 | u64(compare);
-    for (const u64 bytes : least) found = mix(found ^ bytes);
+    for (const auto& row : least)
+        for (const u64 bytes : row) found = mix(found ^ bytes);
     return found;
 }
 

@@ -42,8 +42,9 @@ struct Options {
     bool rank_order = false;                        // sums are in the order of ranks
     bool attaches = true, always_attaches = false;  // to memory of other ranks
     // Bytes of a rank's message (of a block, where it has one for each rank) from which on a call is taken; from 0 on,
-    // also the first on a communicator. Of a Barrier and an Alltoallv any but kNeverBytes takes all.
-    u64 least[kCollectives];
+    // also the first on a communicator. Of a Barrier and an Alltoallv any but kNeverBytes takes all. By whether ranks
+    // share cores, which is known once they have met: then it is no less.
+    u64 least[2][kCollectives];
 };
 
 }  // namespace hocket::mpi
