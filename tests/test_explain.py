@@ -262,7 +262,7 @@ def test_why_private_arrays_take_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     (said, *_) = hocket.spawn(why_not_attached, 3)
     sums = "sums on more than 2 ranks: the path must not change their order"
     few = len(os.sched_getaffinity(0)) < 3
-    others = ["more ranks than cores"] * 2 if few else ["less than 128 KB", ""]
+    others = ["more ranks than cores"] * 2 if few else ["less than 64 KB", ""]
     assert said == [sums, sums, *others]
 
 
@@ -307,7 +307,7 @@ def test_arrays_are_lent_instead_of_slots() -> None:
 
 
 def test_private_arrays_may_be_reached_from_a_size_on() -> None:
-    least = 128 << 10
+    least = 64 << 10
     for name in NAMED:
         known = name not in ("scan", "exscan")
         assert (declined(choose(Call(name, 2, least)), one_round=False, attached=True) is None) is known

@@ -420,7 +420,7 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
     CmaCopies* const copies = run.attached_since ? zero_copy_.copies(thread) : nullptr;
     u64 looked = run.attached_since.value_or(0);
     auto device = [&] {
-        const bool by_blocks = run.state.path == Path::kFifo;
+        const bool by_blocks = run.state.path == Path::kFifo && settings_.tunables.fifo_block_stores != 0;
         const Cpu cpu{chosen.kernel, control_.blocks(), rank(), run.threads > 1,
                       run.streams,   by_blocks,         copies, scale(run.state)};
         if constexpr (std::is_null_pointer_v<Event>) return cpu;

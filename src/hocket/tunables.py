@@ -112,7 +112,7 @@ class Tunables:
         1 << 10, "bytes", "that a rank sends, from which on shared arrays are lent, not sent in one round", _REACHING
     )
     cma_bytes: int = _tuned(
-        128 << 10,
+        64 << 10,
         "bytes",
         "of a larger buffer, from which on calls find out whether to attach to private arrays",
         _ABLATION,
