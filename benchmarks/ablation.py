@@ -27,6 +27,8 @@ from paired import Launches, Pair, compare, launched, slow_above
 from peers import COLLECTIVES, HERE, Contender, build, cache_bytes, launcher
 from peers import Launches as Starts
 
+from hocket import _native
+
 NEVER = str(1 << 40)  # no call has as many bytes
 KINDS = {"private": "hocket", "shared": "hocket-shared"}
 
@@ -48,9 +50,17 @@ class Heuristic:
         return {"HOCKET_TUNABLES": ",".join(f"{name}={value}" for name, value in self.off.items()), **reach}
 
 
+_DEFAULTS = {row.name: row.value for row in _native.TUNABLES}
+
 HEURISTICS = {
     "online choice of path (else fifo)": Heuristic(reach="never", least=128 << 10, kinds=("private",)),
     "online choice of path (else cross-memory attach)": Heuristic(reach="always", least=128 << 10, kinds=("private",)),
+    "online choice of path below 128 KB": Heuristic(
+        {"cma_bytes": str(128 << 10)}, least=64 << 10, most=(128 << 10) - 1, kinds=("private",)
+    ),
+    "stores to several destinations as this processor likes it": Heuristic(
+        {"fifo_block_stores": str(1 - _DEFAULTS["fifo_block_stores"])}, least=16 << 10, kinds=("private",)
+    ),
     "residency probe": Heuristic({"far_past_bytes": NEVER}, least=256 << 10),
     "prefetch of arguments": Heuristic({"argument_prefetch_bytes": "0", "argument_begin_bytes": "0"}, most=4 << 10),
     "prefetch of the output while waiting": Heuristic({"waiting_prefetch_bytes": "0"}, least=2 << 10, most=32 << 10),

@@ -16,7 +16,7 @@ namespace {
 constexpr u64 K = 1 << 10, kNo = kNeverBytes;
 
 // From which size on hocket is no slower than the MPI underneath, by Vendor, whether ranks share cores, and Collective:
-// benchmarks/results/mpi.md. What was not measured follows what is most like it.
+// benchmarks/results/mpi.md, on the EPYC. What was not measured follows what is most like it.
 constexpr u64 kLeast[][2][kCollectives] = {
     {{2 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, kNo, kNo},
      {2 * K, 4 * K, 512 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, kNo, kNo}},
