@@ -63,6 +63,7 @@ ORDER = {
         "runtime",
         "schedules-by-size",
         "pytorch",
+        "nodes",
         "mpi",
         "msccl",
         "msccl-programs",

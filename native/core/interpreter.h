@@ -206,13 +206,13 @@ template <Device D, Port<D> P> class Execution {
             while (cursor.tile < stop && ready(block, cursor)) {
                 const StepRecord& step = plan_.steps[block.first_step + cursor.step];
                 device.begins();
-                execute(device, room, step, cursor.tile, rounds_ == Rounds::kOne ? kLocal : kAll);
+                const u64 extent = execute(device, room, step, cursor.tile, rounds_ == Rounds::kOne ? kLocal : kAll);
                 device.executed(b, cursor.step, cursor.tile);
                 if (++cursor.step == block.steps) {
                     cursor.step = 0;
                     ++cursor.tile;
                 }
-                publish(device, step, cursor);
+                publish(device, step, cursor, extent);
                 moved = true;
             }
             done = done && cursor.tile == geometry_.tiles;
@@ -315,13 +315,15 @@ template <Device D, Port<D> P> class Execution {
     enum Part { kAll, kMessage, kLocal };
 
     // For each of the step's chunks one kernel call, on as many bytes as the shortest span has in this tile. None where
-    // what is read or all that is written is here already.
-    template <class Layer> void execute(Layer& device, const Room& room, const StepRecord& step, u64 tile, Part part) {
+    // what is read or all that is written is here already. Returns how far the messages that it stores reach into their
+    // places.
+    template <class Layer> u64 execute(Layer& device, const Room& room, const StepRecord& step, u64 tile, Part part) {
         char** const pointers = room.pointers;
         const OperandRecord* operands = plan_.operands + step.first_operand;
         const u32 used = part == kMessage ? step.sources + 1 : step.sources + step.destinations;
-        if (part == kLocal && step.destinations == 1 && sends(step)) return;  // all that it does, it has done
+        if (part == kLocal && step.destinations == 1 && sends(step)) return 0;  // all that it does, it has done
         bool pushed = false, attached = false;
+        u64 extent = 0;
         for (u32 j = 0; j < step.count; ++j) {
             u64 bytes = geometry_.tile;
             u32 filled = 0, sources = 0;
@@ -345,6 +347,7 @@ template <Device D, Port<D> P> class Execution {
                 if (bytes == 0) break;
             }
             if (bytes == 0 || sources == 0 || filled == sources) continue;
+            extent = j * geometry_.tile + bytes;
             if constexpr (ZeroCopyPort<P> && AttachingDevice<Layer>) {
                 if (attached) {
                     device.reduce_attached(room, sources, filled, bytes, step.whole);
@@ -355,17 +358,18 @@ template <Device D, Port<D> P> class Execution {
                           step.whole);
         }
         if (pushed) device.drain();
+        return extent;
     }
 
     // Exactly one commit or release for each connection end, even for zero bytes.
-    void publish(D& device, const StepRecord& step, Cursor& cursor) {
+    void publish(D& device, const StepRecord& step, Cursor& cursor, u64 extent) {
         const u32 counted = rounds_ == Rounds::kMany ? step.sources + step.destinations : 0;
         for (u32 o = 0; o < counted; ++o) {
             const OperandRecord& operand = plan_.operands[step.first_operand + o];
             if (operand.place < kReceive) continue;
             P& end = ends_[operand.end];
             if (o < step.sources) end.release(device);
-            else end.commit(device);
+            else end.commit(device, extent);
         }
         // Pairs with observe_semaphore in `waits_met`.
         device.publish_semaphore(&cursor.finished, cursor.finished + 1);

@@ -7,7 +7,7 @@
 //   the sender                                          the receiver
 //   end.try_acquire()    is there a place to fill?      end.try_receive()    is the next message there?
 //   end.data()           the place                      end.data()           the message
-//   end.commit(device)   it is filled: send it          end.release(device)  it has been read: its place is free
+//   end.commit(device, bytes)  it is filled: send it    end.release(device)  it has been read: its place is free
 //
 // `device` is that of the execution (interpreter.h): a transport in shared memory wakes the peer through it.
 //
@@ -16,11 +16,10 @@
 //   finds out why.
 // - The receiver reads what lay in the place at commit, and until it releases the message nobody stores to it.
 // - An end has at least `slots` places (plan.h), each of width * tile bytes: the proof that nothing deadlocks needs
-//   them. A message is always the whole place. What a step does not fill means nothing; one that a step does not fill
-//   at all counts as any other.
+//   them. A message is the first `bytes` of the place: what comes behind them means nothing. One of no bytes counts
+//   as any other.
 // - What was committed or released gets across without another visit: after its last step nobody visits an end again.
-//   A transport that must be driven will need a ProgressPort, whose `progress` is called while a rank waits, and until
-//   it is idle before a call ends. There is none yet: it comes with the first port that needs it.
+//   A transport that must be driven is driven by who waits (protocol/nodes.h), until nothing is left to send.
 //
 // A port may rely on:
 // - `commit` follows a `try_acquire` that said yes, and `release` such a `try_receive`. `data` is called only between
@@ -44,11 +43,11 @@ concept Is = kSame<A, B>;
 // ends, and the port sees to the others (plan.h: multicasts). `awaited`: of an end that has no place to fill, the
 // reader that is to release one.
 template <class P, class Device>
-concept Port = requires(P& end, const P& fixed, Device& device) {
+concept Port = requires(P& end, const P& fixed, Device& device, u64 bytes) {
     { end.try_acquire() } -> Is<bool>;
     { end.try_receive() } -> Is<bool>;
     { fixed.data() } -> Is<char*>;
-    end.commit(device);
+    end.commit(device, bytes);
     end.release(device);
     { end.awaited() } -> Is<u32>;
     { fixed.peer } -> Is<const u32&>;

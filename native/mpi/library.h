@@ -37,6 +37,7 @@ template <class Count> using ExchangeVFunction =
     X(Barrier, Barrier)
 #define HOCKET_MPI_OTHERS(X) \
     X(Finalize, int()) \
+    X(Finalized, int(int*)) \
     X(Comm_rank, int(Handle, int*)) \
     X(Comm_size, int(Handle, int*)) \
     X(Comm_remote_size, int(Handle, int*)) \
@@ -62,6 +63,12 @@ template <class Count> using ExchangeVFunction =
     X(Type_commit, int(void*)) \
     X(Gatherv, int(const void*, int, Handle, void*, const int*, const int*, Handle, int, Handle)) \
     X(Iprobe, int(int, int, Handle, int*, const void*)) \
+    X(Isend, int(const void*, int, Handle, int, int, Handle, void*)) \
+    X(Irecv, int(void*, int, Handle, int, int, Handle, void*)) \
+    X(Test, int(void*, int*, const void*)) \
+    X(Cancel, int(void*)) \
+    X(Request_free, int(void*)) \
+    X(Error_string, int(int, char*, int*)) \
     X(Get_library_version, int(char*, int*))
 #define HOCKET_MPI_OPTIONAL(X) \
     X(Type_get_envelope_c, int(Handle, i64*, i64*, i64*, i64*, int*)) \

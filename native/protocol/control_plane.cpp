@@ -68,12 +68,13 @@ void ControlPlane::post(const Statement& mine) {
     publish_header(&line.call, call);  // pairs with observe_header, on every other rank
     for (u32 r = 0; r < size_; ++r)
         if (r != rank_) ring(blocks_[r].bell);
+    if (waiting_.others != nullptr) waiting_.others->posted(call);
 }
 
 // Whether all have said the same, and nobody has failed: most calls need to know no more.
 bool ControlPlane::alike() const {
     const CallHeader& mine = said(rank_);
-    bool alike = !(mine.terms.flags & (kRefused | kDeclined | kSizeUnknown | kPairwise));
+    bool alike = !(mine.terms.flags & kExcuses);
     for (u32 r = 0; r < size_ && alike; ++r) alike = said(r).signature == mine.signature && (r == rank_ || !failed(r));
     return alike;
 }
@@ -117,7 +118,7 @@ void ControlPlane::has_spun_in_vain() const {
 }
 
 long ControlPlane::nap_nanoseconds() const {
-    if (waiting_.progress.call == nullptr) return kNapNanoseconds;
+    if (waiting_.progress.call == nullptr && waiting_.others == nullptr) return kNapNanoseconds;
     return std::min(kNapNanoseconds, long(waiting_.progress_nap_nanoseconds));
 }
 
@@ -175,6 +176,7 @@ Outcome ControlPlane::give_up(Outcome outcome) {
     const bool missed = outcome.fault == Fault::kPeer || outcome.fault == Fault::kTimeout;
     const std::string why = outcome.fault == Fault::kTimeout ? "was waited for in vain" : outcome.text;
     mark(missed ? kFailed : kAborted, missed ? outcome.rank : rank_, call_, why);
+    if (waiting_.others != nullptr) waiting_.others->progress();  // which tells them
     return outcome;
 }
 
@@ -186,6 +188,7 @@ void ControlPlane::mark(State state, u32 culprit, u64 since, const std::string& 
     say(mine.text, why);
     publish_state(&mine.state, state);                      // pairs with observe_state, on every rank
     for (u32 r = 0; r < size_; ++r) ring(blocks_[r].bell);  // the own one for the other threads of this rank
+    if (waiting_.others != nullptr) waiting_.others->ended();
     if (rank_ < lifelines_.size()) ::shutdown(lifelines_[rank_], SHUT_RDWR);  // for those who wait for it elsewhere
 }
 

@@ -13,6 +13,7 @@
 #include "device/atomics.h"
 #include "device/clock.h"
 #include "protocol/header.h"
+#include "protocol/nodes.h"
 
 namespace hocket {
 
@@ -51,6 +52,7 @@ struct WaitPolicy {
     void (*patient)() = nullptr;
     Progressor progress{};
     u64 visits_between_looks = 0, recheck_ticks = 0, progress_nap_nanoseconds = 0;
+    OtherNodes* others = nullptr;  // null where all ranks share memory
 };
 
 // What a rank says when it enters a call. Whoever gives the same text in every call is its author. `timeout` it keeps
@@ -139,6 +141,10 @@ class ControlPlane {
   private:
     bool alike() const;
     Outcome agree() const;
+    template <class Step> Progress look(const Step& step) const {
+        if (waiting_.others != nullptr) waiting_.others->progress();
+        return step();
+    }
     bool spins(u32& idle, u64& yielding) const;
     void has_spun_in_vain() const;
     long nap_nanoseconds() const;
@@ -197,11 +203,11 @@ template <class Step, class Blame> Outcome ControlPlane::drive(const Step& step,
     u64 yielding = 0;  // since when, in ticks
     double since = 0;  // when it was first found waiting; 0: it was not
     for (u64 visits = 1;; ++visits) {
-        Progress progress = step();
+        Progress progress = look(step);
         if (progress == Progress::kStalled && visits < most) {
             if (spins(idle, yielding)) continue;
             const u32 seen = lie_down(bell);
-            progress = step();  // the second look, after the bell was raised (waiting.h)
+            progress = look(step);  // the second one, after the bell was raised (waiting.h)
             if (progress == Progress::kStalled) {
                 nap(bell, seen, nap_nanoseconds());
                 visits = most;
@@ -246,7 +252,7 @@ template <class Step, class Blame>
         return give_up(std::move(outcome));
     }
     // Those that are gone may have done their part before: what counts is whether this rank still needs one.
-    if (!gone.empty()) progress = step();
+    if (!gone.empty()) progress = look(step);
     if (progress == Progress::kDone) return Outcome{};
     if (progress == Progress::kMoved) return std::nullopt;
     for (const u32 peer : gone) {

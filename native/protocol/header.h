@@ -87,6 +87,13 @@ enum CallFlag : u32 {
     kPairwise = 8,     // and a rank knows only its own: n is the largest of those
     kDeclined = 16,    // this rank would rather not make the call: no rank does
 };
+// Of which ranks have to look at more than whether they say the same.
+constexpr u32 kExcuses = kRefused | kDeclined | kSizeUnknown | kPairwise;
+
+// Whether ranks that say the same read more of each other's headers than the first line.
+inline bool says_more(const Terms& terms) {
+    return (terms.flags & kExcuses) != 0 || terms.digest == kSplit || terms.digest == kAdopt || terms.digest == kUse;
+}
 
 // kFailed: from call `since` on. kAborted: every call.
 enum State : u64 { kRunning = 0, kLeft = 1, kFailed = 2, kAborted = 3 };
@@ -101,7 +108,8 @@ struct RankBlock {
     alignas(kLine) u64 state;   // stored after the rest
     u64 culprit;                // the rank whose fault it is
     u64 since;                  // the first call that it ends: the others may still finish those before
-    char text[1024 - 24];
+    u64 claimed;                // of a rank of another node: a rank of this one stores, or has stored, the above
+    char text[1024 - 32];
 };
 
 // Behind the blocks of all ranks lies what each sends in a call in one round: stored before its header, for good. It

@@ -375,7 +375,11 @@ void bind_life(nb::class_<Member>& member) {
                 return std::make_tuple(moved.loaded, moved.stored);
             },
             "Bytes loaded and stored by the kernels in all calls that have ended.")
-        .def("leave", [](Member& member) { member.communicator->control().leave(); })
+        .def("leave",
+             [](Member& member) {
+                 member.communicator->control().leave();
+                 member.tell();
+             })
         .def("forked", &Member::forked)
         .def(
             "ended",
@@ -390,6 +394,7 @@ void bind_life(nb::class_<Member>& member) {
             "fail",
             [](Member& member, u32 culprit, nb::str why) {
                 member.communicator->control().fail(culprit, to_utf8(why));
+                member.tell();
             },
             "culprit"_a, "why"_a);
 }
@@ -398,11 +403,13 @@ void bind_member(nb::module_& m) {
     nb::class_<Member> member(m, "Member");
     member
         .def(nb::init<u32, u32, int, std::vector<int>, std::vector<int>, Arena&, std::vector<pid_t>, bool, u32, u32,
-                      double, u32, u64, u64, bool, Recorder*, const std::map<std::string, u64>&>(),
+                      double, u32, u64, u64, bool, Recorder*, const std::map<std::string, u64>&, std::vector<u32>,
+                      u64>(),
              "rank"_a, "size"_a, "descriptor"_a, "lifelines"_a, "arenas"_a, "arena"_a, "processes"_a,
              "always_attaches"_a, "spins"_a, "yields"_a, "timeout"_a, "threads"_a = 1, "team_bytes"_a = 0,
              "cache_bytes"_a = Settings{}.cache_bytes, "looks"_a = false, "recorder"_a.none() = nb::none(),
-             "tunables"_a = std::map<std::string, u64>(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 17>())
+             "tunables"_a = std::map<std::string, u64>(), "nodes"_a = std::vector<u32>(), "mpi"_a = 0,
+             nb::keep_alive<1, 7>(), nb::keep_alive<1, 17>())
         .def(
             "plan",
             [](Member& member, const nb::bytes& words, u64 digest, nb::str name) {

@@ -5,9 +5,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "mpi/wire.h"
 #include "python/gil.h"
 #include "runtime/communicator.h"
 #include "transport/shared_memory.h"
@@ -44,11 +46,13 @@ struct Lifelines {
 class Flight;
 
 // Together with the memory and the descriptors it uses, which belong to it, and the calls that are made in the
-// background.
+// background. `nodes`: by rank, none where all are on one; else `mpi` is where the handle is of a communicator of MPI
+// for these ranks, which nobody else uses.
 struct Member {
     Member(u32 rank, u32 size, int descriptor, std::vector<int> lifelines, std::vector<int> arenas, Arena& arena,
            std::vector<pid_t> processes, bool always_attaches, u32 spins, u32 yields, double timeout, u32 threads,
-           u64 team_bytes, u64 cache_bytes, bool looks, Recorder* recorder, const std::map<std::string, u64>& tuned)
+           u64 team_bytes, u64 cache_bytes, bool looks, Recorder* recorder, const std::map<std::string, u64>& tuned,
+           std::vector<u32> nodes, u64 mpi)
         : memory(descriptor, size, std::move(arenas), arena, processes) {
         Settings settings{{{spins, yields}, timeout, python_interrupted, Gil::let_go}};
         const CmaUse cma_use = always_attaches ? CmaUse::kAlways : CmaUse::kWhereFaster;
@@ -59,24 +63,38 @@ struct Member {
         if (looks && Clock::trusted()) settings.is_far = is_far;
         settings.recorder = recorder;
         settings.tunables = tunables = tunables_with(tuned);
+        if (!nodes.empty()) {
+            wire.emplace(reinterpret_cast<const void*>(mpi));
+            network = std::make_unique<Network>(rank, std::move(nodes), memory.control(), wire->wire());
+            settings.network = network.get();
+        }
         communicator = std::make_unique<Communicator>(rank, size, memory, lifelines, settings);
         this->lifelines.descriptors = std::move(lifelines);
     }
     Member(const Member&) = delete;
     Member& operator=(const Member&) = delete;
 
+    // Has ranks of other nodes hear of the end of this one, unless a call that goes on does.
+    void tell() {
+        const std::unique_lock<Busy> lock(busy, std::try_to_lock);
+        if (network && lock.owns_lock() && !wire->is_over()) network->finish();
+    }
+
     // In a child after fork. Its threads are not here: nothing may wait for them. Nor may it hide the end of its
     // parent.
     void forked() {
         lifelines.close();
         (void)communicator.release();
+        (void)network.release();
         (void)queue.release();
         posted = nullptr;
     }
 
     Tunables tunables;
     SharedMemory memory;
-    Lifelines lifelines;  // closed last of all: a call in the background may shut the own one down
+    std::optional<mpi::MpiWire> wire;
+    std::unique_ptr<Network> network;  // to ranks of other nodes
+    Lifelines lifelines;               // closed last of all: a call in the background may shut the own one down
     std::unique_ptr<Communicator> communicator;
     Busy busy;
     std::atomic<u32> flights{0};  // calls in the background that have not ended

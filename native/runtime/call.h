@@ -8,6 +8,7 @@
 #include "policy/select.h"
 #include "protocol/control_plane.h"
 #include "runtime/recorder.h"
+#include "transport/network.h"
 
 namespace hocket {
 
@@ -79,6 +80,7 @@ struct Settings : WaitPolicy {
     CmaUse cma_use = CmaUse::kNever;
     u64 first = 0;                 // the number of calls so far; tests begin near where it wraps
     Recorder* recorder = nullptr;  // of what this rank does; outlives the communicator
+    Network* network = nullptr;    // to ranks of other nodes; outlives the communicator
     Tunables tunables = tunables_with({});
 };
 

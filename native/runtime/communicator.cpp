@@ -27,6 +27,7 @@ WaitPolicy tuned(const Settings& settings) {
     found.visits_between_looks = settings.tunables.visits_between_looks;
     found.recheck_ticks = settings.tunables.recheck_ticks;
     found.progress_nap_nanoseconds = settings.tunables.progress_nap_nanoseconds;
+    found.others = settings.network;
     return found;
 }
 
@@ -95,7 +96,7 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
       control_(rank, size, memory.control(), std::move(lifelines), tuned(settings), settings.first),
       tuned_(tuner_for(settings_), control_),
       eager_(control_),
-      fifo_(memory),
+      fifo_(memory, settings.network),
       zero_copy_(control_, memory, fifo_, settings.cma_use, settings.threads),
       outcomes_(settings.threads),
       moved_(settings.threads) {}
@@ -109,7 +110,7 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
 Outlook Communicator::outlook(const Plan& plan, u64 n, u32 type, u64 tile, bool input, bool output) const {
     const PlanHeader& h = plan.header();
     const Settings& s = settings_;
-    const Shape shape = settle(h, n, type, tile, true, s.tunables);
+    const Shape shape = settle(h, n, type, tile, s.network == nullptr, s.tunables);
     return {shape, select(h, shape, 0, 0).path != Path::kFifo, touched_bytes(plan.view(), shape, input, output),
             streams_for(plan.view(), shape, input, output, s.cache_bytes, false, 0, s.tunables),
             threads_for(h, shape.geometry, s.threads, s.team_bytes)};
@@ -216,7 +217,7 @@ void Communicator::state_terms(CallState& state) {
         state.text = &state.counted;
         state.author = ControlPlane::kNobody;
     }
-    if (call.offer != nullptr)
+    if (call.offer != nullptr && settings_.network == nullptr)
         for (const Variant variant : kZeroCopy)
             state.candidates[variant] = {
                 {}, call.offer->plans[variant], call.offer->input, call.offer->output, nullptr};
@@ -230,7 +231,9 @@ int Communicator::prepare_all(CallState& state) {
             candidate.plan = nullptr;
             continue;
         }
-        if (const int failed = prepare(state, candidate, !state.pairwise())) return failed;
+        // Headers of other nodes come without what lies behind them.
+        const bool may_be_eager = !state.pairwise() && settings_.network == nullptr;
+        if (const int failed = prepare(state, candidate, may_be_eager)) return failed;
         state.tiny = state.buffered().tiny();
     }
     return 0;
@@ -407,8 +410,9 @@ template <class Event> Outcome Communicator::execute(CallState& state, Event eve
         event->streams = run.streams;
     }
     Outcome found = run.threads == 1 ? work(run, 0) : work_together(run);
-    if (zero_copy && found.fault == Fault::kNone) return zero_copy_.finish(chosen, run.execution);
-    return found;
+    if (found.fault != Fault::kNone) return found;
+    if (zero_copy) return zero_copy_.finish(chosen, run.execution);
+    return settings_.network != nullptr ? fifo_.finish(control_) : found;
 }
 
 // One thread's share of the thread blocks.

@@ -25,6 +25,8 @@ class Communicator {
     u32 size() const { return control_.size(); }
     u32 threads() const { return settings_.threads; }
     Memory& memory() { return memory_; }
+    Network* network() { return settings_.network; }
+    bool is_remote(u32 rank) const { return settings_.network != nullptr && settings_.network->is_remote(rank); }
     ControlPlane& control() { return control_; }
 
     ~Communicator();

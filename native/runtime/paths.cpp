@@ -26,7 +26,9 @@ int FifoPath::reserve(const Candidate& candidate) const {
         Window* const window = plan.windows()[c];
         const u64 bytes = slots * plan.connections()[c].width * candidate.geometry.tile;
         if (window->counters != nullptr && bytes <= window->bytes) continue;
-        if (const int failed = memory_.reserve(window, bytes)) return failed;
+        const bool remote = is_remote(plan.connections()[c]);
+        if (const int failed = remote ? network_->reserve(window, bytes) : memory_.reserve(window, bytes))
+            return failed;
     }
     return 0;
 }
@@ -49,9 +51,21 @@ void FifoPath::open(const Candidate& candidate) const {
                record.more};
         if (record.multicast != 0) end.begin_after(window.passed);
         else end.begin(record.sends != 0);
+        if (is_remote(record))
+            end.lengths = network_->open(plan.windows()[c], candidate.slots, end.slot_bytes,
+                                         plan.messages()[c] * candidate.geometry.tiles);
     }
     for (u32 m = 0; m < plan.header().multicasts; ++m)
         plan.multicasts()[m]->passed += plan.view().multicasts[m].messages * candidate.geometry.tiles;
+}
+
+Outcome FifoPath::finish(ControlPlane& control) const {
+    return control.drive([&] { return network_->awaited() == nullptr ? Progress::kDone : Progress::kStalled; },
+                         [&](const u32* peer, Outcome& outcome) {
+                             const u32* const awaited = network_->awaited(peer);
+                             if (awaited != nullptr) outcome.rank = *awaited;
+                             return awaited != nullptr;
+                         });
 }
 
 void ZeroCopyPath::describe(const Candidates& candidates, BufferDescription& found) const {

@@ -33,14 +33,21 @@ class EagerPath {
 // receiver wait for each other slot by slot, while the plan runs; nothing is left to wait for.
 class FifoPath {
   public:
-    explicit FifoPath(Memory& memory) : memory_(memory) {}
+    FifoPath(Memory& memory, Network* network) : memory_(memory), network_(network) {}
 
     // Sees to memory for the slots. Returns 0 or an errno.
     int reserve(const Candidate& candidate) const;
     void open(const Candidate& candidate) const;
+    // Waits until what this rank has sent to other nodes has left it.
+    Outcome finish(ControlPlane& control) const;
 
   private:
+    bool is_remote(const ConnectionRecord& record) const {
+        return network_ != nullptr && network_->is_remote(record.peer);
+    }
+
     Memory& memory_;
+    Network* const network_;  // null where all ranks share memory
 };
 
 // Messages lie in the buffers of one of their two ranks, and the other reads or writes them there: in an arena, which

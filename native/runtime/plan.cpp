@@ -21,14 +21,26 @@ Plan::Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::
         if (found == nullptr) throw std::invalid_argument("this plan uses too many channels");
         return found;
     };
+    const auto remote_window = [&](const ConnectionRecord& record) {
+        Window* found = communicator.network()->window(record.peer, record.channel, record.sends != 0);
+        if (found == nullptr) throw std::invalid_argument("this plan uses too many channels between nodes");
+        return found;
+    };
     for (const ConnectionRecord& record : connections()) {
         const u32 source = record.sends ? h.rank : record.peer, target = record.sends ? record.peer : h.rank;
-        windows_.push_back(window(source, record.multicast ? source : target, record.channel));
+        const bool remote = communicator.is_remote(record.peer);
+        if (remote && (record.multicast != 0 || record.storage != kSlots))
+            throw std::invalid_argument("this plan has ranks of different nodes share memory");
+        windows_.push_back(remote ? remote_window(record)
+                                  : window(source, record.multicast ? source : target, record.channel));
     }
     for (u32 m = 0; m < h.multicasts; ++m) {
         const MulticastRecord& record = view_.multicasts[m];
         multicasts_.push_back(window(record.source, record.source, record.channel));
     }
+    messages_.resize(h.connections);
+    for (u32 o = 0; o < h.operands; ++o)
+        if (view_.operands[o].place >= kReceive) ++messages_[view_.operands[o].end];
     ends_.resize(h.connections);
     cursors_.resize(h.blocks);
     pointers_.resize(2 * u64(view_.most_operands) * communicator.threads());

@@ -40,6 +40,8 @@ class Plan {
     // By connection; `multicasts`: by multicast, of all ranks.
     std::span<Window* const> windows() const { return windows_; }
     std::span<Window* const> multicasts() const { return multicasts_; }
+    // By connection: messages a tile.
+    std::span<const u64> messages() const { return messages_; }
     std::span<End> ends() { return ends_; }
     std::span<Cursor> cursors() { return cursors_; }
     // For the kernel calls of one thread.
@@ -67,6 +69,7 @@ class Plan {
     u64 number_;
     PlanView view_{};
     std::vector<Window*> windows_, multicasts_;
+    std::vector<u64> messages_;
     std::vector<End> ends_;
     std::vector<Cursor> cursors_;
     std::vector<char*> pointers_;

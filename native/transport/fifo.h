@@ -57,7 +57,8 @@ template <FifoDevice Device> struct Fifo {
     u64 seen;      // the other end's counter when last looked at
     u64 debt;      // what `freed` lacks: messages of calls in which this reader was none
     u32 peer;
-    u32 more;  // ends of further readers
+    u32 more;                // ends of further readers
+    u64* lengths = nullptr;  // of messages, by slot, where a network sends them
 
     // Of a connection between two ranks, before the call sends anything. The two ends differ in which counter is
     // theirs.
@@ -84,7 +85,8 @@ template <FifoDevice Device> struct Fifo {
         return next != seen;
     }
 
-    void commit(Device& device) {
+    void commit(Device& device, u64 bytes) {
+        if (lengths != nullptr) lengths[next & (capacity - 1)] = bytes;
         Device::publish_filled(filled, ++next);  // pairs with observe_filled in `try_receive`
         for (const Fifo* reader = this; reader <= this + more; ++reader) device.wake(reader->peer);
     }

@@ -357,6 +357,8 @@ class Member:
         looks: bool = False,
         recorder: Recorder | None = None,
         tunables: Mapping[str, int] = {},
+        nodes: Sequence[int] = [],
+        mpi: int = 0,
     ) -> None: ...
     def plan(self, words: bytes, digest: int, name: str) -> Plan: ...
     def outlook(self, plan: Plan, n: int, type: int, tile: int, input: bool, output: bool) -> Outlook:

@@ -37,12 +37,13 @@ from hocket.ir.traffic import Traffic
 from hocket.program import Contract
 from hocket.runtime import arena, launch
 from hocket.runtime.adopted import Adopted as Adopted
-from hocket.runtime.bootstrap import MOST_RANKS, meet
+from hocket.runtime.bootstrap import MOST_RANKS, MpiCommunicator, meet
 from hocket.runtime.counts import Counts
 from hocket.runtime.execution import NO_ALTERNATIVES, VARIANTS, Alternatives, Endpoint, Key, brief
 from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.execution import PreparedCall as PreparedCall
 from hocket.runtime.execution import wait_any as wait_any
+from hocket.runtime.nodes import meet as meet_nodes
 from hocket.runtime.operands import Array, Omitted, Operand, Operands, element_type, name_of, operands_of
 from hocket.runtime.operands import Buffer as Buffer
 from hocket.runtime.stores import Store
@@ -226,6 +227,17 @@ class Communicator:
     def size(self) -> int:
         """The number of ranks."""
         return self._endpoint.size
+
+    @property
+    def nodes(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each node: those that share memory. Nodes come in the order of their lowest ranks."""
+        numbers = self._endpoint.nodes or (0,) * self.size
+        return tuple(tuple(r for r in range(self.size) if numbers[r] == n) for n in range(max(numbers) + 1))
+
+    @property
+    def local_rank(self) -> int:
+        """This process among the ranks of its node, from 0."""
+        return next(ranks.index(self.rank) for ranks in self.nodes if self.rank in ranks)
 
     @overload
     def run(
@@ -946,6 +958,7 @@ def init(
     rank: int | None = None,
     size: int | None = None,
     store: Store | None = None,
+    mpi: MpiCommunicator | None = None,
     threads: int | Literal["auto"] = "auto",
 ) -> Communicator:
     """Meet the other ranks that a launcher started, or those that share a key-value store; alone without either.
@@ -957,6 +970,10 @@ def init(
     store of torch.distributed; ``rank`` and ``size`` belong to it, and the launcher is not asked. Every rank makes the
     same number of calls with a store, in the same order. Ranks that turn out to be on several machines, in several
     network namespaces or of several users are an error on every rank, at once.
+
+    ``mpi`` is a communicator of mpi4py, whose ranks these are; its ranks all call this. They may be on several nodes:
+    what ranks of one node send each other goes through shared memory, all else through a duplicate of ``mpi``, which
+    stays until MPI ends (docs/nodes.md).
 
     ``timeout`` is in seconds: how long nothing may move, here and in any call, before it counts as an error; infinity
     for no limit.
@@ -975,7 +992,11 @@ def init(
     def schedules(ranks: int) -> str:
         return digest(entries(ranks))
 
-    if store is None and rank is None and size is None:
+    if mpi is not None:
+        if not (store is None and rank is None and size is None):
+            raise InvalidArgument("mpi says which ranks there are: rank, size and store belong to a store", caller())
+        met = meet_nodes(mpi, timeout, schedules)
+    elif store is None and rank is None and size is None:
         met = meet(timeout, schedules)
     else:
         which, many = whole(rank), whole(size)

@@ -89,7 +89,7 @@ class DelayedEnd {
 
     char* data() const { return connection_->place(sends_ ? connection_->sent : connection_->received, next_); }
 
-    template <class Device> void commit(Device&) {
+    template <class Device> void commit(Device&, u64) {
         const std::lock_guard<std::mutex> held(network_->lock_);
         const char* const message = data();
         for (DelayedEnd* reader = this; reader <= this + more_; ++reader) {

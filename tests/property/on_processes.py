@@ -12,6 +12,7 @@ import hashlib
 import random
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -90,8 +91,12 @@ def digest(array: Array) -> str:
 
 def check(runs: list[Run]) -> None:
     """Run all (of one number of ranks) in one job, and compare."""
-    ranks = runs[0].schedule.collective.size
-    results = spawn(worker, ranks=ranks, args=(runs,))
+    compare(runs, spawn(worker, ranks=runs[0].schedule.collective.size, args=(runs,)))
+
+
+def compare(runs: list[Run], results: Sequence[list[str | None]]) -> None:
+    """Compare what ``worker`` returned, by rank, with the reference and NumPy."""
+    ranks = len(results)
     for i, run in enumerate(runs):
         inputs = [run.input(rank) for rank in range(ranks)]
         expected = reference(run.schedule, inputs, run.op, seed=run.seed)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -43,7 +43,7 @@ _WISHES = {"": _WHERE_FASTER, "never": _NEVER, "always": _ALWAYS}
 _LAUNCHER = "HOCKET_LAUNCHER"  # "descriptor:inode" of a socket on which the launcher says that a rank has ended
 _BATCH = 128  # descriptors in one message; the kernel takes 253
 _MESSAGE = 1 << 16
-_PROTOCOL = f"{_native.PROTOCOL}.8"  # what all of a meeting must have in common
+PROTOCOL = f"{_native.PROTOCOL}.8"  # what all of a meeting must have in common
 _LONGEST = 1e6  # seconds that the system can be asked to wait for; what is longer counts as for ever
 _LINE = 4000  # characters of an error on its way to other ranks
 _PATIENCE = 1.0  # seconds beyond the timeout in which rank 0 may say who was missing
@@ -97,6 +97,16 @@ class _Failure(msgspec.Struct):
     failed: tuple[int | None, str, str | None] | None = None
 
 
+class MpiCommunicator(Protocol):
+    """A communicator of mpi4py."""
+
+    def Get_rank(self) -> int: ...  # noqa: N802
+    def Get_size(self) -> int: ...  # noqa: N802
+    def allgather(self, sendobj: bytes) -> list[bytes]: ...
+    def Dup(self) -> MpiCommunicator: ...  # noqa: N802
+    def Set_errhandler(self, errhandler: object) -> None: ...  # noqa: N802
+
+
 @dataclass(slots=True)
 class Meeting:
     """What a rank has once all have met. Descriptors belong to it until they are taken.
@@ -105,7 +115,8 @@ class Meeting:
     the memory that ranks lend, -1 for the own rank. ``cores``: those of each rank, of all that they may use together; 0
     where there are more ranks than cores. ``sockets``: those that the ranks fill. ``processes``: the numbers of the
     ranks' processes, if all may access each other's memory, else none; ``always``: wherever they can, they do.
-    ``token``: a secret of these ranks, from which they make those of their next meetings.
+    ``token``: a secret of these ranks, from which they make those of their next meetings. ``nodes``: that of each rank,
+    numbered by their lowest ranks, where there are several; then ``mpi`` has these ranks, and is this meeting's own.
     """
 
     rank: int
@@ -118,12 +129,21 @@ class Meeting:
     sockets: int = 1
     processes: list[int] = field(default_factory=list)
     always: bool = False
+    nodes: tuple[int, ...] = ()
+    mpi: MpiCommunicator | None = None
 
     def leave(self) -> None:
         """Close all but the memory and the arenas."""
         for lifeline in self.lifelines:
             if lifeline >= 0:
                 os.close(lifeline)
+
+    def undo(self) -> None:
+        """Close all."""
+        self.leave()
+        for descriptor in (self.memory, *self.arenas):
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 class Ends:
@@ -185,7 +205,7 @@ def meet(
             for descriptor in watched:
                 waiting.register(descriptor, selectors.EVENT_READ)
             here = stores.place(
-                store, rank, size, _PROTOCOL, timeout, lambda pause: _raise_ended(waiting.select(pause), watched)
+                store, rank, size, PROTOCOL, timeout, lambda pause: _raise_ended(waiting.select(pause), watched)
             )
     return gather(here, timeout - (time.monotonic() - begun), watched, schedules)
 
@@ -207,7 +227,7 @@ def gather(
         tuned()
         schedules(1)
         arena.own()
-        memory, cores = segments.create(1, here.token), machine.cores(os.sched_getaffinity(0))
+        memory, cores = segments.create(here.all or 1, here.token), machine.cores(os.sched_getaffinity(0))
         return Meeting(0, 1, memory, [-1], [-1], cores, secrets.token_hex(16))
     known: str | HocketError
     try:
@@ -215,7 +235,7 @@ def gather(
     except HocketError as error:
         known = error
     try:
-        met = (_host if here.rank == 0 else _join)(here, _common(here, known), timeout, watched)
+        met = (_host if here.rank == 0 else _join)(here, common_of(here, known), timeout, watched)
     except HocketError:
         if isinstance(known, HocketError):  # it says more than what all were told
             raise known from None
@@ -239,7 +259,7 @@ def _host(here: Place, common: Common, timeout: float, watched: Mapping[int, int
             _ring(here)
             created = _created(here)  # while others are on their way
             host.await_hellos(listener)
-            host.check_common(common)
+            check_common({0: common} | host.common, here.name)
             if isinstance(created, BootstrapFailed):  # only now, like all else that may fail: all are here to be told
                 raise created
             own, far = socket.socketpair()
@@ -269,7 +289,7 @@ def _host(here: Place, common: Common, timeout: float, watched: Mapping[int, int
 def _created(here: Place) -> int | BootstrapFailed:
     """The descriptor of the memory of a meeting, or why there is none."""
     try:
-        return segments.create(here.size, here.token)
+        return segments.create(here.all or here.size, here.token)
     except BootstrapFailed as error:
         return BootstrapFailed(f"rank {here.name(here.rank)}: {error.reason}", error.help)
 
@@ -282,7 +302,7 @@ class _Host:
         self.arenas = [-1] * here.size
         self.cores = [os.sched_getaffinity(0)] * here.size  # of each rank, once it has come
         self.witnesses = [_native.WITNESS] * here.size
-        self._common: dict[int, Common] = {}
+        self.common: dict[int, Common] = {}
         self._here = here
         self._timeout = timeout
         self._deadline = time.monotonic() + timeout
@@ -308,25 +328,6 @@ class _Host:
                 if listener.fileno() in ready:
                     for guest in self._accept(listener):
                         waiting.register(guest, selectors.EVENT_READ)
-
-    def check_common(self, mine: Common) -> None:
-        """Raise BootstrapFailed unless all ranks go by the same numbers and schedules: they would come to different
-        slots, tiles and messages. Only once all are here to be told.
-        """
-        for rank, theirs in sorted(self._common.items()):
-            if isinstance(mine, str) or isinstance(theirs, str):
-                raise BootstrapFailed(mine if isinstance(mine, str) else str(theirs))
-            if mine[CONFIG] != theirs.get(CONFIG):
-                raise BootstrapFailed(
-                    f"rank {self._here.name(rank)} takes other schedules than rank {self._here.name(0)}",
-                    f"{CONFIG}, its file, and what that names must be the same on all ranks",
-                )
-            found = difference(mine, theirs)
-            if found is not None:
-                raise BootstrapFailed(
-                    f"rank {self._here.name(rank)} is tuned otherwise than rank {self._here.name(0)}: {found}",
-                    f"{VARIABLE} and hocket's version must be the same on all ranks; hocket info lists the numbers",
-                )
 
     def hand_out(self, memory: int, cores: int, sockets: int, token: str) -> None:
         """Give every guest all lifelines, all arenas and the memory."""
@@ -414,7 +415,7 @@ class _Host:
         self.lifelines[hello.rank], self.arenas[hello.rank] = descriptors
         self.cores[hello.rank] = set(hello.cores)
         self.witnesses[hello.rank] = hello.witness
-        self._common[hello.rank] = hello.common
+        self.common[hello.rank] = hello.common
         self._strangers.remove(guest)
         return True
 
@@ -461,7 +462,7 @@ def _join(here: Place, common: Common, timeout: float, watched: Mapping[int, int
         try:
             own, far = socket.socketpair()
             cores = sorted(os.sched_getaffinity(0))
-            hello = _Hello(_PROTOCOL, here.rank, here.size, cores, _native.WITNESS, common)
+            hello = _Hello(PROTOCOL, here.rank, here.size, cores, _native.WITNESS, common)
             with far, suppress(ConnectionError):  # it may have said why it left
                 _send(host, hello, [far.fileno(), _lent(here)], deadline)
             met = hear(_Common)
@@ -489,6 +490,27 @@ def _join(here: Place, common: Common, timeout: float, watched: Mapping[int, int
     return replace(meeting, processes=processes if agreed else [], always=agreed == _ALWAYS)
 
 
+def check_common(said: Mapping[int, Common], name: Callable[[int], int] = int) -> None:
+    """Raise BootstrapFailed unless all ranks go by the same numbers and schedules: they would come to different slots,
+    tiles and messages. Only once all are here to be told. ``name``: the number of a rank in errors.
+    """
+    mine = said[0]
+    for rank, theirs in sorted(said.items()):
+        if isinstance(mine, str) or isinstance(theirs, str):
+            raise BootstrapFailed(mine if isinstance(mine, str) else str(theirs))
+        if mine[CONFIG] != theirs.get(CONFIG):
+            raise BootstrapFailed(
+                f"rank {name(rank)} takes other schedules than rank {name(0)}",
+                f"{CONFIG}, its file, and what that names must be the same on all ranks",
+            )
+        found = difference(mine, theirs)
+        if found is not None:
+            raise BootstrapFailed(
+                f"rank {name(rank)} is tuned otherwise than rank {name(0)}: {found}",
+                f"{VARIABLE} and hocket's version must be the same on all ranks; hocket info lists the numbers",
+            )
+
+
 def _attachable(rank: int, lifelines: Sequence[int], witnesses: Sequence[int]) -> list[int]:
     """The processes of all ranks, if this one may read and write the memory of all others; none else."""
     if len(lifelines) > tuned().policy.cma_ranks:
@@ -513,7 +535,8 @@ def _wish(here: Place, processes: Sequence[int]) -> _Wish:
     return _WISHES[given] if processes else _NEVER
 
 
-def _common(here: Place, schedules: str | HocketError) -> Common:
+def common_of(here: Place, schedules: str | HocketError) -> Common:
+    """What this rank says of itself that all must have alike. ``schedules``: their digest, or why there is none."""
     try:
         if isinstance(schedules, HocketError):
             raise schedules
@@ -704,7 +727,7 @@ def _objection(here: Place, hello: _Hello, guests: Mapping[int, socket.socket]) 
     rank = hello.rank
     if not 0 <= rank < hello.size:
         return None  # it is no rank at all
-    if hello.protocol != _PROTOCOL:
+    if hello.protocol != PROTOCOL:
         return f"rank {rank} runs another version of hocket"
     if hello.size != here.size:
         return f"rank {rank} was told of {hello.size} ranks, rank 0 of {here.size}"

@@ -41,7 +41,7 @@ from hocket.errors import (
 )
 from hocket.ir.schedule import Schedule, verify
 from hocket.ir.traffic import Traffic
-from hocket.runtime import adopted, arena, machine, trace
+from hocket.runtime import adopted, arena, machine, nodes, trace
 from hocket.runtime.adopted import Adopted, Region
 from hocket.runtime.bootstrap import Meeting, Schedules, gather, no_schedules
 from hocket.runtime.buffers import Bound
@@ -303,9 +303,10 @@ class Endpoint:
         spins, yields = policy.spins, policy.yields
         if self.oversubscribed:
             spins, yields = policy.crowded_spins, policy.crowded_yields
-        self.threads = threads or max(1, meeting.cores)
+        # The thread of a call is the one that moves its messages between nodes.
+        self.threads = 1 if meeting.nodes else threads or max(1, meeting.cores)
         self.caches = machine.cache_bytes(meeting.size)
-        self.sockets = meeting.sockets
+        self.sockets, self.nodes, self._mpi = meeting.sockets, meeting.nodes, meeting.mpi
         self.attaches = bool(meeting.processes)
         self._trace = trace.start(meeting.rank, meeting.size, meeting.memory, self.threads)
         try:
@@ -327,6 +328,8 @@ class Endpoint:
                 machine.given_cache_bytes() is None,
                 None if self._trace is None else self._trace.recorder,
                 numbers.native,
+                meeting.nodes,
+                0 if meeting.mpi is None else nodes.address(meeting.mpi),
             )
         except (RuntimeError, MemoryError) as error:
             meeting.leave()
@@ -345,7 +348,7 @@ class Endpoint:
         self._asked: dict[tuple[str, tuple[int, ...]], count[int]] = {}  # for communicators of its ranks, by kind
         self._loaded: dict[int, tuple[weakref.ref[Schedule], LoadedPlan]] = {}
         self._programs: dict[Key, LoadedPlan] = {}
-        self._shared = PlanCache(meeting.memory, meeting.rank, meeting.lifelines, timeout)
+        self._shared = PlanCache(meeting.memory, meeting.rank, meeting.lifelines, timeout, meeting.nodes)
         self._calls: weakref.WeakSet[PreparedCall] = weakref.WeakSet()
         self._cache: _native.CallCache | None = None
         if self._trace is not None:  # once: when this is closed, forgotten, or the process ends
@@ -408,6 +411,10 @@ class Endpoint:
             raise WrongType(f"{kind} has no {op}, only {', '.join(_native.OPERATORS_OF[kind.name])}", caller())
         if op == "avg" and not plan.averages:
             raise InvalidArgument(f"{layout.name} does not sum over all ranks, so there is no avg", caller())
+        if self.nodes:
+            shared = others = NO_ALTERNATIVES
+        if plan.lends and self.nodes:
+            raise InvalidArgument(f"the messages of {plan.name} lie in its arrays, and nodes share no memory", caller())
         if plan.lends:
             if bound.n and bound.copies:
                 how = "in place" if layout.inplace else "with x and out apart"
@@ -472,6 +479,8 @@ class Endpoint:
     def adopt(self, descriptor: int | None, address: int, nbytes: int) -> Adopted:
         """See ``Communicator.adopt``."""
         member = self._alone()
+        if self.nodes:
+            self.refuse(InvalidArgument("ranks on several nodes share no memory", caller()))
         try:
             own = None if descriptor is None else adopted.region(descriptor, address, nbytes)
             if own is not None and (member.holds(own.address) or any(map(own.overlaps, self._regions.values()))):
@@ -517,10 +526,7 @@ class Endpoint:
                 except RuntimeError as error:
                     failed = MemoryError(str(error))
                 finally:
-                    meeting.leave()
-                    for descriptor in (meeting.memory, *meeting.arenas):
-                        if descriptor >= 0:
-                            os.close(descriptor)
+                    meeting.undo()
         if failed is not None:
             self.refuse(failed)
         self._said(None, _native.ADOPT)
@@ -577,6 +583,8 @@ class Endpoint:
 
         What they ask for again is another one, unless it ends with this one: then a second thread is too many.
         """
+        if self.nodes:
+            raise InvalidArgument("ranks on several nodes cannot make further communicators", caller())
         schedules = no_schedules if ends_with_this else self._schedules
         with self._met(kind, called, once=ends_with_this, schedules=schedules) as meeting:
             meeting.cores = min(meeting.cores, self._cores)

@@ -31,7 +31,7 @@ class Place:
     """Which rank this process is, and under which token the ranks meet.
 
     ``called``: the ranks' numbers in errors, where those are not their own. ``lent``: a descriptor that this rank gives
-    the others instead of that of its arena.
+    the others instead of that of its arena. ``all``: the ranks of all nodes, where these are those of one.
     """
 
     rank: int
@@ -39,6 +39,7 @@ class Place:
     token: str
     called: tuple[int, ...] = ()
     lent: int | None = None
+    all: int | None = None
 
     def name(self, rank: int) -> int:
         """The number of a rank in errors."""

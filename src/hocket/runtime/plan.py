@@ -57,21 +57,24 @@ class Plan:
         return StepName(self.layout.rank, operation, thread_block, step, self.lines[line - 1] if line else None)
 
 
-def lower(schedule: Schedule, rank: int) -> Plan:
-    """The plan of ``rank``. The schedule is one that ``hocket.ir.schedule.verify`` accepts."""
-    return lower_all(schedule, (rank,))[0]
+def lower(schedule: Schedule, rank: int, nodes: Sequence[int] = ()) -> Plan:
+    """The plan of ``rank``. The schedule is one that ``hocket.ir.schedule.verify`` accepts.
+
+    ``nodes``: that of each rank, where they are on several.
+    """
+    return lower_all(schedule, (rank,), nodes)[0]
 
 
-def lower_all(schedule: Schedule, ranks: Iterable[int]) -> list[Plan]:
+def lower_all(schedule: Schedule, ranks: Iterable[int], nodes: Sequence[int] = ()) -> list[Plan]:
     """The same for several ranks: what is so of the whole schedule is found once."""
-    whole = _Whole(schedule)
+    whole = _Whole(schedule, nodes)
     return [whole.plan(rank) for rank in ranks]
 
 
 class _Whole:
     """What the plans of all ranks have in common."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, nodes: Sequence[int]) -> None:
         self._schedule = schedule
         self._locations: dict[Where, Location] = {}
         self._digest = int(schedule.digest()[:16], 16)
@@ -81,7 +84,10 @@ class _Whole:
         self._two_rounds = two_rounds(schedule)
         order = list(in_order(schedule))
         self._pace = pace(schedule, order)
-        self._multicasts = multicasts(schedule)
+        # What is stored once is there for the readers of one node.
+        self._multicasts = [
+            m for m in multicasts(schedule) if not nodes or len({nodes[r] for r in (m.source, *m.readers)}) == 1
+        ]
         self._pushes = last_pushes(schedule.ranks)
         self._moves = not schedule.collective.reduces() and all(len(s.srcs) == 1 for _, _, _, s in schedule.steps())
         self._averages = schedule.collective.averages()

@@ -34,13 +34,16 @@ _SHORTEST_NAP, _LONGEST_NAP = 0.001, 0.1  # seconds between two looks for what a
 
 
 class PlanCache:
-    """Of one communicator. ``lifelines[r]`` is readable once rank r is gone, -1 for a rank alone."""
+    """Of one communicator. ``lifelines[r]`` is readable once rank r is gone, -1 for one alone, or of another node."""
 
-    def __init__(self, descriptor: int, rank: int, lifelines: Sequence[int], timeout: float) -> None:
+    def __init__(
+        self, descriptor: int, rank: int, lifelines: Sequence[int], timeout: float, nodes: Sequence[int] = ()
+    ) -> None:
         """``descriptor``: the memory that ranks share, which stays the caller's."""
         self._descriptor = descriptor
         self._rank = rank
         self._size = len(lifelines)
+        self._nodes = nodes
         self._patience = timeout / 2  # to be in the call before others have waited too long there
         self._gone = select.poll()
         for lifeline in lifelines:
@@ -56,15 +59,15 @@ class PlanCache:
         ``key`` is the same for the same schedule. Raises what ``compiled`` raises.
         """
         if self._size == 1 or not self._alone.acquire(blocking=False):
-            return lower(compiled(), self._rank)
+            return lower(compiled(), self._rank, self._nodes)
         try:
             wanted = hashlib.sha256(key.encode()).digest()
             found = self._found_or_locked(wanted)
             if isinstance(found, Plan):
                 return found
             if not found:
-                return lower(compiled(), self._rank)
-            plans = lower_all(compiled(), range(self._size))
+                return lower(compiled(), self._rank, self._nodes)
+            plans = lower_all(compiled(), range(self._size), self._nodes)
             self._add(wanted, plans)
             return plans[self._rank]
         finally:

@@ -63,7 +63,7 @@ def place(store: Store, rank: int, size: int, protocol: str, timeout: float, pau
                 pause(interval)
                 interval = min(2 * interval, 0.05)
 
-        store.set(names[rank], json.dumps(_identity(size, protocol)))
+        store.set(names[rank], json.dumps(identity() | {"size": size, "protocol": protocol}))
         if rank == 0:
             said: dict[str, Any] = {"token": secrets.token_hex(16), "size": size}
             try:
@@ -105,13 +105,14 @@ def _count(store: Store, rank: int) -> int:
     return number
 
 
-def _identity(size: int, protocol: str) -> dict[str, object]:
+def identity() -> dict[str, object]:
+    """What processes have in common that can share memory."""
     machine = network = None
     with suppress(OSError):
         machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     with suppress(OSError):
         network = Path("/proc/self/ns/net").stat().st_ino
-    return {"size": size, "protocol": protocol, "machine": machine, "network": network, "user": os.geteuid()}
+    return {"machine": machine, "network": network, "user": os.geteuid()}
 
 
 def _objection(identities: list[Mapping[str, object]]) -> BootstrapFailed | None:

@@ -1,0 +1,23 @@
+// The ranks of other nodes, as the control plane needs them. A node is the ranks that share memory.
+//
+// The control region of a node has a block for every rank of the communicator. Those of other nodes' ranks are copies:
+// a rank of this node stores there what their ranks have said, as they would have. So whoever reads a block need not
+// know whose it is.
+#pragma once
+
+#include "core/plan.h"
+
+namespace hocket {
+
+class OtherNodes {
+  public:
+    virtual ~OtherNodes() = default;
+    // Gets on with all that is on its way. Called by the thread that is in a call, whenever that looks for progress.
+    virtual void progress() = 0;
+    // This rank has posted its header of a call.
+    virtual void posted(u64 call) = 0;
+    // The state of this rank has changed, for good. Called by any thread; `progress` tells the others.
+    virtual void ended() = 0;
+};
+
+}  // namespace hocket

@@ -1,0 +1,299 @@
+#include "transport/network.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "device/atomics.h"
+
+namespace hocket {
+namespace {
+
+enum Tag : u32 { kHeaderTag = 0, kNoticeTag = 1, kSlotTag = 2 };  // + the channel
+constexpr u32 kMostTags = 1 << 15;                                // that MPI promises (MPI 4.1, section 8.1.2)
+
+// For so long what a rank has sent before it left may be on its way.
+constexpr double kLeaving = 1;
+
+u64 counted(const u64* counter) { return __atomic_load_n(counter, __ATOMIC_RELAXED); }  // of this thread's own
+
+}  // namespace
+
+Network::Network(u32 rank, std::vector<u32> nodes, RankBlock* blocks, Wire wire)
+    : rank_(rank),
+      nodes_(std::move(nodes)),
+      blocks_(blocks),
+      wire_(wire),
+      told_(nodes_.size()) {
+    for (u32 r = 0; r < nodes_.size(); ++r) {
+        members_.resize(std::max<u64>(members_.size(), nodes_[r] + 1));
+        members_[nodes_[r]].push_back(r);
+    }
+    while (other_ + 1 < nodes_.size() && !is_remote(other_)) ++other_;
+    receive(hearing_, &heard_, sizeof heard_, kAnyRank, kNoticeTag);
+}
+
+Network::~Network() {
+    finish();
+    for (auto& [key, line] : lines_)
+        for (Parcel& parcel : line->parcels) drop(parcel);
+    for (Parcel* const parcel : {&exchange_.sent, &exchange_.received, &hearing_}) drop(*parcel);
+    for (Parcel& parcel : told_) drop(parcel);
+}
+
+void Network::finish() {
+    const double begun = seconds();
+    for (u32 r = 0; r < nodes_.size() && !broken_; ++r)
+        while (tells_ || told_[r].travels) {
+            progress();
+            if (has_arrived(told_[r], r) || seconds() - begun > kLeaving) break;
+            ::sched_yield();
+        }
+}
+
+Window* Network::window(u32 peer, u32 channel, bool sends) {
+    if (channel >= kMostTags - kSlotTag) return nullptr;
+    std::unique_ptr<Line>& line = lines_[u64(peer) << 32 | u64(channel) << 1 | u64(sends)];
+    if (line == nullptr) {
+        line = std::make_unique<Line>();
+        line->peer = peer;
+        line->tag = kSlotTag + channel;
+        line->sends = sends;
+    }
+    return line.get();
+}
+
+// Between calls, when nothing is on its way.
+int Network::reserve(Window* window, u64 bytes) {
+    Line& line = *static_cast<Line*>(window);
+    const u64 whole = (kPage + bytes + kPage - 1) / kPage * kPage;
+    auto* const memory = static_cast<char*>(std::aligned_alloc(kPage, whole));
+    if (memory == nullptr) return ENOMEM;
+    auto* const counters = new (memory) Counters{};
+    counters->filled.count = counters->freed[0].count = line.done;
+    line.memory.reset(memory);
+    line.counters = counters;
+    line.bytes = bytes;
+    return 0;
+}
+
+u64* Network::open(Window* window, u64 slots, u64 slot_bytes, u64 messages) {
+    Line& line = *static_cast<Line*>(window);
+    line.places = slots;
+    line.place_bytes = slot_bytes;
+    line.last = line.given + messages;
+    line.parcels.resize(slots);
+    line.lengths.resize(slots);
+    open_.push_back(&line);
+    return line.sends ? line.lengths.data() : nullptr;
+}
+
+const u32* Network::awaited(const u32* only) const {
+    for (const Line* const line : open_)
+        if (line->sends && line->done != line->last && (only == nullptr || line->peer == *only)) return &line->peer;
+    return nullptr;
+}
+
+void Network::progress() {
+    if (broken_) return;
+    exchange();
+    for (Line* const line : open_)
+        if (line->done != line->last) move(*line);
+    tell();
+    hear();
+}
+
+void Network::posted(u64 call) {
+    open_.clear();
+    if (members_[nodes_[rank_]][0] != rank_) return;
+    exchange_.call = call;
+    exchange_.stage = Exchange::kGather;
+}
+
+// The other end of the fifo: it takes the messages of a sender, and brings those of a receiver. The rank's one thread
+// that is in the call does both.
+void Network::move(Line& line) {
+    Counters& counters = *line.counters;
+    u64* const filled = &counters.filled.count;
+    u64* const freed = &counters.freed[0].count;
+    const auto place = [&](u64 message) { return message & (line.places - 1); };
+    const auto at = [&](u64 message) { return line.slots() + place(message) * line.place_bytes; };
+    u64 ready = counted(filled) - line.given;
+    if (!line.sends) ready = std::min(line.last - line.given, line.places - (line.given - counted(freed)));
+    for (; ready != 0; --ready, ++line.given) {
+        Parcel& parcel = line.parcels[place(line.given)];
+        if (line.sends) send(parcel, at(line.given), line.lengths[place(line.given)], line.peer, line.tag, moved_);
+        else receive(parcel, at(line.given), line.place_bytes, line.peer, line.tag);
+    }
+    const u64 before = line.done;
+    while (line.done != line.given && has_arrived(line.parcels[place(line.done)], line.peer)) ++line.done;
+    if (line.done != before) __atomic_store_n(line.sends ? freed : filled, line.done, __ATOMIC_RELAXED);
+}
+
+void Network::exchange() {
+    for (;;) {
+        if (exchange_.stage == Exchange::kIdle) return;
+        if (exchange_.stage == Exchange::kGather) {
+            if (!gathered()) return;
+            load(Exchange::kLines);
+        }
+        if (exchange_.known < members_.size()) {
+            if (!ends_round()) return;
+        } else if (exchange_.stage == Exchange::kLines && !are_alike()) {
+            load(Exchange::kHeaders);
+        } else {
+            spread();
+            exchange_.stage = Exchange::kIdle;
+        }
+    }
+}
+
+// Whether all ranks of this node have posted their headers.
+bool Network::gathered() const {
+    const std::vector<u32>& mates = members_[nodes_[rank_]];
+    return std::all_of(mates.begin(), mates.end(), [&](u32 r) {
+        // Pairs with publish_header in ControlPlane::post.
+        return observe_header(&blocks_[r].headers[exchange_.call % 2].call) == exchange_.call;
+    });
+}
+
+void Network::load(Exchange::Stage stage) {
+    exchange_.stage = stage;
+    exchange_.data.resize(nodes_.size() * item());
+    exchange_.known = 1;
+    each_known(
+        [&](u32 r, u64 at) { std::memcpy(&exchange_.data[at], &blocks_[r].headers[exchange_.call % 2], item()); });
+}
+
+// Begins a round, or goes on with it: true when it is over, and twice as many nodes are known, or all.
+bool Network::ends_round() {
+    Exchange& e = exchange_;
+    const u32 nodes = u32(members_.size()), count = std::min(e.known, nodes - e.known);
+    const u32 source = before(e.known), target = before(nodes - e.known);
+    if (!e.under_way) {
+        const u64 own = bytes_of(nodes_[rank_], count), known = bytes_of(nodes_[rank_], e.known);
+        send(e.sent, e.data.data(), own, members_[target][0], kHeaderTag, said_);
+        receive(e.received, &e.data[known], bytes_of(source, count), members_[source][0], kHeaderTag);
+        e.under_way = true;
+    }
+    if (!has_arrived(e.sent, members_[target][0]) || !has_arrived(e.received, members_[source][0])) return false;
+    e.known += count;
+    e.under_way = false;
+    return true;
+}
+
+// Of some nodes, the first one and those before it.
+u64 Network::bytes_of(u32 first, u32 nodes) const {
+    const u32 all = u32(members_.size());
+    u64 ranks = 0;
+    for (u32 n = 0; n < nodes; ++n) ranks += members_[(first + all - n) % all].size();
+    return ranks * item();
+}
+
+// visit(rank, where its header is in `data`)
+template <class Visit> void Network::each_known(const Visit& visit) const {
+    u64 at = 0;
+    for (u32 n = 0; n < exchange_.known; ++n)
+        for (const u32 r : members_[before(n)]) {
+            visit(r, at);
+            at += item();
+        }
+}
+
+// Whether ranks need to read no more than the first lines.
+bool Network::are_alike() const {
+    const CallHeader& mine = blocks_[rank_].headers[exchange_.call % 2];
+    bool alike = !says_more(mine.terms);
+    each_known([&](u32, u64 at) {
+        u64 signature = 0;
+        std::memcpy(&signature, &exchange_.data[at + offsetof(CallHeader, signature)], sizeof signature);
+        alike = alike && signature == mine.signature;
+    });
+    return alike;
+}
+
+// Stores what the ranks of other nodes have said where those of this one read it.
+void Network::spread() {
+    constexpr u64 kSaid = offsetof(CallHeader, signature);
+    each_known([&](u32 r, u64 at) {
+        if (!is_remote(r)) return;
+        CallHeader& copy = blocks_[r].headers[exchange_.call % 2];
+        std::memcpy(reinterpret_cast<char*>(&copy) + kSaid, &exchange_.data[at + kSaid], item() - kSaid);
+        publish_header(&copy.call, exchange_.call);  // pairs with observe_header in ControlPlane::await_all
+    });
+    for (const u32 r : members_[nodes_[rank_]]) ring(blocks_[r].bell);
+}
+
+// Says to the ranks of other nodes, each of which may wait for this one, that it makes no more calls.
+void Network::tell() {
+    if (!tells_.load(std::memory_order_acquire)) return;  // pairs with `ended`
+    tells_.store(false, std::memory_order_relaxed);
+    const RankBlock& block = blocks_[rank_];
+    mine_ = {rank_, block.state, block.culprit, block.since, {}};
+    std::memcpy(mine_.text, block.text, sizeof mine_.text);
+    for (u32 r = 0; r < nodes_.size(); ++r)
+        if (is_remote(r)) send(told_[r], &mine_, sizeof mine_, r, kNoticeTag, said_);
+}
+
+// What a rank has sent before it left may come after that it has.
+void Network::hear() {
+    while (hearing_.travels && has_arrived(hearing_, other_)) {
+        if (heard_.state == kLeft) leavers_.emplace_back(seconds(), heard_);
+        else note(heard_);
+        receive(hearing_, &heard_, sizeof heard_, kAnyRank, kNoticeTag);
+    }
+    while (!leavers_.empty() && seconds() - leavers_.front().first > kLeaving) {
+        note(leavers_.front().second);
+        leavers_.erase(leavers_.begin());
+    }
+}
+
+// Every rank of this node hears of it; the first one stores it.
+void Network::note(const Notice& notice) {
+    if (notice.rank >= nodes_.size()) return;
+    RankBlock& copy = blocks_[notice.rank];
+    if (__atomic_exchange_n(&copy.claimed, 1, __ATOMIC_RELAXED) != 0) return;
+    copy.culprit = notice.culprit;
+    copy.since = notice.since;
+    std::memcpy(copy.text, notice.text, sizeof copy.text);
+    publish_state(&copy.state, notice.state);  // pairs with observe_state, on every rank of this node
+    for (const u32 r : members_[nodes_[rank_]]) ring(blocks_[r].bell);
+}
+
+void Network::send(Parcel& parcel, const void* data, u64 bytes, u32 rank, u32 tag, Sent& counted) {
+    if (const int error = wire_.send(wire_.context, data, bytes, rank, tag, parcel.ticket)) return lose(rank, error);
+    parcel.travels = true;
+    ++counted.messages;
+    counted.bytes += bytes;
+}
+
+void Network::receive(Parcel& parcel, void* data, u64 bytes, u32 rank, u32 tag) {
+    if (const int error = wire_.receive(wire_.context, data, bytes, rank, tag, parcel.ticket)) return lose(rank, error);
+    parcel.travels = true;
+}
+
+bool Network::has_arrived(Parcel& parcel, u32 rank) {
+    bool done = !parcel.travels;
+    if (done || broken_) return done && !broken_;
+    if (const int error = wire_.test(wire_.context, parcel.ticket, done)) lose(rank, error);
+    parcel.travels = !done;
+    return done && !broken_;
+}
+
+void Network::drop(Parcel& parcel) {
+    if (parcel.travels) wire_.drop(wire_.context, parcel.ticket);
+    parcel.travels = false;
+}
+
+// The wire has failed: as if the rank at the other end had. From here on nothing arrives.
+void Network::lose(u32 rank, int error) {
+    broken_ = true;
+    const u32 lost = rank == kAnyRank ? other_ : rank;
+    Notice notice{lost, kAborted, lost, 0, {}};
+    const std::string why = "cannot be reached: " + wire_.describe(wire_.context, error);
+    why.copy(notice.text, sizeof notice.text - 1);
+    note(notice);
+}
+
+}  // namespace hocket

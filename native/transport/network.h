@@ -1,0 +1,136 @@
+// The transport between nodes: slots as those of shared memory, whose messages a wire carries.
+//
+// A connection to a rank of another node has a window of its own at either end, in private memory, and its port is the
+// Fifo of shared memory. `progress` is the peer: at the sender it hands what is filled to the wire and frees the slot
+// once that has left; at the receiver it has the free slots receive, ahead of the sender, and fills them as messages
+// come. No credits are sent: a slot that is free awaits its message.
+//
+// Headers go from node to node in ceil(log2 nodes) rounds (Bruck et al., IEEE TPDS'97): the lowest rank of a node, its
+// leader, waits for those of its own node, and doubles what it knows in every round. First go the lines that agreeing
+// ranks read, and whole headers only where those differ.
+#pragma once
+
+#include <atomic>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "protocol/header.h"
+#include "protocol/nodes.h"
+#include "transport/memory.h"
+#include "transport/wire.h"
+
+namespace hocket {
+
+class Network final : public OtherNodes {
+  public:
+    // `nodes[r]`: that of rank r; they are numbered in the order of their lowest ranks. `blocks`: the control region of
+    // this node. The wire's context outlives this.
+    Network(u32 rank, std::vector<u32> nodes, RankBlock* blocks, Wire wire);
+    ~Network() override;
+    Network(const Network&) = delete;
+    Network& operator=(const Network&) = delete;
+
+    bool is_remote(u32 rank) const { return nodes_[rank] != nodes_[rank_]; }
+
+    // The window of a connection with a rank of another node; null where there are too many channels. It keeps its
+    // address as an object; `reserve` fills it, and returns 0 or an errno.
+    Window* window(u32 peer, u32 channel, bool sends);
+    int reserve(Window* window, u64 bytes);
+    // For a call that sends, or receives, so many messages through the window. Returns where the sender says how long
+    // each is, by slot.
+    u64* open(Window* window, u64 slots, u64 slot_bytes, u64 messages);
+    // The first rank, or `only` that one, for which something has not left; null if all has.
+    const u32* awaited(const u32* only = nullptr) const;
+
+    // Waits until the ranks of other nodes have been told that this one makes no more calls, for a second at most.
+    void finish();
+
+    void progress() override;
+    void posted(u64 call) override;
+    void ended() override { tells_.store(true, std::memory_order_release); }  // pairs with `tell`
+
+    // What this rank has given to the wire.
+    struct Sent {
+        u64 messages = 0, bytes = 0;
+    };
+    const Sent& moved() const { return moved_; }  // through slots
+    const Sent& said() const { return said_; }    // of headers and states
+
+  private:
+    // A message on its way, or none.
+    struct Parcel {
+        Ticket ticket;
+        bool travels = false;
+    };
+
+    // One end of a connection. Of all its messages `given` went to the wire, to be sent or received, and of these
+    // `done` have left or come; `last` will have when the call ends.
+    struct Line : Window {
+        u32 peer = 0, tag = 0;
+        bool sends = false;
+        u64 places = 0, place_bytes = 0;  // slots
+        u64 given = 0, done = 0, last = 0;
+        std::vector<Parcel> parcels;  // by slot
+        std::vector<u64> lengths;     // of what is sent, by slot
+        std::unique_ptr<char, decltype(&std::free)> memory{nullptr, &std::free};
+    };
+
+    // The leader's part of the exchange of headers. `data`: those of `known` nodes, this one and those before it.
+    struct Exchange {
+        enum Stage { kIdle, kGather, kLines, kHeaders } stage = kIdle;
+        u64 call = 0;
+        u32 known = 0;
+        bool under_way = false;  // a round
+        std::vector<char> data;
+        Parcel sent, received;
+    };
+
+    // What the block of a rank says that makes no more calls.
+    struct Notice {
+        u64 rank, state, culprit, since;
+        char text[sizeof(RankBlock::text)];
+    };
+
+    void send(Parcel& parcel, const void* data, u64 bytes, u32 rank, u32 tag, Sent& counted);
+    void receive(Parcel& parcel, void* data, u64 bytes, u32 rank, u32 tag);
+    bool has_arrived(Parcel& parcel, u32 rank);
+    void drop(Parcel& parcel);
+    void lose(u32 rank, int error);
+    void move(Line& line);
+    void exchange();
+    bool gathered() const;
+    void load(Exchange::Stage stage);
+    bool ends_round();
+    bool are_alike() const;
+    void spread();
+    void tell();
+    void hear();
+    void note(const Notice& notice);
+
+    u64 item() const { return exchange_.stage == Exchange::kHeaders ? sizeof(CallHeader) : kCacheLine; }
+    u32 before(u32 steps) const { return (nodes_[rank_] + u32(members_.size()) - steps) % u32(members_.size()); }
+    u64 bytes_of(u32 first, u32 nodes) const;
+    template <class Visit> void each_known(const Visit& visit) const;
+
+    const u32 rank_;
+    u32 other_ = 0;                          // the first rank of another node
+    const std::vector<u32> nodes_;           // by rank
+    std::vector<std::vector<u32>> members_;  // by node
+    RankBlock* const blocks_;
+    const Wire wire_;
+    std::map<u64, std::unique_ptr<Line>> lines_;
+    std::vector<Line*> open_;  // in the latest call
+    Exchange exchange_;
+    std::atomic<bool> tells_{false};
+    Notice mine_{}, heard_{};
+    std::vector<Parcel> told_;  // `mine_`, by rank
+    Parcel hearing_;            // `heard_`
+    std::vector<std::pair<double, Notice>> leavers_;
+    Sent moved_, said_;
+    bool broken_ = false;
+};
+
+}  // namespace hocket

@@ -1,0 +1,32 @@
+// What moves bytes from node to node: five functions of whoever can do that, such as an MPI library.
+//
+// None of them waits. Messages with one sender, receiver and tag come in the order in which they were sent. A message
+// may be shorter than the memory that it is received in. They are called by one thread at a time, and return 0 or what
+// `describe` has words for.
+#pragma once
+
+#include <string>
+
+#include "core/plan.h"
+
+namespace hocket {
+
+// A message on its way, as the wire knows it.
+struct Ticket {
+    u64 word = 0;
+};
+
+struct Wire {
+    void* context;
+    int (*send)(void* context, const void* data, u64 bytes, u32 rank, u32 tag, Ticket& ticket);
+    // From kAnyRank: from whoever sends.
+    int (*receive)(void* context, void* data, u64 bytes, u32 rank, u32 tag, Ticket& ticket);
+    // Whether the message has left, so that its memory may be used again, or has come. Then its ticket is void.
+    int (*test)(void* context, Ticket& ticket, bool& done);
+    // Gives up a message: its memory may be used again, where nobody sends it any more.
+    void (*drop)(void* context, Ticket& ticket);
+    std::string (*describe)(void* context, int error);
+};
+constexpr u32 kAnyRank = ~u32(0);
+
+}  // namespace hocket

@@ -1,0 +1,154 @@
+"""How ranks on several nodes meet: over MPI, and on each node as ranks of one always do (bootstrap.py).
+
+A node is the ranks that can share memory, found by what that takes and not by a name. Two exchanges over MPI: of who is
+where, and of whether the ranks of every node have met; so what fails on one fails on all.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import replace
+
+import msgspec
+
+from hocket.errors import BootstrapFailed, HocketError
+from hocket.runtime import machine, stores, trace
+from hocket.runtime.bootstrap import (
+    MOST_RANKS,
+    PROTOCOL,
+    Common,
+    Meeting,
+    MpiCommunicator,
+    Schedules,
+    check_common,
+    common_of,
+    gather,
+)
+from hocket.runtime.launchers import Place
+
+VARIABLE = "HOCKET_NODES"
+"""Has ranks count as those of several nodes, for tests and experiments: "2+2", or the node of each rank, "0,1,0"."""
+
+
+class _Hello(msgspec.Struct):
+    """What a rank says first. ``machine``: the same on ranks that can share memory. ``node``: what tells those of one
+    machine apart that are told not to."""
+
+    protocol: str
+    machine: str
+    node: str
+    token: str
+    common: Common
+
+
+class _Met(msgspec.Struct):
+    """Whether a rank has met those of its node: the cores of each of these; or why not, and what helps."""
+
+    cores: int = 0
+    failed: tuple[str, str | None] | None = None
+
+
+def address(mpi: MpiCommunicator) -> int:
+    """Where the handle of a communicator lies, as long as it lives."""
+    from mpi4py import MPI
+
+    found: int = MPI._addressof(mpi)
+    return found
+
+
+def meet(mpi: MpiCommunicator, timeout: float, schedules: Schedules) -> Meeting:
+    """Meet the ranks of a communicator of MPI, which all call this.
+
+    Raises BootstrapFailed, on all of them if on one.
+    """
+    from mpi4py import MPI
+
+    rank, size = mpi.Get_rank(), mpi.Get_size()
+    if MPI.Query_thread() != MPI.THREAD_MULTIPLE:
+        raise BootstrapFailed("MPI was initialised without MPI_THREAD_MULTIPLE", "calls in the background need it")
+    if size > MOST_RANKS:
+        raise BootstrapFailed(f"there are too many ranks: no more than {MOST_RANKS} can meet")
+    trace.begin(rank)
+    known: str | HocketError
+    node = ""
+    try:
+        known = schedules(size)
+        node = _given(os.environ.get(VARIABLE, ""), size)[rank]
+    except HocketError as error:
+        known = error
+    where = repr(sorted(stores.identity().items()))
+    mine = _Hello(PROTOCOL, where, node, secrets.token_hex(16), common_of(Place(rank, size, ""), known))
+    hellos = [msgspec.json.decode(said, type=_Hello) for said in mpi.allgather(msgspec.json.encode(mine))]
+    others = [r for r in range(size) if hellos[r].protocol != hellos[0].protocol]
+    if others:
+        raise BootstrapFailed(f"rank {others[0]} runs another version of hocket than rank 0")
+    try:
+        check_common({r: hello.common for r, hello in enumerate(hellos)})
+    except BootstrapFailed:
+        if isinstance(known, HocketError):  # it says more than what all were told
+            raise known from None
+        raise
+    places = list(dict.fromkeys((hello.machine, hello.node) for hello in hellos))
+    nodes = tuple(places.index((hello.machine, hello.node)) for hello in hellos)
+    mates = tuple(r for r in range(size) if nodes[r] == nodes[rank])
+    here = Place(mates.index(rank), len(mates), hellos[mates[0]].token, mates, all=size)
+    local, cores = _met(mpi, timeout, here, sum(hello.machine == where for hello in hellos))
+    if len(places) == 1:
+        return local
+    own = mpi.Dup()
+    own.Set_errhandler(MPI.ERRORS_RETURN)
+    lifelines, arenas = [-1] * size, [-1] * size
+    for i, r in enumerate(mates):
+        lifelines[r], arenas[r] = local.lifelines[i], local.arenas[i]
+    return replace(
+        local,
+        rank=rank,
+        size=size,
+        lifelines=lifelines,
+        arenas=arenas,
+        cores=cores,
+        token=hellos[0].token,
+        sockets=1,
+        processes=[],
+        nodes=nodes,
+        mpi=own,
+    )
+
+
+def _met(mpi: MpiCommunicator, timeout: float, here: Place, sharing: int) -> tuple[Meeting, int]:
+    """What the ranks of this node have met to, and the fewest cores of a rank on any. Raises what ``meet`` does.
+
+    ``sharing``: ranks of this machine, also those that count as of other nodes.
+    """
+    local: Meeting | None = None
+    try:
+        local = gather(here, timeout, {})
+        own = local.cores if sharing == here.size else machine.cores(os.sched_getaffinity(0)) // sharing
+        word = _Met(own)
+    except HocketError as error:
+        said = error.diagnostic()
+        word = _Met(failed=(said.message, said.help))
+    mets = [msgspec.json.decode(said, type=_Met) for said in mpi.allgather(msgspec.json.encode(word))]
+    failed = next((met.failed for met in mets if met.failed is not None), None)
+    if local is None or failed is not None:
+        if local is not None:
+            local.undo()
+        raise BootstrapFailed(*(failed or ("", None)))
+    return local, min(met.cores for met in mets)
+
+
+def _given(text: str, size: int) -> list[str]:
+    """The node of each rank, as HOCKET_NODES has it. Raises BootstrapFailed."""
+    if not text:
+        return [""] * size
+    nodes = text.split(",")
+    if "," not in text:
+        parts = text.split("+")
+        if all(part.isdecimal() for part in parts):
+            nodes = [str(node) for node, part in enumerate(parts) for _ in range(min(int(part), size + 1))]
+    if len(nodes) != size:
+        raise BootstrapFailed(
+            f"{VARIABLE}={text[:40]} does not say where each of {size} ranks is", f'such as "{size - 1}+1"'
+        )
+    return nodes

@@ -1,0 +1,100 @@
+"""A rank of a job on several nodes: ``nodes.py NAME``, of one of the functions below. It prints "right" if all is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import hocket
+from hocket.errors import CallMismatch, InvalidArgument, PeerFailed, PeerRefused
+
+SIZES = (0, 1, 3, 1000, 100_003)
+
+
+def numbers(comm: hocket.Communicator, rank: int, n: int, dtype: str) -> np.ndarray:
+    """Those of a rank, which every rank can work out."""
+    return np.random.default_rng([rank, n]).integers(-50, 50, n * comm.size).astype(dtype)
+
+
+def collectives(comm: hocket.Communicator) -> None:
+    """Each collective by name is that of NumPy, for several types and sizes."""
+    size, me = comm.size, comm.rank
+    for n in SIZES:
+        for dtype in ("int32", "float64", "int8"):
+            xs = [numbers(comm, r, n, dtype) for r in range(size)]
+            mine, total = xs[me], np.sum(xs, axis=0, dtype=dtype)
+            block = slice(me * n, (me + 1) * n)
+            np.testing.assert_array_equal(comm.all_reduce(mine.copy()), total)
+            np.testing.assert_array_equal(comm.all_reduce(mine, np.empty_like(mine), op="max"), np.max(xs, axis=0))
+            np.testing.assert_array_equal(comm.all_gather(mine), np.concatenate(xs))
+            np.testing.assert_array_equal(comm.reduce_scatter(mine), total[block])
+            np.testing.assert_array_equal(comm.all_to_all(mine.copy()), np.concatenate([x[block] for x in xs]))
+            for root in range(size):
+                np.testing.assert_array_equal(comm.broadcast(mine.copy(), root=root), xs[root])
+                reduced = comm.reduce(mine.copy(), root=root)
+                gathered = comm.gather(mine, root=root)
+                scattered = comm.scatter(mine, root=root)
+                np.testing.assert_array_equal(scattered, xs[root][block])
+                if me == root:
+                    np.testing.assert_array_equal(reduced, total)
+                    np.testing.assert_array_equal(gathered, np.concatenate(xs))
+            handle = comm.all_reduce(mine.copy(), async_=True)
+            np.testing.assert_array_equal(handle.wait(), total)
+            np.testing.assert_array_equal(comm.scan(mine.copy()), np.sum(xs[: me + 1], axis=0, dtype=dtype))
+    counts = [3 * r for r in range(size)]
+    rows = [np.full((counts[r], 2), r) for r in range(size)]
+    np.testing.assert_array_equal(comm.all_gather(rows[me], counts=counts), np.concatenate(rows))
+    comm.barrier()
+
+
+def differ(comm: hocket.Communicator) -> None:
+    """Ranks of several nodes that call different things all raise, and go on."""
+    with pytest.raises(CallMismatch, match=f"rank {comm.size - 1}"):
+        comm.all_reduce(np.ones(10 if comm.rank < comm.size - 1 else 20))
+    with pytest.raises(InvalidArgument if comm.rank == 1 else PeerRefused, match="op"):
+        comm.all_reduce(np.ones(4), op="nothing" if comm.rank == 1 else "sum")
+    np.testing.assert_array_equal(comm.all_reduce(np.ones(4)), np.full(4, comm.size))
+
+
+def raises(comm: hocket.Communicator) -> None:
+    """A rank that raises is named on all others, on whichever node."""
+    comm.all_reduce(np.ones(100_000))
+    if comm.rank == 1:
+        comm.abort("has had enough")
+        return
+    with pytest.raises(PeerFailed, match="rank 1 has had enough"):
+        comm.all_reduce(np.ones(100_000))
+
+
+def leaves(comm: hocket.Communicator) -> None:
+    """A rank that closes its communicator is named where it is still needed."""
+    comm.barrier()
+    if comm.rank == comm.size - 1:
+        comm.close()
+        return
+    with pytest.raises(PeerFailed, match=f"rank {comm.size - 1} closed"):
+        comm.all_reduce(np.ones(100_000))
+
+
+def places(comm: hocket.Communicator) -> None:
+    """Ranks know the nodes that HOCKET_NODES gives them, and make no further communicators."""
+    given = os.environ["HOCKET_NODES"]
+    if "+" in given:
+        ends = np.cumsum([0, *map(int, given.split("+"))])
+        assert comm.nodes == tuple(tuple(range(a, b)) for a, b in pairwise(ends)), comm.nodes
+    assert [node[comm.local_rank] for node in comm.nodes if comm.rank in node] == [comm.rank]
+    with pytest.raises(InvalidArgument, match="several nodes"):
+        comm.split(0)
+
+
+if __name__ == "__main__":
+    comm = hocket.init(60, mpi=MPI.COMM_WORLD)
+    globals()[sys.argv[1]](comm)
+    MPI.COMM_WORLD.Barrier()
+    comm.close()
+    print("right", flush=True)

@@ -1,0 +1,139 @@
+// Ranks on several nodes: those of one share memory, and a wire connects nodes.
+
+#include "transport/network.h"
+
+#include "plans.h"
+#include "post.h"
+#include "ranks.h"
+#include "runner.h"
+
+namespace hocket::test {
+namespace {
+
+// Calls `body(rank, communicator)` on a thread for each rank. `nodes`: of each rank.
+template <class Body> void on_nodes(const std::vector<u32>& nodes, Post& post, u64 slots, Body body) {
+    const u32 ranks = u32(nodes.size());
+    std::vector<std::unique_ptr<World>> worlds;
+    for (u32 r = 0; r < ranks; ++r) worlds.push_back(std::make_unique<World>(ranks));  // by node
+    on_threads(ranks, [&](u32 rank) {
+        ThreadMemory memory(*worlds[nodes[rank]]);
+        Network network(rank, nodes, memory.control(), post.wire(rank));
+        Settings mine = settings(slots);
+        mine.network = &network;
+        Communicator communicator(rank, ranks, memory, {}, mine);
+        body(rank, communicator);
+    });
+}
+
+Outcome sum(Communicator& communicator, Plan& plan, std::vector<int>& data, u64 tile = 0) {
+    char* const at = reinterpret_cast<char*>(data.data());
+    return communicator.run(plan, {at, nullptr, nullptr, nullptr, 0, data.size(), tile, type_named("int32"), 0, true});
+}
+
+const std::vector<std::vector<u32>> kPlacements{{0, 1}, {0, 0, 1}, {0, 1, 0}, {0, 1, 2}, {0, 1, 1, 0}, {0, 1, 2, 3, 4}};
+
+TEST(network_rings) {
+    for (const std::vector<u32>& nodes : kPlacements)
+        for (const u64 slots : {2, 4}) {
+            const u32 ranks = u32(nodes.size());
+            Post post(ranks, slots);
+            on_nodes(nodes, post, slots, [&](u32 rank, Communicator& communicator) {
+                Plan fused(communicator, ring(rank, ranks, 2, true), 1, "ring");
+                Plan exchange(communicator, exchanged(rank, ranks), 2, "exchanged");
+                for (u32 round = 0; round < 40; ++round) {
+                    std::vector<int> data(round % 10 == 3 ? 30'000 : round * 37 % 401);
+                    for (u64 i = 0; i < data.size(); ++i) data[i] = int(i * 7 + rank * 1000 + round);
+                    Plan& plan = round % 3 == 2 ? exchange : fused;
+                    CHECK(sum(communicator, plan, data, round % 2 && data.size() < 1000 ? 64 : 0).fault ==
+                          Fault::kNone);
+                    for (u64 i = 0; i < data.size(); ++i)
+                        CHECK(data[i] == int(ranks * (i * 7 + round) + 1000 * (ranks * (ranks - 1) / 2)));
+                }
+                CHECK(communicator.barrier().fault == Fault::kNone);
+            });
+        }
+}
+
+// What a wire carries is what the schedule sends from node to node, and no more: a ring of two, of 1000 ints, sends
+// half of them twice, rounded to whole chunks.
+TEST(network_bytes) {
+    Post post(2, 1);
+    on_nodes({0, 1}, post, 2, [&](u32 rank, Communicator& communicator) {
+        Plan plan(communicator, ring(rank, 2, 2, true), 1, "ring");
+        std::vector<int> data(1000, 1);
+        CHECK(sum(communicator, plan, data).fault == Fault::kNone);
+        CHECK(communicator.network()->moved().bytes == 4000);
+        CHECK(communicator.network()->moved().messages == 2);
+    });
+}
+
+// Headers take ceil(log2 nodes) messages of a leader, and none of another rank.
+TEST(network_headers) {
+    const std::vector<u32> nodes{0, 0, 1, 2, 3, 4, 4};
+    Post post(7, 1);
+    on_nodes(nodes, post, 2, [&](u32 rank, Communicator& communicator) {
+        CHECK(communicator.barrier().fault == Fault::kNone);
+        CHECK(communicator.network()->said().messages == (rank == 1 || rank == 6 ? 0 : 3));
+    });
+}
+
+// Ranks that differ all learn what every rank has said, and go on.
+TEST(network_mismatch) {
+    for (const std::vector<u32>& nodes : kPlacements) {
+        const u32 ranks = u32(nodes.size());
+        Post post(ranks, 3);
+        on_nodes(nodes, post, 2, [&](u32 rank, Communicator& communicator) {
+            Plan plan(communicator, ring(rank, ranks, 2, true), 1, "ring");
+            std::vector<int> data(rank == ranks - 1 ? 20 : 10, 1);
+            const Outcome differs = sum(communicator, plan, data);
+            CHECK(differs.fault == Fault::kMismatch && differs.rank == ranks - 1 && differs.said.size() == ranks);
+            for (u32 r = 0; r < ranks; ++r) CHECK(differs.said[r].terms.n == (r == ranks - 1 ? 20 : 10));
+            const std::string word = "word " + std::to_string(rank);
+            CHECK(communicator.exchange(word, kUse).fault == Fault::kNone);
+            for (u32 r = 0; r < ranks; ++r) CHECK(communicator.control().said(r).text == "word " + std::to_string(r));
+            const Outcome refused = rank == 0 ? communicator.refuse("has no data") : communicator.barrier();
+            CHECK(refused.fault == Fault::kRefused && refused.rank == 0 && refused.text == "has no data");
+            std::vector<int> more(10, 1);
+            CHECK(sum(communicator, plan, more).fault == Fault::kNone && more[0] == int(ranks));
+        });
+    }
+}
+
+// A rank that fails is known to those of other nodes, by name, and what it did before still counts.
+TEST(network_faults) {
+    for (const std::vector<u32>& nodes : kPlacements)
+        for (const bool leaves : {false, true}) {
+            const u32 ranks = u32(nodes.size());
+            Post post(ranks, 5);
+            on_nodes(nodes, post, 2, [&](u32 rank, Communicator& communicator) {
+                Plan plan(communicator, ring(rank, ranks, 2, true), 1, "ring");
+                std::vector<int> data(5000, 1);
+                CHECK(sum(communicator, plan, data).fault == Fault::kNone);
+                if (rank == 1) {
+                    if (leaves) communicator.control().leave();
+                    else communicator.control().fail(1, "has had enough");
+                    communicator.network()->finish();
+                    return;
+                }
+                const Outcome outcome = sum(communicator, plan, data);
+                CHECK(outcome.fault == Fault::kPeer && outcome.rank == 1);
+                CHECK(outcome.text == (leaves ? "closed its communicator" : "has had enough"));
+            });
+        }
+}
+
+// A wire that fails ends the communicator.
+TEST(network_cut) {
+    Post post(2, 7);
+    on_nodes({0, 1}, post, 2, [&](u32 rank, Communicator& communicator) {
+        Plan plan(communicator, ring(rank, 2, 2, true), 1, "ring");
+        std::vector<int> data(5000, 1);
+        CHECK(sum(communicator, plan, data).fault == Fault::kNone);
+        post.cut(rank);
+        const Outcome outcome = sum(communicator, plan, data);
+        CHECK(outcome.fault == Fault::kPeer && outcome.text == "cannot be reached: the line was cut");
+    });
+}
+
+}  // namespace
+}  // namespace hocket::test
