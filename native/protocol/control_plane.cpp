@@ -68,7 +68,8 @@ void ControlPlane::post(const Statement& mine) {
     publish_header(&line.call, call);  // pairs with observe_header, on every other rank
     for (u32 r = 0; r < size_; ++r)
         if (r != rank_) ring(blocks_[r].bell);
-    if (waiting_.others != nullptr) waiting_.others->posted(call);
+    if (waiting_.others != nullptr) [[unlikely]]
+        waiting_.others->posted(call);
 }
 
 // Whether all have said the same, and nobody has failed: most calls need to know no more.

@@ -142,7 +142,8 @@ class ControlPlane {
     bool alike() const;
     Outcome agree() const;
     template <class Step> Progress look(const Step& step) const {
-        if (waiting_.others != nullptr) waiting_.others->progress();
+        if (waiting_.others != nullptr) [[unlikely]]
+            waiting_.others->progress();
         return step();
     }
     bool spins(u32& idle, u64& yielding) const;

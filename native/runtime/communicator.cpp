@@ -412,7 +412,9 @@ template <class Event> Outcome Communicator::execute(CallState& state, Event eve
     Outcome found = run.threads == 1 ? work(run, 0) : work_together(run);
     if (found.fault != Fault::kNone) return found;
     if (zero_copy) return zero_copy_.finish(chosen, run.execution);
-    return settings_.network != nullptr ? fifo_.finish(control_) : found;
+    if (settings_.network != nullptr) [[unlikely]]
+        return fifo_.finish(control_);
+    return found;
 }
 
 // One thread's share of the thread blocks.

@@ -86,7 +86,8 @@ template <FifoDevice Device> struct Fifo {
     }
 
     void commit(Device& device, u64 bytes) {
-        if (lengths != nullptr) lengths[next & (capacity - 1)] = bytes;
+        if (lengths != nullptr) [[unlikely]]
+            lengths[next & (capacity - 1)] = bytes;
         Device::publish_filled(filled, ++next);  // pairs with observe_filled in `try_receive`
         for (const Fifo* reader = this; reader <= this + more; ++reader) device.wake(reader->peer);
     }
