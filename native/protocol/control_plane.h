@@ -141,11 +141,8 @@ class ControlPlane {
   private:
     bool alike() const;
     Outcome agree() const;
-    template <class Step> Progress look(const Step& step) const {
-        if (waiting_.others != nullptr) [[unlikely]]
-            waiting_.others->progress();
-        return step();
-    }
+    template <class Step, class Blame> Outcome drive_alone(const Step& step, const Blame& waits_for);
+    template <class Step, class Blame> Outcome drive_network(const Step& step, const Blame& waits_for);
     bool spins(u32& idle, u64& yielding) const;
     void has_spun_in_vain() const;
     long nap_nanoseconds() const;
@@ -198,17 +195,33 @@ inline Outcome ControlPlane::await_all() {
 }
 
 template <class Step, class Blame> Outcome ControlPlane::drive(const Step& step, const Blame& waits_for) {
+    if (waiting_.others != nullptr) [[unlikely]]
+        return drive_network(step, waits_for);
+    return drive_alone(step, waits_for);
+}
+
+// Apart, so that ranks which all share memory pay no more than the test.
+template <class Step, class Blame>
+[[gnu::noinline]] Outcome ControlPlane::drive_network(const Step& step, const Blame& waits_for) {
+    const auto look = [&] {
+        waiting_.others->progress();
+        return step();
+    };
+    return drive_alone(look, waits_for);
+}
+
+template <class Step, class Blame> Outcome ControlPlane::drive_alone(const Step& step, const Blame& waits_for) {
     Bell& bell = blocks_[rank_].bell;
     const u64 most = waiting_.visits_between_looks;
     u32 idle = 0;
     u64 yielding = 0;  // since when, in ticks
     double since = 0;  // when it was first found waiting; 0: it was not
     for (u64 visits = 1;; ++visits) {
-        Progress progress = look(step);
+        Progress progress = step();
         if (progress == Progress::kStalled && visits < most) {
             if (spins(idle, yielding)) continue;
             const u32 seen = lie_down(bell);
-            progress = look(step);  // the second one, after the bell was raised (waiting.h)
+            progress = step();  // the second one, after the bell was raised (waiting.h)
             if (progress == Progress::kStalled) {
                 nap(bell, seen, nap_nanoseconds());
                 visits = most;
@@ -253,7 +266,7 @@ template <class Step, class Blame>
         return give_up(std::move(outcome));
     }
     // Those that are gone may have done their part before: what counts is whether this rank still needs one.
-    if (!gone.empty()) progress = look(step);
+    if (!gone.empty()) progress = step();
     if (progress == Progress::kDone) return Outcome{};
     if (progress == Progress::kMoved) return std::nullopt;
     for (const u32 peer : gone) {
