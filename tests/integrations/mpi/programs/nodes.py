@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from itertools import pairwise
 
 import numpy as np
@@ -64,6 +65,7 @@ def differ(comm: hocket.Communicator) -> None:
 def raises(comm: hocket.Communicator) -> None:
     """A rank that raises is named on all others, on whichever node."""
     comm.all_reduce(np.ones(100_000))
+    MPI.COMM_WORLD.Barrier()  # abort ends a call that goes on elsewhere, too
     if comm.rank == 1:
         comm.abort("has had enough")
         return
@@ -94,7 +96,11 @@ def places(comm: hocket.Communicator) -> None:
 
 if __name__ == "__main__":
     comm = hocket.init(60, mpi=MPI.COMM_WORLD)
-    globals()[sys.argv[1]](comm)
+    try:
+        globals()[sys.argv[1]](comm)
+    except BaseException:
+        traceback.print_exc()
+        MPI.COMM_WORLD.Abort(1)  # the others wait for this rank
     MPI.COMM_WORLD.Barrier()
     comm.close()
     print("right", flush=True)
