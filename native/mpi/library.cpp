@@ -60,7 +60,7 @@ bool allows(Family family, u32 op) { return kAllowed[u32(family)] >> op & 1; }
 Library::Library() {
     ::dl_iterate_phdr(look, &library_);
     if (library_ == nullptr) {
-        std::fputs("hocket: libhocket_mpi.so finds no MPI library in this process\n", stderr);
+        std::fputs("hocket: there is no MPI library in this process\n", stderr);
         std::abort();
     }
 #define HOCKET_MPI_FIND(name, signature)                                                        \

@@ -185,6 +185,7 @@ inline Outcome ControlPlane::await_all() {
                 late.rank = next;
                 return true;
             }
+            if (waiting_.others != nullptr && waiting_.others->awaits(*peer, call)) return true;
             return observe_header(&blocks_[*peer].headers[call % 2].call) != call;  // pairs as above
         });
     if (entered.fault == Fault::kNone && !alike()) {

@@ -16,6 +16,8 @@ class OtherNodes {
     virtual void progress() = 0;
     // This rank has posted its header of a call.
     virtual void posted(u64 call) = 0;
+    // Whether this rank still waits in that call for what another of its node is to store.
+    virtual bool awaits(u32 rank, u64 call) const = 0;
     // The state of this rank has changed, for good. Called by any thread; `progress` tells the others.
     virtual void ended() = 0;
 };

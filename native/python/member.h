@@ -71,13 +71,18 @@ struct Member {
         communicator = std::make_unique<Communicator>(rank, size, memory, lifelines, settings);
         this->lifelines.descriptors = std::move(lifelines);
     }
+    // Memory that MPI may still use, after a call that failed, is never used again.
+    ~Member() {
+        if (network && network->is_busy()) (void)network.release();
+    }
     Member(const Member&) = delete;
     Member& operator=(const Member&) = delete;
 
     // Has ranks of other nodes hear of the end of this one, unless a call that goes on does.
     void tell() {
         const std::unique_lock<Busy> lock(busy, std::try_to_lock);
-        if (network && lock.owns_lock() && !wire->is_over()) network->finish();
+        if (network && wire->is_over()) network->abandon();
+        if (network && lock.owns_lock()) network->finish();
     }
 
     // In a child after fork. Its threads are not here: nothing may wait for them. Nor may it hide the end of its

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace hocket {
 
@@ -60,12 +61,17 @@ void FifoPath::open(const Candidate& candidate) const {
 }
 
 Outcome FifoPath::finish(ControlPlane& control) const {
-    return control.drive([&] { return network_->awaited() == nullptr ? Progress::kDone : Progress::kStalled; },
-                         [&](const u32* peer, Outcome& outcome) {
-                             const u32* const awaited = network_->awaited(peer);
-                             if (awaited != nullptr) outcome.rank = *awaited;
-                             return awaited != nullptr;
-                         });
+    u64 left = ~u64(0);
+    return control.drive(
+        [&] {
+            const u64 before = std::exchange(left, network_->outstanding());
+            return left == 0 ? Progress::kDone : left != before ? Progress::kMoved : Progress::kStalled;
+        },
+        [&](const u32* peer, Outcome& outcome) {
+            const u32* const awaited = network_->awaited(peer);
+            if (awaited != nullptr) outcome.rank = *awaited;
+            return awaited != nullptr;
+        });
 }
 
 void ZeroCopyPath::describe(const Candidates& candidates, BufferDescription& found) const {

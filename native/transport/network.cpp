@@ -44,8 +44,9 @@ Network::~Network() {
 
 void Network::finish() {
     const double begun = seconds();
+    tell();
     for (u32 r = 0; r < nodes_.size() && !broken_; ++r)
-        while (tells_ || told_[r].travels) {
+        while (told_[r].travels) {
             progress();
             if (has_arrived(told_[r], r) || seconds() - begun > kLeaving) break;
             ::sched_yield();
@@ -89,6 +90,13 @@ u64* Network::open(Window* window, u64 slots, u64 slot_bytes, u64 messages) {
     return line.sends ? line.lengths.data() : nullptr;
 }
 
+u64 Network::outstanding() const {
+    u64 messages = 0;
+    for (const Line* const line : open_)
+        if (line->sends) messages += line->last - line->done;
+    return messages;
+}
+
 const u32* Network::awaited(const u32* only) const {
     for (const Line* const line : open_)
         if (line->sends && line->done != line->last && (only == nullptr || line->peer == *only)) return &line->peer;
@@ -96,12 +104,30 @@ const u32* Network::awaited(const u32* only) const {
 }
 
 void Network::progress() {
+    tell();
     if (broken_) return;
     exchange();
     for (Line* const line : open_)
         if (line->done != line->last) move(*line);
-    tell();
     hear();
+}
+
+bool Network::is_busy() const {
+    const auto travels = [](const Parcel& parcel) { return parcel.travels; };
+    const auto is_on_its_way = [&](const auto& entry) {
+        return std::any_of(entry.second->parcels.begin(), entry.second->parcels.end(), travels);
+    };
+    return exchange_.sent.travels || exchange_.received.travels || std::any_of(told_.begin(), told_.end(), travels) ||
+           std::any_of(lines_.begin(), lines_.end(), is_on_its_way);
+}
+
+// The leader stores the headers of other nodes.
+bool Network::awaits(u32 rank, u64 call) const {
+    if (rank == rank_ || rank != members_[nodes_[rank_]][0]) return false;
+    for (u32 r = 0; r < nodes_.size(); ++r)
+        // Pairs with publish_header in `spread`.
+        if (is_remote(r) && observe_header(&blocks_[r].headers[call % 2].call) != call) return true;
+    return false;
 }
 
 void Network::posted(u64 call) {
@@ -249,7 +275,7 @@ void Network::hear() {
     }
 }
 
-// Every rank of this node hears of it; the first one stores it.
+// Every rank of this node hears of it; the first one stores it, which the exchange says: it orders nothing else.
 void Network::note(const Notice& notice) {
     if (notice.rank >= nodes_.size()) return;
     RankBlock& copy = blocks_[notice.rank];

@@ -42,14 +42,24 @@ class Network final : public OtherNodes {
     // For a call that sends, or receives, so many messages through the window. Returns where the sender says how long
     // each is, by slot.
     u64* open(Window* window, u64 slots, u64 slot_bytes, u64 messages);
-    // The first rank, or `only` that one, for which something has not left; null if all has.
+    // Messages of the call that have not left, and the first rank, or `only` that one, that they are for; null for
+    // none.
+    u64 outstanding() const;
     const u32* awaited(const u32* only = nullptr) const;
 
     // Waits until the ranks of other nodes have been told that this one makes no more calls, for a second at most.
     void finish();
+    // The wire is no more: nothing is sent or received from here on.
+    void abandon() {
+        broken_ = true;
+        tells_ = false;
+    }
+    // Whether some memory may still be read or written by the wire, as after a call that failed.
+    bool is_busy() const;
 
     void progress() override;
     void posted(u64 call) override;
+    bool awaits(u32 rank, u64 call) const override;
     void ended() override { tells_.store(true, std::memory_order_release); }  // pairs with `tell`
 
     // What this rank has given to the wire.

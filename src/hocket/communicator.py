@@ -973,7 +973,7 @@ def init(
 
     ``mpi`` is a communicator of mpi4py, whose ranks these are; its ranks all call this. They may be on several nodes:
     what ranks of one node send each other goes through shared memory, all else through a duplicate of ``mpi``, which
-    stays until MPI ends (docs/nodes.md).
+    stays until MPI ends (docs/nodes.md). A rank waits without a limit for others that have not called this.
 
     ``timeout`` is in seconds: how long nothing may move, here and in any call, before it counts as an error; infinity
     for no limit.

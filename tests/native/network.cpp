@@ -2,6 +2,8 @@
 
 #include "transport/network.h"
 
+#include <unistd.h>
+
 #include "plans.h"
 #include "post.h"
 #include "ranks.h"
@@ -11,7 +13,8 @@ namespace hocket::test {
 namespace {
 
 // Calls `body(rank, communicator)` on a thread for each rank. `nodes`: of each rank.
-template <class Body> void on_nodes(const std::vector<u32>& nodes, Post& post, u64 slots, Body body) {
+template <class Body>
+void on_nodes(const std::vector<u32>& nodes, Post& post, u64 slots, Body body, const std::vector<int>& lifelines = {}) {
     const u32 ranks = u32(nodes.size());
     std::vector<std::unique_ptr<World>> worlds;
     for (u32 r = 0; r < ranks; ++r) worlds.push_back(std::make_unique<World>(ranks));  // by node
@@ -20,7 +23,7 @@ template <class Body> void on_nodes(const std::vector<u32>& nodes, Post& post, u
         Network network(rank, nodes, memory.control(), post.wire(rank));
         Settings mine = settings(slots);
         mine.network = &network;
-        Communicator communicator(rank, ranks, memory, {}, mine);
+        Communicator communicator(rank, ranks, memory, lifelines, mine);
         body(rank, communicator);
     });
 }
@@ -121,6 +124,26 @@ TEST(network_faults) {
                 CHECK(outcome.text == (leaves ? "closed its communicator" : "has had enough"));
             });
         }
+}
+
+// A leader that has posted its header and ends: the rank of its node waits for it, as it would have stored the headers
+// of other nodes, and tells those.
+TEST(network_leader) {
+    int line[2];
+    CHECK(::pipe(line) == 0);
+    Post post(3, 9);
+    on_nodes({0, 1, 1}, post, 2,
+             [&](u32 rank, Communicator& communicator) {
+                 if (rank == 1) {
+                     communicator.control().post({{}, "barrier", ControlPlane::kBarrier});
+                     ::close(line[1]);
+                     return;
+                 }
+                 const Outcome outcome = communicator.barrier();
+                 CHECK(outcome.fault == Fault::kPeer && outcome.rank == 1 && outcome.text == "has ended");
+             },
+             {-1, line[0], -1});
+    ::close(line[0]);
 }
 
 // A wire that fails ends the communicator.

@@ -58,9 +58,9 @@ def address(mpi: MpiCommunicator) -> int:
 
 
 def meet(mpi: MpiCommunicator, timeout: float, schedules: Schedules) -> Meeting:
-    """Meet the ranks of a communicator of MPI, which all call this.
+    """Meet the ranks of a communicator of MPI, which all call this: waits for them without a limit, as MPI does.
 
-    Raises BootstrapFailed, on all of them if on one.
+    Raises BootstrapFailed, on all of them if on one, and on a rank what ``schedules`` raises there.
     """
     from mpi4py import MPI
 
@@ -69,10 +69,10 @@ def meet(mpi: MpiCommunicator, timeout: float, schedules: Schedules) -> Meeting:
         raise BootstrapFailed("MPI was initialised without MPI_THREAD_MULTIPLE", "calls in the background need it")
     if size > MOST_RANKS:
         raise BootstrapFailed(f"there are too many ranks: no more than {MOST_RANKS} can meet")
-    trace.begin(rank)
     known: str | HocketError
     node = ""
     try:
+        trace.begin(rank)
         known = schedules(size)
         node = _given(os.environ.get(VARIABLE, ""), size)[rank]
     except HocketError as error:
