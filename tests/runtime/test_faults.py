@@ -462,7 +462,7 @@ def test_a_rank_that_ends_while_the_others_meet() -> None:
         )
         for rank in range(2)
     ]
-    hello = {"protocol": bootstrap._PROTOCOL, "rank": 2, "size": 4, "cores": [0], "witness": 0}
+    hello = {"protocol": bootstrap.PROTOCOL, "rank": 2, "size": 4, "cores": [0], "witness": 0}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
         while line.connect_ex(f"\0hocket/{variables['HOCKET_RENDEZVOUS']}/0"):
             assert ranks[0].poll() is None
@@ -585,7 +585,7 @@ with hocket.init() as comm:
         words = [sys.executable, "-c", code]
         return subprocess.Popen(words, env=variables | {"HOCKET_RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
 
-    hello = {"protocol": bootstrap._PROTOCOL, "rank": 1, "size": 2, "cores": [0], "witness": 0}
+    hello = {"protocol": bootstrap.PROTOCOL, "rank": 1, "size": 2, "cores": [0], "witness": 0}
     guests: list[tuple[bytes, str]] = [(data, "good") for data in (b"{}", b"[]", b"5", b"\xff", b"[" * 60_000)]
     odd: list[dict[str, object]] = [{"rank": 99}, {"rank": -1}, {"rank": "1"}, {"size": None}, {"protocol": 4}]
     odd += [{"cores": 5}, {"witness": -1}, {"witness": 1 << 70}, {"failed": 5}, {"failed": [None, 1, 2]}]
