@@ -9,7 +9,9 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,23 @@ BOUND = 20.0  # seconds in which a job must have ended: launchers allow ranks so
 def left() -> set[str]:
     """Files of hocket's in shared memory; MPIs leave some of their own there."""
     return {path.name for path in Path("/dev/shm").iterdir() if "hocket" in path.name.lower()}
+
+
+# Which of the ranks' statuses mpiexec ends with is up to hydra's timing, with hocket and without: those of the ranks
+# that it kills count or not.
+BY_TIMING: dict[str, set[int | None]] = {
+    "exit": {3, signal.SIGKILL, signal.SIGTERM},
+    "leave": {0, signal.SIGKILL, signal.SIGTERM},
+}
+
+
+def ended(run: Callable[[], Done]) -> Done:
+    """A job's end. Of jobs with a rank that exits, hydra alone leaves one in sixty hanging: those are run again."""
+    for _ in range(2):
+        done = run()
+        if done.code is not None:
+            return done
+    return run()
 
 
 def outcome(done: Done) -> str:
@@ -45,12 +64,10 @@ def outcome(done: Done) -> str:
 )
 def test_a_rank_that_ends(mpi: Mpi, library: Path, program: Program, how: str, when: str, ranks: int) -> None:
     before = left()
-    alone = mpi.run(program("faults.c"), how, when, ranks=ranks, timeout=BOUND)
-    done = mpi.run(program("faults.c"), how, when, ranks=ranks, library=library, variables=TAKE_ALL, timeout=BOUND)
-    # Where a rank leaves with 0, it is up to hydra's timing whether the ranks that it then kills count.
-    same = done.code == alone.code or (
-        how == "leave" and {done.code, alone.code} <= {0, signal.SIGKILL, signal.SIGTERM}
-    )
+    run = partial(mpi.run, program("faults.c"), how, when, ranks=ranks, timeout=BOUND)
+    alone = ended(run)
+    done = ended(partial(run, library=library, variables=TAKE_ALL))
+    same = done.code == alone.code or {done.code, alone.code} <= BY_TIMING.get(how, set())
     assert same, f"without hocket: {alone.text}\nwith it: {done.text}"
     assert left() <= before
 
