@@ -19,6 +19,37 @@ u64 difference(u32 rank, const Units& units) {
     return sum;
 }
 
+// Whether ranks that exchange say the same, but that some give the lengths of their units and some do not, which then
+// are equal.
+bool some_count(const std::vector<CallHeader>& said) {
+    constexpr u32 kUnits = kCounted | kPairwise;
+    const Terms& first = said[0].terms;
+    u32 counting = 0;
+    for (const CallHeader& header : said) {
+        const Terms& terms = header.terms;
+        if (terms.digest != first.digest || terms.op != first.op || terms.tile != first.tile ||
+            terms.type != first.type || terms.element != first.element || (terms.flags != 0 && terms.flags != kUnits))
+            return false;
+        counting += terms.flags == kUnits;
+    }
+    return counting != 0 && counting != said.size();
+}
+
+// Those of a call all of whose units are equal.
+Units equal_units(const PlanHeader& header, const Call& call) {
+    Units units;
+    const u64 blocks[] = {header.input_blocks, header.output_blocks};
+    for (const Place place : {kInput, kOutput}) {
+        std::string lengths;
+        for (u64 block = 0; block <= blocks[place]; ++block) {
+            units.bounds[place].push_back(block * call.n * type_bytes(call.type));
+            if (block != 0) lengths += (block == 1 ? "" : ", ") + std::to_string(call.n);
+        }
+        units.text += (place == kInput ? "[[" : ", [") + lengths + (place == kInput ? "]" : "]]");
+    }
+    return units;
+}
+
 // Where the result of a call lies.
 const char* result_of(const Call& call) { return call.output != nullptr ? call.output : call.input; }
 
@@ -104,7 +135,20 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
 Communicator::~Communicator() = default;
 
 Outcome Communicator::run(Plan& plan, const Call& call) {
-    return recorded(plan.number(), [&](auto event) { return carry_out(plan, call, event); });
+    Outcome outcome = recorded(plan.number(), [&](auto event) { return carry_out(plan, call, event); });
+    if (outcome.fault == Fault::kMismatch && some_count(outcome.said)) return run_counted(plan, call);
+    return outcome;
+}
+
+// The same once more, of all ranks: now each gives the lengths of its units.
+Outcome Communicator::run_counted(Plan& plan, Call call) {
+    Units equal;
+    if (call.units == nullptr) {
+        equal = equal_units(plan.header(), call);
+        call.units = &equal;
+        call.offer = nullptr;
+    }
+    return run(plan, call);
 }
 
 Outlook Communicator::outlook(const Plan& plan, u64 n, u32 type, u64 tile, bool input, bool output) const {
@@ -198,6 +242,7 @@ bool Communicator::post(Plan& plan, const Call& call) {
 Outcome Communicator::complete() {
     const std::unique_ptr<CallState> state = std::move(posted_);
     Outcome entered = control_.dead() && !control_.all_entered() ? control_.is_dead() : control_.await_all();
+    if (entered.fault == Fault::kMismatch && some_count(entered.said)) return run_counted(state->plan, state->call);
     return entered.fault == Fault::kNone ? carry_on(*state, nullptr) : entered;
 }
 

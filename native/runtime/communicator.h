@@ -57,6 +57,7 @@ class Communicator {
 
     template <class Body> Outcome recorded(u64 plan, Body body);
     template <class Body> Outcome record(u64 plan, Body body);
+    Outcome run_counted(Plan& plan, Call call);
     template <class Event> Outcome carry_out(Plan& plan, const Call& call, Event event);
     template <class Event> Outcome carry_on(CallState& state, Event event);
     void state_terms(CallState& state);

@@ -206,7 +206,8 @@ class Communicator:
 
     With ``counts``, blocks have rows of their own along axis 0, or none: rank r contributes, or gets, ``counts[r]``,
     and all ranks give the same counts. Only in ``all_to_all`` each gives its own, a pair: the rows that it sends to
-    each rank, and those that it gets from each. CallMismatch where these do not fit together.
+    each rank, and those that it gets from each; a rank whose blocks are of one size may give none. CallMismatch where
+    these do not fit together.
     """
 
     def __init__(self, endpoint: Endpoint, configured: Entries = lambda _: ()) -> None:

@@ -122,6 +122,12 @@ def _moving(n: int, dtype: torch.dtype) -> Iterator[tuple[str, Function]]:
         x, out = numbers(group, 3 * sum(sent), dtype).view(-1, 3), torch.zeros(sum(received), 3, dtype=dtype)
         return dist.all_to_all_single(out, x, received, sent, group, later), [out]
 
+    def half_split_all_to_all(group: dist.ProcessGroup, later: bool) -> Outcome:
+        r, size = group.rank(), group.size()
+        sizes = [n] * size if r else None
+        x, out = numbers(group, 3 * n * size, dtype).view(-1, 3), torch.zeros(n * size, 3, dtype=dtype)
+        return dist.all_to_all_single(out, x, sizes, sizes, group, later), [out]
+
     for function in (
         broadcast,
         all_gather,
@@ -133,6 +139,7 @@ def _moving(n: int, dtype: torch.dtype) -> Iterator[tuple[str, Function]]:
         all_to_all_single,
         all_to_all,
         uneven_all_to_all,
+        half_split_all_to_all,
     ):
         yield f"{function.__name__} {dtype} {n}", function
 
