@@ -327,22 +327,35 @@ def test_closing_when_all_has_ended() -> None:
     hocket.spawn(drained, 2)
 
 
+def interrupt_in(function: str) -> None:
+    """Once the main thread waits in a function, in native code: it has the GIL until it gives it away there."""
+    sys.setswitchinterval(60)
+    while sys._current_frames()[threading.main_thread().ident or 0].f_code.co_name != function:
+        os.sched_yield()
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 def undrained(comm: Communicator) -> None:
-    """Rank 1 fails while rank 0 drains, and Ctrl-C ends the waiting, not the call."""
-    other = comm.dup()
+    """Rank 1 fails while rank 0 drains; then Ctrl-C while rank 0 drains another communicator."""
+    second, third = comm.dup(), comm.dup()
     if comm.rank == 0:
         handle = comm.barrier(async_=True)
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
-        with pytest.raises(KeyboardInterrupt):
-            comm.close(drain=True)
-        assert not handle.done()
-        other.barrier()
         comm.close(drain=True)
         with pytest.raises(PeerFailed, match="rank 1 had enough"):
             handle.wait()
+        handle = second.barrier(async_=True)
+        threading.Thread(target=interrupt_in, args=("close",)).start()
+        with pytest.raises(KeyboardInterrupt):
+            second.close(drain=True)
+        with pytest.raises(CommunicatorDead, match="rank 0 was interrupted"):
+            handle.wait()
+        second.close(drain=True)
+        third.barrier()
     else:
-        other.barrier()
         comm.abort("had enough")
+        third.barrier()
+        with pytest.raises(PeerFailed, match="rank 0 was interrupted"):
+            second.barrier()
 
 
 def test_what_ends_draining() -> None:
@@ -373,34 +386,31 @@ def test_a_child_has_no_part_in_a_call() -> None:
     assert hocket.spawn(forking, 2) == [7, 2]
 
 
-def interrupted_wait(handle: Handle[np.ndarray]) -> None:
-    threading.Timer(0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+def waits(handle: Handle[np.ndarray]) -> None:
     handle.wait()
 
 
-def interrupted(comm: Communicator) -> int:
-    """Ctrl-C while waiting raises; the call itself goes on."""
+def interrupted(comm: Communicator, elements: int) -> None:
+    """Ctrl-C while waiting raises, and the others know."""
     other = comm.dup()
-    x = np.ones(BIG)
+    x = np.ones(elements)
     if comm.rank == 0:
         handle = comm.all_reduce(x, async_=True)
+        threading.Thread(target=interrupt_in, args=("waits",)).start()
         with pytest.raises(KeyboardInterrupt):
-            interrupted_wait(handle)
+            waits(handle)
+        with pytest.raises(CommunicatorDead, match="rank 0 was interrupted"):
+            handle.wait()
         other.barrier()
-        return int(handle.wait()[0])
-    other.barrier()
-    return int(comm.all_reduce(x)[0])
+    else:
+        other.barrier()
+        with pytest.raises(PeerFailed, match="rank 0 was interrupted"):
+            comm.all_reduce(x)
 
 
-def test_ctrl_c_while_waiting() -> None:
-    assert hocket.spawn(interrupted, 2) == [2, 2]
-
-
-def interrupt_in(function: str) -> None:
-    """Once the main thread waits in a function."""
-    while sys._current_frames()[threading.main_thread().ident or 0].f_code.co_name != function:
-        os.sched_yield()
-    os.kill(os.getpid(), signal.SIGINT)
+@pytest.mark.parametrize("elements", SIZES)
+def test_ctrl_c_while_waiting(elements: int) -> None:
+    hocket.spawn(interrupted, 2, (elements,))
 
 
 def interrupted_turn(comm: Communicator) -> None:

@@ -391,12 +391,8 @@ void bind_life(nb::class_<Member>& member) {
             "rank"_a,
             "Why a rank will make no more calls, and whose fault that is; None if it may. Local: no other takes part.")
         .def(
-            "fail",
-            [](Member& member, u32 culprit, nb::str why) {
-                member.communicator->control().fail(culprit, to_utf8(why));
-                member.tell();
-            },
-            "culprit"_a, "why"_a);
+            "fail", [](Member& member, u32 culprit, nb::str why) { member.fail(culprit, to_utf8(why)); }, "culprit"_a,
+            "why"_a);
 }
 
 void bind_member(nb::module_& m) {

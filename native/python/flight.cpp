@@ -70,15 +70,15 @@ void Flight::queue() {
     make_way(member());
     if (Flight* const before = member().posted) before->hand_over();  // calls have one order
     ++member().flights;
-    submit();
+    submit(true);
 }
 
-void Flight::hand_over() {
+void Flight::hand_over(bool wake) {
     member().posted = nullptr;
-    submit();
+    submit(wake);
 }
 
-void Flight::submit() {
+void Flight::submit(bool wake) {
     Member& used = member();
     job_.body = [this, &used] {
         {
@@ -94,7 +94,7 @@ void Flight::submit() {
     };
     try {
         all_queued().push_back(shared_from_this());
-        used.queue->submit(job_);
+        used.queue->submit(job_, wake);
     } catch (const std::exception& error) {
         std::erase(all_queued(), shared_from_this());
         --used.flights;
@@ -148,10 +148,26 @@ void Flight::release() {
     const nb::object owner = outcome_.fault == Fault::kNone ? std::move(owner_) : nb::object();
 }
 
-// Waits until it has ended.
+void Flight::help() {
+    const nb::object held = member_;  // `release` on another thread lets go of it
+    Queue& queue = *member().queue;
+    {
+        const Gil gil;
+        queue.help(job_);
+    }
+    if (PyErr_Occurred()) throw nb::python_error();
+}
+
+// Waits until it has ended. Where a signal handler raises meanwhile, so does the communicator, as in any call.
 void Flight::finish() {
-    if (posted() && !complete(member().communicator->control().waiting().patience.spins)) hand_over();
-    if (!done()) await([this] { return ended_.load(); });
+    if (posted() && !complete(member().communicator->control().waiting().patience.spins)) hand_over(false);
+    try {
+        if (!done()) help();
+        if (!done()) await([this] { return ended_.load(); });
+    } catch (nb::python_error&) {
+        if (!done()) member().fail(member().communicator->rank(), "was interrupted");
+        throw;
+    }
     done();
 }
 

@@ -42,7 +42,8 @@ class Flight : public std::enable_shared_from_this<Flight> {
     void call_back(nanobind::object handle, nanobind::object callback);
     // For that thread: waits for callbacks of calls that have ended, with their handles. None: there are no more.
     static nanobind::list ready_callbacks();
-    // Throws nanobind::python_error for a call that has failed, or where a signal handler raises.
+    // Makes the call here, if its turn has come and no thread makes it. Throws nanobind::python_error for a call that
+    // has failed, or where a signal handler raises, which ends the communicator if it was in the call.
     nanobind::object wait();
     // Nobody holds it any more: it goes on.
     void abandon();
@@ -59,9 +60,10 @@ class Flight : public std::enable_shared_from_this<Flight> {
   private:
     Member& member() const { return *nanobind::inst_ptr<Member>(member_); }
     bool posted() const { return member_ && member().posted == this; }
-    void hand_over();
-    void submit();
+    void hand_over(bool wake = true);
+    void submit(bool wake);
     bool complete(u32 spins);
+    void help();
     void finish();
     void release();
 

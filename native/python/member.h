@@ -85,6 +85,12 @@ struct Member {
         if (network && lock.owns_lock()) network->finish();
     }
 
+    // Ends the communicator on every rank.
+    void fail(u32 culprit, const std::string& why) {
+        communicator->control().fail(culprit, why);
+        tell();
+    }
+
     // In a child after fork. Its threads are not here: nothing may wait for them. Nor may it hide the end of its
     // parent.
     void forked() {

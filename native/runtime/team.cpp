@@ -66,13 +66,19 @@ void Team::work(const std::stop_token& closing, unsigned number, unsigned long l
     }
 }
 
-void Queue::submit(Job& job) {
+void Queue::submit(Job& job, bool wake) {
     if (!thread_.joinable()) thread_ = start([this](const auto& closing) { work(closing); });
     {
         const std::lock_guard<std::mutex> held(lock_);
         jobs_.push_back(&job);
     }
-    given_.notify_one();
+    if (wake) given_.notify_one();
+}
+
+void Queue::help(const Job& last) {
+    std::unique_lock<std::mutex> held(lock_);
+    while (!last.done && !busy_ && !jobs_.empty()) do_next(held);
+    if (!jobs_.empty()) given_.notify_one();
 }
 
 void Queue::wait(const Job& job) {
@@ -81,15 +87,20 @@ void Queue::wait(const Job& job) {
 }
 
 void Queue::work(const std::stop_token& closing) {
-    for (std::unique_lock<std::mutex> held(lock_); given_.wait(held, closing, [this] { return !jobs_.empty(); });) {
-        Job& job = *jobs_.front();
-        jobs_.pop_front();
-        held.unlock();
-        job.body();
-        held.lock();
-        job.done = true;
-        finished_.notify_all();
-    }
+    const auto ready = [this] { return !busy_ && !jobs_.empty(); };
+    for (std::unique_lock<std::mutex> held(lock_); given_.wait(held, closing, ready);) do_next(held);
+}
+
+void Queue::do_next(std::unique_lock<std::mutex>& held) {
+    Job& job = *jobs_.front();
+    jobs_.pop_front();
+    busy_ = true;
+    held.unlock();
+    job.body();
+    held.lock();
+    busy_ = false;
+    job.done = true;
+    finished_.notify_all();
 }
 
 }  // namespace hocket

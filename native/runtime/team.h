@@ -37,7 +37,8 @@ class Team {
     std::vector<std::jthread> others_;  // they end before what they use
 };
 
-// Does jobs one after the other, in the order given, on a thread of its own that starts with the first.
+// Does jobs one after the other, in the order given, on a thread of its own that starts with the first, or on one that
+// would wait for them.
 class Queue {
   public:
     struct Job {
@@ -50,17 +51,22 @@ class Queue {
     Queue(const Queue&) = delete;
     Queue& operator=(const Queue&) = delete;
 
-    // The job belongs to the caller and stays where it is until it is done.
-    void submit(Job& job);
+    // The job belongs to the caller and stays where it is until it is done. Who will `help` at once need not wake the
+    // thread.
+    void submit(Job& job, bool wake = true);
+    // Does the jobs up to this one, as long as nobody else does any.
+    void help(const Job& last);
     // Waits until it is done.
     void wait(const Job& job);
 
   private:
     void work(const std::stop_token& closing);
+    void do_next(std::unique_lock<std::mutex>& held);
 
     std::mutex lock_;
     std::condition_variable_any given_, finished_;
     std::deque<Job*> jobs_;
+    bool busy_ = false;  // somebody does a job
     std::jthread thread_;
 };
 

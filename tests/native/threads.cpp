@@ -1,5 +1,8 @@
 // Several threads of one rank: teams, and calls in the background.
 
+#include <latch>
+#include <thread>
+
 #include "plans.h"
 #include "ranks.h"
 #include "runner.h"
@@ -91,6 +94,51 @@ TEST(background) {
             for (const int value : data[j]) CHECK(value == 3);
         }
     });
+}
+
+// Jobs that are done by the queue's thread, or by the one that waits for them: each once, and in order.
+TEST(helping) {
+    constexpr u64 kJobs = 2000;
+    std::vector<Queue::Job> jobs(kJobs);
+    std::vector<u64> order;  // jobs do not overlap
+    u64 helped = 0;
+    const auto here = std::this_thread::get_id();
+    Queue queue;
+    for (u64 j = 0; j < kJobs; ++j) {
+        jobs[j].body = [&, j] {
+            order.push_back(j);
+            helped += std::this_thread::get_id() == here;
+        };
+        queue.submit(jobs[j], j % 3 == 0);
+        if (j % 5 == 4) {
+            queue.help(jobs[j]);
+            queue.wait(jobs[j]);
+        }
+    }
+    CHECK(order.size() == kJobs);
+    for (u64 j = 0; j < kJobs; ++j) CHECK(order[j] == j);
+    CHECK(helped > 0);
+}
+
+// Who would help while the thread is at work leaves that and what comes after it to the thread.
+TEST(helping_in_vain) {
+    std::latch begun(1), go_on(1);
+    Queue::Job jobs[2];
+    const auto here = std::this_thread::get_id();
+    bool helped = false;
+    Queue queue;
+    jobs[0].body = [&] {
+        begun.count_down();
+        go_on.wait();
+    };
+    jobs[1].body = [&] { helped = std::this_thread::get_id() == here; };
+    queue.submit(jobs[0]);
+    begun.wait();
+    queue.submit(jobs[1], false);
+    queue.help(jobs[1]);
+    go_on.count_down();
+    queue.wait(jobs[1]);
+    CHECK(!helped);
 }
 
 }  // namespace
