@@ -13,6 +13,8 @@ from tests.integrations.mpi.conftest import Program
 from tests.integrations.mpi.launch import Mpi, wait
 from tests.integrations.mpi.test_programs import TAKE_ALL, ends_well, taken
 
+ROOT = Path(__file__).parents[3]
+
 
 def test_it_puts_hocket_under_a_program(mpi: Mpi, library: Path, program: Program) -> None:
     job = subprocess.Popen(
@@ -26,6 +28,18 @@ def test_it_puts_hocket_under_a_program(mpi: Mpi, library: Path, program: Progra
     )
     done = ends_well(wait(job, 120))
     assert taken(done), done.text
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "reduce", "bcast", "allgather", "alltoall"])
+def test_calls_beside_those_of_the_mpi_itself(mpi: Mpi, library: Path, program: Program, collective: str) -> None:
+    """What benchmarks/mpi_pairs.py compares: calls that are taken, and ones that the library does not see."""
+    pairs = program(str(ROOT / "benchmarks" / "mpi_pairs.c"))
+    done = mpi.run(pairs, collective, "4096", "8192", "3", library=library, variables=TAKE_ALL)
+    assert done.code == 0, done.text
+    found = [tuple(map(float, line.split())) for line in done.output.splitlines()]
+    assert [size for size, _, _ in found] == [4096] * 3 + [8192] * 3
+    assert all(through > 0 and itself > 0 for _, through, itself in found)
+    assert len(taken(done)) == 1, done.text
 
 
 @pytest.mark.parametrize(
