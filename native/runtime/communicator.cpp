@@ -373,14 +373,15 @@ void Communicator::send_eagerly(CallState& state) {
 }
 
 // While the others are on their way, this rank looks whether its buffers are in a cache, and prefetches the first lines
-// of its output, unless they are in none or others may store there.
+// that it will store to: of its output, unless they are in none or others may store there, and of its next messages.
 void Communicator::meanwhile(CallState& state) const {
     if (state.advice.timed) state.entered = control_.clock().ticks();
     state.probe.look(settings_.tunables);
-    const std::span<const char> output = state.probe.output;
     if (state.told.variants != 0 || state.probe.far) return;
-    const u64 wanted = std::min<u64>(output.size(), settings_.tunables.waiting_prefetch_bytes);
-    for (u64 at = 0; at < wanted; at += kCacheLine) __builtin_prefetch(&output[at], 1);
+    for (const std::span<const char> soon : {state.probe.output, eager_.next_messages(state.buffered())}) {
+        const u64 wanted = std::min<u64>(soon.size(), settings_.tunables.waiting_prefetch_bytes);
+        for (u64 at = 0; at < wanted; at += kCacheLine) __builtin_prefetch(&soon[at], 1);
+    }
 }
 
 // What the others say of the size. Returns whether anybody has data.

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "protocol/control_plane.h"
@@ -22,6 +23,14 @@ class EagerPath {
     void prefetch_line(const Plan& plan) const {
         if (plan.latest.shape.tiny())
             __builtin_prefetch(&control_.blocks()[control_.rank()].headers[(control_.call() + 1) % 2], 1);
+    }
+    // Where the messages of the next call will lie that have no room in that line, if it is like this one: others have
+    // those of the call before there.
+    std::span<const char> next_messages(const Candidate& candidate) const {
+        if (!candidate.eager() || candidate.tiny()) return {};
+        const u64 next = control_.call() + 1;
+        return {eager_area(control_.blocks(), control_.size(), control_.rank(), next),
+                candidate.plan->header().eager * candidate.geometry.tile};
     }
     void open(Plan& plan, const Shape& shape, u64 call) const;
 
