@@ -20,7 +20,7 @@ import hocket
 from hocket import Communicator
 from hocket.algorithms import all_pairs
 from hocket.communicator import Handle
-from hocket.errors import CallMismatch, CommunicatorDead, InvalidArgument, PeerFailed, PeerRefused
+from hocket.errors import CallMismatch, CommunicatorBusy, CommunicatorDead, InvalidArgument, PeerFailed, PeerRefused
 from tests import limits
 
 BIG = 1 << 18  # elements: many tiles
@@ -328,8 +328,8 @@ def test_closing_when_all_has_ended() -> None:
 
 
 def interrupt_in(function: str) -> None:
-    """Once the main thread waits in a function, in native code: it has the GIL until it gives it away there."""
-    sys.setswitchinterval(60)
+    """Ctrl-C once the main thread waits in native code that a function calls: until then it keeps the GIL."""
+    sys.setswitchinterval(60)  # until this rank ends
     while sys._current_frames()[threading.main_thread().ident or 0].f_code.co_name != function:
         os.sched_yield()
     os.kill(os.getpid(), signal.SIGINT)
@@ -411,6 +411,36 @@ def interrupted(comm: Communicator, elements: int) -> None:
 @pytest.mark.parametrize("elements", SIZES)
 def test_ctrl_c_while_waiting(elements: int) -> None:
     hocket.spawn(interrupted, 2, (elements,))
+
+
+def handled(comm: Communicator, elements: int) -> None:
+    """A signal handler that uses the communicator whose call it interrupts, which whoever waits may be making."""
+    other = comm.dup()
+    x = np.ones(elements)
+    if comm.rank == 0:
+        handle = comm.all_reduce(x, async_=True)
+
+        def handler(*_: object) -> None:
+            comm.abort("was told to stop")
+            with pytest.raises((CommunicatorBusy, CommunicatorDead)):
+                handle.wait()
+            with pytest.raises(CommunicatorDead):
+                comm.barrier()
+
+        signal.signal(signal.SIGINT, handler)
+        threading.Thread(target=interrupt_in, args=("waits",)).start()
+        with pytest.raises(CommunicatorDead, match="rank 0 was told to stop"):
+            waits(handle)
+        other.barrier()
+    else:
+        other.barrier()
+        with pytest.raises(PeerFailed, match="rank 0 was told to stop"):
+            comm.all_reduce(x)
+
+
+@pytest.mark.parametrize("elements", SIZES)
+def test_a_signal_handler_that_uses_the_communicator(elements: int) -> None:
+    hocket.spawn(handled, 2, (elements,))
 
 
 def interrupted_turn(comm: Communicator) -> None:

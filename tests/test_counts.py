@@ -30,6 +30,7 @@ from hocket import (
     _native,
     chunk,
 )
+from hocket.algorithms import direct
 from hocket.algorithms.catalogue import CATALOGUE
 from hocket.errors import CallMismatch, InvalidArgument, PeerRefused, UnevenCounts, WrongType
 from hocket.ir.geometry import bounds, check_units, output_units
@@ -329,6 +330,30 @@ def test_disagreement(ranks: int, jobs: Callable[[int], Job]) -> None:
         jobs(ranks).run(case)
 
     check()
+
+
+def half_counted(comm: Communicator, n: int) -> None:
+    """Ranks that give counts take another program than those that do not: of one thread, or not the user's own."""
+    p, r = comm.size, comm.rank
+    comm.use(direct.all_to_all(p).compile(instances=2), "1KB..")
+    other = comm.dup()
+    x = np.arange(p * n) + 1000 * r
+    expected = np.concatenate([np.arange(n * r, n * r + n) + 1000 * s for s in range(p)])
+    counts = None if r == 0 else ([n] * p, [n] * p)
+    for _ in range(3):
+        assert (comm.all_to_all(x, np.empty_like(x), counts=counts) == expected).all()
+        handle = comm.all_to_all(x, np.empty_like(x), counts=counts, async_=True)
+        if r == 0:
+            other.barrier()  # the call goes on meanwhile, on this rank too
+            assert (handle.wait() == expected).all()
+        else:
+            assert (handle.wait() == expected).all()
+            other.barrier()
+
+
+@pytest.mark.parametrize(("ranks", "threads", "n"), [(2, 2, 1 << 17), (2, 1, 1), (3, 1, 1000)])
+def test_counts_that_some_leave_out(ranks: int, threads: int, n: int) -> None:
+    hocket.spawn(half_counted, ranks, (n,), threads=threads)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@
 namespace hocket::mpi {
 
 MpiWire::MpiWire(const void* communicator) {
-    if (mpi_.vendor == Vendor::kOther) throw std::runtime_error("this MPI is not known: " + mpi_.version);
+    if (mpi_.vendor == Vendor::kOther) throw std::invalid_argument("this MPI is not known: " + mpi_.version);
     std::memcpy(&communicator_, communicator, mpi_.abi.handle_bytes);
 }
 

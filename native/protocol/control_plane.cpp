@@ -53,7 +53,8 @@ Outcome ControlPlane::refuse(const std::string& why, CallFlag how) {
 
 // What the line holds already is not stored again: the other ranks may have it in their caches.
 void ControlPlane::post(const Statement& mine) {
-    const u64 call = ++call_;
+    const u64 call = call_ + 1;
+    __atomic_store_n(&call_, call, __ATOMIC_RELAXED);  // pairs with `leave`, on another thread
     timeout_ = mine.timeout != 0 ? mine.timeout : waiting_.timeout;
     CallHeader& line = blocks_[rank_].headers[call % 2];
     if (!(line.terms == mine.terms)) {
@@ -134,7 +135,7 @@ Outcome ControlPlane::inspect(std::vector<u32>& gone) {
         // Looked at after its lifeline: a rank that says why it ends says it before it ends.
         if (failed(r)) return {Fault::kPeer, u32(blocks_[r].culprit), blocks_[r].text};
         const u64 state = observe_state(&blocks_[r].state);  // pairs with publish_state in `mark`
-        if (ended || state == kLeft) gone.push_back(r);
+        if (ended || (state == kLeft && ends(blocks_[r]))) gone.push_back(r);
     }
     return {};
 }
@@ -163,8 +164,11 @@ Outcome ControlPlane::ended(u32 rank) const {
 bool ControlPlane::failed(u32 rank) const {
     const RankBlock& other = blocks_[rank];
     const u64 state = observe_state(&other.state);  // pairs with publish_state in `mark`
-    return state == kAborted || (state == kFailed && (call_ - other.since) >> 63 == 0);  // the number of calls may wrap
+    return state == kAborted || (state == kFailed && ends(other));
 }
+
+// Whether the end of a rank counts in this call. The number of calls may wrap.
+bool ControlPlane::ends(const RankBlock& other) const { return (call_ - other.since) >> 63 == 0; }
 
 bool ControlPlane::is_gone(u32 rank) const {
     pollfd line{rank < lifelines_.size() ? lifelines_[rank] : -1, POLLIN, 0};

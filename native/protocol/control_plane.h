@@ -120,8 +120,12 @@ class ControlPlane {
     void wake(u32 rank) { ring(blocks_[rank].bell); }
 
     // Ends the communicator: with a reason every other rank raises at once, without one only a rank that still needs
-    // this one. Both, like `dead` and `ended`, may be called while another thread is in a call.
-    void leave() { mark(kLeft, rank_, 0, "closed"); }
+    // this one. Both, like `dead` and `ended`, may be called while another thread of this rank is in a call, which that
+    // ends too: `in_call`.
+    void leave(bool in_call = false) {
+        const u64 latest = __atomic_load_n(&call_, __ATOMIC_RELAXED);  // pairs with `post`
+        mark(kLeft, rank_, in_call ? latest : latest + 1, "closed");
+    }
     void fail(u32 culprit, const std::string& why) { mark(kAborted, culprit, 0, why); }
     bool dead() const { return observe_state(&blocks_[rank_].state) != kRunning; }  // pairs with `mark`
     // With which a call fails that is made after the end.
@@ -151,6 +155,7 @@ class ControlPlane {
     template <class Blame> std::optional<Outcome> overdue(double& since, Outcome outcome, const Blame& waits_for);
     Outcome inspect(std::vector<u32>& gone);
     u32 straggler(u32 peer, double now) const;
+    bool ends(const RankBlock& other) const;
     void mark(State state, u32 culprit, u64 since, const std::string& why);
 
     const u32 rank_, size_;

@@ -95,7 +95,7 @@ inline bool says_more(const Terms& terms) {
     return (terms.flags & kExcuses) != 0 || terms.digest == kSplit || terms.digest == kAdopt || terms.digest == kUse;
 }
 
-// kFailed: from call `since` on. kAborted: every call.
+// kLeft, kFailed: from call `since` on. kAborted: every call.
 enum State : u64 { kRunning = 0, kLeft = 1, kFailed = 2, kAborted = 3 };
 
 // The part of the control region that one rank writes, but for `bell`, which others lower and strike.

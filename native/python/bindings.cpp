@@ -368,6 +368,12 @@ void bind_adoption(nb::module_& m, nb::class_<Member>& member) {
 // What a member says of itself and the others, and how it ends.
 void bind_life(nb::class_<Member>& member) {
     member
+        .def_prop_ro(
+            "network_bytes",
+            [](const Member& member) {
+                return member.network ? __atomic_load_n(&member.network->moved().bytes, __ATOMIC_RELAXED) : 0;
+            },
+            "Of messages that this rank has sent to ranks of other nodes.")
         .def(
             "traffic",
             [](const Member& member) {
@@ -377,7 +383,10 @@ void bind_life(nb::class_<Member>& member) {
             "Bytes loaded and stored by the kernels in all calls that have ended.")
         .def("leave",
              [](Member& member) {
-                 member.communicator->control().leave();
+                 {
+                     const std::unique_lock<Busy> idle(member.busy, std::try_to_lock);
+                     member.communicator->control().leave(!idle.owns_lock());
+                 }
                  member.tell();
              })
         .def("forked", &Member::forked)

@@ -160,6 +160,7 @@ void Flight::help() {
 
 // Waits until it has ended. Where a signal handler raises meanwhile, so does the communicator, as in any call.
 void Flight::finish() {
+    if (member_ && member().interrupts()) owner_.attr("_raise")(Outcome{Fault::kBusy, 0, {}});
     if (posted() && !complete(member().communicator->control().waiting().patience.spins)) hand_over(false);
     try {
         if (!done()) help();
@@ -236,6 +237,7 @@ void Flight::abandon() {
 }
 
 void Flight::land(Member& member) {
+    if (member.interrupts()) return;  // what it would wait for ends once it has returned
     if (member.posted != nullptr) member.posted->shared_from_this()->finish();
     const std::vector<std::shared_ptr<Flight>> all = all_queued();
     for (const std::shared_ptr<Flight>& flight : all)

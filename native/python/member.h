@@ -101,6 +101,10 @@ struct Member {
         posted = nullptr;
     }
 
+    // Whether the calling thread is in a call in the background, which it took over: a signal handler that interrupts
+    // it.
+    bool interrupts() const { return queue != nullptr && queue->is_here(); }
+
     Tunables tunables;
     SharedMemory memory;
     std::optional<mpi::MpiWire> wire;

@@ -44,11 +44,10 @@ char* in_one_piece(const std::vector<Argument>& parts) {
     return begin;
 }
 
-nb::object held_by(nb::object member, nb::object plan, const std::optional<Alternatives>& shared,
+nb::object held_by(nb::object member, nb::object plan, nb::object counted, const std::optional<Alternatives>& shared,
                    const std::optional<Alternatives>& others) {
     nb::list held;
-    held.append(std::move(member));
-    held.append(std::move(plan));
+    for (nb::object* const part : {&member, &plan, &counted}) held.append(std::move(*part));
     for (const auto* alternatives : {&shared, &others})
         if (*alternatives)
             for (Plan* const other : (*alternatives)->plans) held.append(nb::find(other));
@@ -58,8 +57,9 @@ nb::object held_by(nb::object member, nb::object plan, const std::optional<Alter
 }  // namespace
 
 PreparedCall::PreparedCall(nb::object member, nb::object plan, Terms terms, Operands operands, const Binding& binding,
-                           std::optional<Alternatives> shared, std::optional<Alternatives> others, bool only_shared)
-    : held_(held_by(member, plan, shared, others)),
+                           std::optional<Alternatives> shared, std::optional<Alternatives> others, bool only_shared,
+                           nb::object counted)
+    : held_(held_by(member, plan, counted, shared, others)),
       member_(nb::cast<Member*>(member)),
       plan_(nb::cast<Plan*>(plan)),
       terms_(std::move(terms)),
@@ -94,6 +94,10 @@ PreparedCall::PreparedCall(nb::object member, nb::object plan, Terms terms, Oper
     call_.size_known = t.n.has_value();
     call_.timeout = t.timeout;
     if (t.units) call_.units = &*t.units;
+    if (!counted.is_none()) {
+        call_.counted = nb::cast<Plan*>(counted);
+        check(call_.counted->header(), binding.input, binding.output);
+    }
     if (t.element) call_.element = &*t.element;
     if (t.op == kAverage) call_.scale = &scale_;
     call_.finish.bytes = length(binding.result);
@@ -229,7 +233,8 @@ PyObject* PreparedCall::call(nb::handle self, PyObject* x, PyObject* out) {
 
 PyObject* PreparedCall::execute(nb::handle self, const Argument& x, const Argument& out) {
     for (;;) {
-        while (!held_ || member_->flights != 0) self.attr("_take_turn")();  // raises where the communicator has ended
+        const auto is_turn = [this] { return held_ && (member_->flights == 0 || member_->interrupts()); };
+        while (!is_turn()) self.attr("_take_turn")();  // raises where the communicator has ended
         std::optional<BoundCall> bound;
         prepare(self, false, [&] { bound.emplace(*this, x, out); });
         bool entered = false;
@@ -239,7 +244,7 @@ PyObject* PreparedCall::execute(nb::handle self, const Argument& x, const Argume
             entered = lock.owns_lock() && member_->flights == 0;
             return entered ? bound->run() : Outcome{Fault::kBusy, 0, {}};
         }();
-        if (!entered && member_->flights != 0) continue;
+        if (!entered && !is_turn()) continue;
         if (outcome.fault == Fault::kNone) return Py_NewRef(bound->result().ptr());
         if (PyErr_Occurred()) return nullptr;
         self.attr("_raise")(std::move(outcome));
@@ -476,9 +481,9 @@ void bind_prepared_call(nb::module_& module) {
                              "wrong with arguments.")
         .def(nb::init<nb::typed<nb::object, Member>, nb::typed<nb::object, Plan>, PreparedCall::Terms,
                       PreparedCall::Operands, const Binding&, std::optional<Alternatives>, std::optional<Alternatives>,
-                      bool>(),
+                      bool, nb::typed<nb::object, std::optional<Plan>>>(),
              "member"_a, "plan"_a, "terms"_a, "operands"_a, "binding"_a, "shared"_a.none() = nb::none(),
-             "others"_a.none() = nb::none(), "only_shared"_a = false)
+             "others"_a.none() = nb::none(), "only_shared"_a = false, "counted"_a.none() = nb::none())
         .def(
             "start",
             [](nb::handle self, nb::handle x, nb::handle out, nb::handle keep) {

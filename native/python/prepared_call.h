@@ -80,9 +80,11 @@ class PreparedCall {
     };
 
     // `shared` is for buffers that all lie in the arena, `others` for all others. `only_shared`: there is no other
-    // path. Throws std::invalid_argument for what would lead outside of the buffers.
+    // path. `counted`: None, or the plan of an exchange where other ranks give counts (call.h). Throws
+    // std::invalid_argument for what would lead outside of the buffers.
     PreparedCall(nanobind::object member, nanobind::object plan, Terms terms, Operands operands, const Binding& binding,
-                 std::optional<Alternatives> shared, std::optional<Alternatives> others, bool only_shared);
+                 std::optional<Alternatives> shared, std::optional<Alternatives> others, bool only_shared,
+                 nanobind::object counted);
     PreparedCall(const PreparedCall&) = delete;
     PreparedCall& operator=(const PreparedCall&) = delete;
 

@@ -58,7 +58,8 @@ struct Call {
     bool size_known;
     const Units* units = nullptr;
     const Offer* offer = nullptr;
-    bool fresh = false;  // the output has just been allocated: it has no pages yet
+    Plan* counted = nullptr;  // of an exchange without `units`: what it runs with them, where other ranks have some
+    bool fresh = false;       // the output has just been allocated: it has no pages yet
     const std::string* element = nullptr;
     const Scale* scale = nullptr;
     Finish finish{};

@@ -19,16 +19,20 @@ u64 difference(u32 rank, const Units& units) {
     return sum;
 }
 
-// Whether ranks that exchange say the same, but that some give the lengths of their units and some do not, which then
-// are equal.
+// Whether ranks call an exchange of one name, some with the lengths of their units and some without, which then are
+// equal. They may take different plans.
 bool some_count(const std::vector<CallHeader>& said) {
     constexpr u32 kUnits = kCounted | kPairwise;
+    const auto name = [](const CallHeader& header) {
+        const std::string_view text = header.text;
+        return text.substr(0, text.find('\n'));
+    };
     const Terms& first = said[0].terms;
     u32 counting = 0;
     for (const CallHeader& header : said) {
         const Terms& terms = header.terms;
-        if (terms.digest != first.digest || terms.op != first.op || terms.tile != first.tile ||
-            terms.type != first.type || terms.element != first.element || (terms.flags != 0 && terms.flags != kUnits))
+        if (name(header) != name(said[0]) || terms.type != first.type || terms.element != first.element ||
+            (terms.flags != 0 && terms.flags != kUnits))
             return false;
         counting += terms.flags == kUnits;
     }
@@ -143,12 +147,12 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
 // The same once more, of all ranks: now each gives the lengths of its units.
 Outcome Communicator::run_counted(Plan& plan, Call call) {
     Units equal;
-    if (call.units == nullptr) {
-        equal = equal_units(plan.header(), call);
-        call.units = &equal;
-        call.offer = nullptr;
-    }
-    return run(plan, call);
+    if (call.units != nullptr) return run(plan, call);
+    Plan& with_units = call.counted != nullptr ? *call.counted : plan;
+    equal = equal_units(with_units.header(), call);
+    call.units = &equal;
+    call.offer = nullptr;
+    return run(with_units, call);
 }
 
 Outlook Communicator::outlook(const Plan& plan, u64 n, u32 type, u64 tile, bool input, bool output) const {
@@ -227,7 +231,7 @@ template <class Event> Outcome Communicator::carry_on(CallState& state, Event ev
 }
 
 bool Communicator::post(Plan& plan, const Call& call) {
-    if (settings_.recorder != nullptr || control_.dead()) return false;
+    if (settings_.recorder != nullptr || control_.dead() || call.counted != nullptr) return false;
     auto state = std::make_unique<CallState>(plan, call);
     state_terms(*state);
     if (!state->size_known() || prepare_all(*state) != 0 || !state->tiny) return false;
@@ -242,7 +246,6 @@ bool Communicator::post(Plan& plan, const Call& call) {
 Outcome Communicator::complete() {
     const std::unique_ptr<CallState> state = std::move(posted_);
     Outcome entered = control_.dead() && !control_.all_entered() ? control_.is_dead() : control_.await_all();
-    if (entered.fault == Fault::kMismatch && some_count(entered.said)) return run_counted(state->plan, state->call);
     return entered.fault == Fault::kNone ? carry_on(*state, nullptr) : entered;
 }
 

@@ -91,12 +91,14 @@ void Queue::work(const std::stop_token& closing) {
     for (std::unique_lock<std::mutex> held(lock_); given_.wait(held, closing, ready);) do_next(held);
 }
 
-void Queue::do_next(std::unique_lock<std::mutex>& held) {
+void Queue::do_next(std::unique_lock<std::mutex>& held) noexcept {
     Job& job = *jobs_.front();
     jobs_.pop_front();
     busy_ = true;
     held.unlock();
+    doer_.store(std::this_thread::get_id(), std::memory_order_relaxed);
     job.body();
+    doer_.store({}, std::memory_order_relaxed);
     held.lock();
     busy_ = false;
     job.done = true;

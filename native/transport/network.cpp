@@ -13,8 +13,7 @@ namespace {
 enum Tag : u32 { kHeaderTag = 0, kNoticeTag = 1, kSlotTag = 2 };  // + the channel
 constexpr u32 kMostTags = 1 << 15;                                // that MPI promises (MPI 4.1, section 8.1.2)
 
-// For so long what a rank has sent before it left may be on its way.
-constexpr double kLeaving = 1;
+constexpr double kLeaving = 1;  // seconds that a rank which leaves tries to tell others for
 
 u64 counted(const u64* counter) { return __atomic_load_n(counter, __ATOMIC_RELAXED); }  // of this thread's own
 
@@ -262,16 +261,10 @@ void Network::tell() {
         if (is_remote(r)) send(told_[r], &mine_, sizeof mine_, r, kNoticeTag, said_);
 }
 
-// What a rank has sent before it left may come after that it has.
 void Network::hear() {
     while (hearing_.travels && has_arrived(hearing_, other_)) {
-        if (heard_.state == kLeft) leavers_.emplace_back(seconds(), heard_);
-        else note(heard_);
+        note(heard_);
         receive(hearing_, &heard_, sizeof heard_, kAnyRank, kNoticeTag);
-    }
-    while (!leavers_.empty() && seconds() - leavers_.front().first > kLeaving) {
-        note(leavers_.front().second);
-        leavers_.erase(leavers_.begin());
     }
 }
 
@@ -291,7 +284,7 @@ void Network::send(Parcel& parcel, const void* data, u64 bytes, u32 rank, u32 ta
     if (const int error = wire_.send(wire_.context, data, bytes, rank, tag, parcel.ticket)) return lose(rank, error);
     parcel.travels = true;
     ++counted.messages;
-    counted.bytes += bytes;
+    __atomic_store_n(&counted.bytes, counted.bytes + bytes, __ATOMIC_RELAXED);  // for who reads it meanwhile: a number
 }
 
 void Network::receive(Parcel& parcel, void* data, u64 bytes, u32 rank, u32 tag) {

@@ -138,7 +138,6 @@ class Network final : public OtherNodes {
     Notice mine_{}, heard_{};
     std::vector<Parcel> told_;  // `mine_`, by rank
     Parcel hearing_;            // `heard_`
-    std::vector<std::pair<double, Notice>> leavers_;
     Sent moved_, said_;
     bool broken_ = false;
 };

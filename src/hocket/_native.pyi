@@ -378,6 +378,10 @@ class Member:
     def land(self) -> None:
         """Waits for the calls in the background."""
 
+    @property
+    def network_bytes(self) -> int:
+        """Of messages that this rank has sent to ranks of other nodes."""
+
     def traffic(self) -> tuple[int, int]:
         """Bytes loaded and stored by the kernels in all calls that have ended."""
 
@@ -511,6 +515,7 @@ class PreparedCall:
         shared: Alternatives | None = None,
         others: Alternatives | None = None,
         only_shared: bool = False,
+        counted: Plan | None | None = None,
     ) -> None: ...
     def start(self, x: _Argument = None, out: _Argument = None, keep: object = None) -> Handle[_Argument]:
         """

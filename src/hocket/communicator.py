@@ -747,13 +747,13 @@ class Communicator:
         if counts is not None:
             if not kind.blocks:
                 raise InvalidArgument(f"{name} takes no counts: it has no blocks", caller())
-            if kind.cuts and kind.joins:
+            if kind.exchanges:
                 rows = Counts.exchange(counts, ranks)
             else:
                 inputs, outputs = (ranks if kind.cuts else 1) * reads, (ranks if kind.joins else 1) * writes
                 rows = Counts.agree(counts, ranks, self.rank, inputs, outputs)
         here = self._endpoint
-        place = here.threads, here.sockets, here.oversubscribed
+        place = here.threads, here.sockets, here.nodes, here.oversubscribed
         call = Call(name, ranks, None, rank, reproducible, *place, uneven=rows is not None, tuned=here.tuned)
         return _Wanted(call, op, reads, writes, rows)
 
@@ -783,8 +783,11 @@ class Communicator:
                 for inplace in VARIANTS
             ]
 
-        shared, others = alternatives(True), alternatives(False)
-        return endpoint.prepare(loaded, bound, wanted.op, choice.tile, shared, others, timeout, scale)
+        shared, others, counted = alternatives(True), alternatives(False), None
+        if wanted.call.kind.exchanges and wanted.rows is None:  # other ranks may give counts
+            uneven = choose(replace(wanted.call, item=item, uneven=True), self._entries)
+            counted = loaded if uneven.takes_what(choice) else find(uneven.key, uneven.compile)
+        return endpoint.prepare(loaded, bound, wanted.op, choice.tile, shared, others, timeout, scale, counted)
 
     def _zero_copy(
         self, choice: Choice, find: Find[Found], one_round: bool, inplace: bool, attached: bool
@@ -886,6 +889,11 @@ class Communicator:
         What one call moved is the difference of two of them; ``hocket.ir.traffic`` says the same from the schedule.
         """
         return self._endpoint.traffic()
+
+    @property
+    def network_bytes(self) -> int:
+        """Bytes of messages that this rank has sent to ranks of other nodes, in all calls that have ended."""
+        return self._endpoint.network_bytes()
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """A new communicator of the ranks that give the same ``color``, in order of ``key``, then of rank.

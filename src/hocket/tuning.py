@@ -9,7 +9,17 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hocket.algorithms import all_pairs, chain, direct, knomial, movement_avoiding, recursive_halving, ring, scan
+from hocket.algorithms import (
+    all_pairs,
+    chain,
+    direct,
+    knomial,
+    movement_avoiding,
+    recursive_halving,
+    ring,
+    scan,
+    two_level,
+)
 from hocket.collectives import Collective
 from hocket.errors import UnevenCounts, UnevenSize
 from hocket.ir.geometry import check_size, check_units
@@ -39,6 +49,11 @@ class Kind:
         """Whether the larger buffer of a rank is a block for each rank."""
         return self.cuts or self.joins
 
+    @property
+    def exchanges(self) -> bool:
+        """Whether every rank has a block for every other: with counts, each knows its own only."""
+        return self.cuts and self.joins
+
 
 KINDS = {
     "all_reduce": Kind(combines=True),
@@ -67,8 +82,9 @@ class Call:
     """All that a choice depends on, the same on every rank.
 
     ``size``: bytes of the larger buffer of a rank with most; None if not every rank knows it. ``threads`` of each rank;
-    ``sockets`` that the ranks fill, one after the other. ``oversubscribed``: there are more ranks than cores.
-    ``uneven``: with counts. ``item``: bytes of an element. ``tuned``: the numbers to go by.
+    ``sockets`` that the ranks fill, one after the other. ``nodes``: that of each rank, empty where all are on one.
+    ``oversubscribed``: there are more ranks than cores. ``uneven``: with counts. ``item``: bytes of an element.
+    ``tuned``: the numbers to go by.
     """
 
     name: str
@@ -78,6 +94,7 @@ class Call:
     reproducible: Contract | None = None
     threads: int = 1
     sockets: int = 1
+    nodes: tuple[int, ...] = ()
     oversubscribed: bool = False
     uneven: bool = False
     item: int = ITEM
@@ -116,6 +133,11 @@ def _is_early(call: Call) -> bool:
     return call.size is not None and call.tuned.early_above_bytes < call.size <= call.tuned.early_most_bytes
 
 
+_LEADERS = When(
+    "on several nodes, small: the busiest rank sends and receives at most {small_bytes}",
+    lambda call: bool(call.nodes) and _up_to(call, call.tuned.small_bytes),
+)
+_LANES = When("on several nodes", lambda call: bool(call.nodes))
 _ONE_SHOT = When(
     "small: the busiest rank sends and receives at most {small_bytes}",
     lambda call: _up_to(call, call.tuned.small_bytes),
@@ -141,17 +163,16 @@ _RANK_ORDER = When('reproducible="rank-order", at any size', lambda call: call.r
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the table. ``program`` is of the number of ranks, the root, and the number of sockets; ``tile`` in
-    bytes, of messages in slots, None: from the shape of the schedule and the size."""
+    """A line of the table. ``tile``: bytes, of messages in slots; None: from the shape of the schedule and the size."""
 
     collective: str
     when: When
-    program: Callable[[int, int, int], Program]
+    program: Callable[[Call], Program]
     tile: Callable[[Call], int] | None = None
 
 
-def _flat_reduce(ranks: int, root: int, _: int) -> Program:
-    return knomial.reduce(ranks, max(2, ranks), root)
+def _flat_reduce(call: Call) -> Program:
+    return knomial.reduce(call.ranks, max(2, call.ranks), call.root)
 
 
 def _early_tile(call: Call) -> int:
@@ -160,31 +181,40 @@ def _early_tile(call: Call) -> int:
 
 
 TABLE = (
-    Line("all_reduce", _ACROSS_SIZES, lambda p, *_: recursive_halving.all_reduce(p)),
-    Line("all_reduce", _RANK_ORDER, lambda p, *_: all_pairs.one_shot_all_reduce(p)),
-    Line("all_reduce", _ONE_SHOT, lambda p, *_: all_pairs.one_shot_all_reduce(p)),
-    Line("all_reduce", _BY_SOCKET, lambda p, _, sockets: movement_avoiding.all_reduce(p, sockets)),
-    Line("all_reduce", _FEW, lambda p, *_: all_pairs.all_reduce(p)),
-    Line("all_reduce", _LARGE, lambda p, *_: ring.all_reduce(p)),
-    Line("all_gather", _ONE_SHOT, lambda p, *_: direct.all_gather(p)),
-    Line("all_gather", _FEW, lambda p, *_: direct.all_gather(p)),
-    Line("all_gather", _LARGE, lambda p, *_: ring.all_gather(p)),
-    Line("reduce_scatter", _ONE_SHOT, lambda p, *_: direct.reduce_scatter(p)),
-    Line("reduce_scatter", _BY_SOCKET, lambda p, _, sockets: movement_avoiding.reduce_scatter(p, sockets)),
-    Line("reduce_scatter", _FEW, lambda p, *_: direct.reduce_scatter(p)),
-    Line("reduce_scatter", _LARGE, lambda p, *_: ring.reduce_scatter(p)),
-    Line("all_to_all", _ANY, lambda p, *_: direct.all_to_all(p)),
-    Line("broadcast", _ANY, lambda p, root, _: knomial.broadcast(p, max(2, p), root)),
+    Line("all_reduce", _ACROSS_SIZES, lambda c: recursive_halving.all_reduce(c.ranks)),
+    Line("all_reduce", _RANK_ORDER, lambda c: all_pairs.one_shot_all_reduce(c.ranks)),
+    Line("all_reduce", _LEADERS, lambda c: two_level.leader_all_reduce(c.nodes)),
+    Line("all_reduce", _LANES, lambda c: two_level.all_reduce(c.nodes)),
+    Line("all_reduce", _ONE_SHOT, lambda c: all_pairs.one_shot_all_reduce(c.ranks)),
+    Line("all_reduce", _BY_SOCKET, lambda c: movement_avoiding.all_reduce(c.ranks, c.sockets)),
+    Line("all_reduce", _FEW, lambda c: all_pairs.all_reduce(c.ranks)),
+    Line("all_reduce", _LARGE, lambda c: ring.all_reduce(c.ranks)),
+    Line("all_gather", _LANES, lambda c: two_level.all_gather(c.nodes)),
+    Line("all_gather", _ONE_SHOT, lambda c: direct.all_gather(c.ranks)),
+    Line("all_gather", _FEW, lambda c: direct.all_gather(c.ranks)),
+    Line("all_gather", _LARGE, lambda c: ring.all_gather(c.ranks)),
+    Line("reduce_scatter", _LANES, lambda c: two_level.reduce_scatter(c.nodes)),
+    Line("reduce_scatter", _ONE_SHOT, lambda c: direct.reduce_scatter(c.ranks)),
+    Line("reduce_scatter", _BY_SOCKET, lambda c: movement_avoiding.reduce_scatter(c.ranks, c.sockets)),
+    Line("reduce_scatter", _FEW, lambda c: direct.reduce_scatter(c.ranks)),
+    Line("reduce_scatter", _LARGE, lambda c: ring.reduce_scatter(c.ranks)),
+    Line("all_to_all", _LANES, lambda c: two_level.all_to_all(c.nodes)),
+    Line("all_to_all", _ANY, lambda c: direct.all_to_all(c.ranks)),
+    Line("broadcast", _LEADERS, lambda c: two_level.leader_broadcast(c.nodes, c.root)),
+    Line("broadcast", _LANES, lambda c: two_level.broadcast(c.nodes, c.root)),
+    Line("broadcast", _ANY, lambda c: knomial.broadcast(c.ranks, max(2, c.ranks), c.root)),
+    Line("reduce", _LEADERS, lambda c: two_level.leader_reduce(c.nodes, c.root)),
+    Line("reduce", _LANES, lambda c: two_level.reduce(c.nodes, c.root)),
     Line("reduce", _EARLY, _flat_reduce, _early_tile),
     Line("reduce", _ONE_SHOT_AT_ROOT, _flat_reduce),
-    Line("reduce", _BY_SOCKET, lambda p, root, sockets: movement_avoiding.reduce(p, sockets, root)),
-    Line("reduce", _LARGE, lambda p, root, _: chain.reduce(p, root)),
-    Line("gather", _ANY, lambda p, root, _: direct.gather(p, root)),
-    Line("scatter", _ANY, lambda p, root, _: direct.scatter(p, root)),
-    Line("scan", _ONE_SHOT, lambda p, *_: scan.one_shot_scan(p)),
-    Line("scan", _LARGE, lambda p, *_: scan.scan(p)),
-    Line("exscan", _ONE_SHOT, lambda p, *_: scan.one_shot_exscan(p)),
-    Line("exscan", _LARGE, lambda p, *_: scan.exscan(p)),
+    Line("reduce", _BY_SOCKET, lambda c: movement_avoiding.reduce(c.ranks, c.sockets, c.root)),
+    Line("reduce", _LARGE, lambda c: chain.reduce(c.ranks, c.root)),
+    Line("gather", _ANY, lambda c: direct.gather(c.ranks, c.root)),
+    Line("scatter", _ANY, lambda c: direct.scatter(c.ranks, c.root)),
+    Line("scan", _ONE_SHOT, lambda c: scan.one_shot_scan(c.ranks)),
+    Line("scan", _LARGE, lambda c: scan.scan(c.ranks)),
+    Line("exscan", _ONE_SHOT, lambda c: scan.one_shot_exscan(c.ranks)),
+    Line("exscan", _LARGE, lambda c: scan.exscan(c.ranks)),
 )
 """The first line of a collective whose condition holds counts."""
 
@@ -285,10 +315,15 @@ class Choice:
         call = self.call
         if self.entry is not None:
             return call.name, self.entry.schedule.digest(), call.uneven
-        return call.name, self.line.when.text, call.root, call.reproducible, call.sockets, self.instances, call.uneven
+        place = call.sockets, call.nodes
+        return call.name, self.line.when.text, call.root, call.reproducible, place, self.instances, call.uneven
+
+    def takes_what(self, other: Choice) -> bool:
+        """Whether it is the same program as another choice for such a call."""
+        return (self.entry, self.line, self.instances) == (other.entry, other.line, other.instances)
 
     def program(self) -> Program:
-        return self.line.program(self.call.ranks, self.call.root, self.call.sockets)
+        return self.line.program(self.call)
 
     def compile(self) -> Schedule:
         """Raises UnevenCounts where the call has counts, and this cannot run with them."""

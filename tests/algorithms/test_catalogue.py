@@ -78,7 +78,7 @@ def test_other_numbers_of_ranks_are_refused(algorithm: Algorithm) -> None:
     ids=lambda v: getattr(v, "name", v),
 )
 def test_no_ranks_are_refused(algorithm: Algorithm, name: str) -> None:
-    nothing = {"counts": (), "levels": (0, 2)}.get(name, 0)
+    nothing = {"counts": (), "levels": (0, 2), "node_of": ()}.get(name, 0)
     with pytest.raises(ValueError, match=r"(ranks|chunks) must be|number of ranks|square table"):
         algorithm.factory(**algorithm.cases(8)[0] | {name: nothing})
 

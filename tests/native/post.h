@@ -1,5 +1,5 @@
 // A wire between threads, whose messages take their time: each is copied when it arrives, at a moment drawn from a
-// seed, and only then its sender may use its memory again.
+// seed, and only then its sender may use its memory again; or, where it `buffers`, at once.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ namespace hocket::test {
 
 class Post {
   public:
-    Post(u32 ranks, u64 seed) : random_(seed) {
+    Post(u32 ranks, u64 seed, bool buffers = false) : random_(seed), buffers_(buffers) {
         for (u32 r = 0; r < ranks; ++r) ends_.push_back({this, r});
     }
 
@@ -41,6 +41,7 @@ class Post {
         u64 number;
         char* data;
         u64 bytes;
+        std::vector<char> copy{};
     };
     using Route = std::array<u32, 3>;  // sender, receiver, tag
 
@@ -80,7 +81,11 @@ class Post {
         const std::lock_guard<std::mutex> held(lock_);
         if (end.cut) return 1;
         message.number = ticket.word = ++numbers_;
-        all[route].push_back(message);
+        if (buffers_ && &all == &sent_) {
+            message.copy.assign(message.data, message.data + message.bytes);
+            arrived_.insert(message.number);
+        }
+        all[route].push_back(std::move(message));
         return 0;
     }
 
@@ -97,15 +102,17 @@ class Post {
         if (ready.empty()) return;
         const auto [from, to] = ready[random_() % ready.size()];
         CHECK(from->front().bytes <= to->front().bytes);
-        std::memcpy(to->front().data, from->front().data, from->front().bytes);
-        for (auto* const messages : {from, to}) {
-            arrived_.insert(messages->front().number);
-            messages->pop_front();
-        }
+        const Message& message = from->front();
+        std::memcpy(to->front().data, buffers_ ? message.copy.data() : message.data, message.bytes);
+        arrived_.insert(to->front().number);
+        if (!buffers_) arrived_.insert(message.number);
+        from->pop_front();
+        to->pop_front();
     }
 
     std::mutex lock_;
     std::mt19937_64 random_;
+    const bool buffers_;
     std::vector<End> ends_;
     std::map<Route, std::deque<Message>> sent_, awaited_;
     std::set<u64> arrived_;  // messages, by number

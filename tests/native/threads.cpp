@@ -120,6 +120,30 @@ TEST(helping) {
     CHECK(helped > 0);
 }
 
+// A thread that helps leaves what came meanwhile to the queue's thread, which it wakes.
+TEST(helping_and_leaving) {
+    std::latch begun(1), go_on(1);
+    Queue::Job jobs[3];
+    Queue queue;
+    jobs[0].body = jobs[2].body = [] {};
+    jobs[1].body = [&] {
+        begun.count_down();
+        go_on.wait();
+    };
+    queue.submit(jobs[0]);  // starts the thread
+    queue.wait(jobs[0]);
+    std::thread helper([&] {
+        queue.submit(jobs[1], false);
+        queue.help(jobs[1]);
+    });
+    begun.wait();
+    queue.submit(jobs[2]);
+    go_on.count_down();
+    queue.wait(jobs[2]);
+    queue.wait(jobs[1]);
+    helper.join();
+}
+
 // Who would help while the thread is at work leaves that and what comes after it to the thread.
 TEST(helping_in_vain) {
     std::latch begun(1), go_on(1);

@@ -44,6 +44,7 @@ from hocket.algorithms import (
     swing,
     three_step,
     tree,
+    two_level,
     two_step,
 )
 from hocket.algorithms.entry import Algorithm, Parameters, Takes
@@ -59,10 +60,18 @@ def _levels(ranks: int) -> list[Parameters]:
     return [{"levels": levels} for levels in ((ranks,), *two, *three)]
 
 
+def _placements(ranks: int) -> list[Parameters]:
+    """On one node, two, three and one each, as evenly as can be; dealt in turn to two; on one of three and one each."""
+    even = [tuple(r * nodes // ranks for r in range(ranks)) for nodes in (1, 2, 3, ranks)]
+    others = [tuple(r % 2 for r in range(ranks)), tuple(max(0, r - 2) for r in range(ranks))]
+    return [{"node_of": given} for given in dict.fromkeys(even + others)]
+
+
 ANY = Takes("any", lambda p: [{"ranks": p}])
 POWERS_OF_TWO = Takes("a power of two", lambda p: [{"ranks": p}] if p & p - 1 == 0 else [])
 EVEN = Takes("even", lambda p: [{"ranks": p}] if p % 2 == 0 else [])
 TWO_LEVELS = Takes("any: nodes * gpus", lambda p: [{"nodes": n, "gpus": p // n} for n in range(1, p + 1) if p % n == 0])
+ANY_NODES = Takes("any, on any nodes", _placements)
 ANY_LEVELS = Takes("any: product of levels", _levels)
 ANY_COUNTS = Takes("any", lambda p: [{"counts": tuple((r + 2 * d + 1) % 3 for r in range(p) for d in range(p))}])
 EIGHT = Takes("8", lambda p: [{}] if p == 8 else [])
@@ -79,6 +88,7 @@ _BRUCK = "Bruck et al., TPDS'97"
 _PAT = "Jeaugey 2025, arXiv:2506.20252; NCCL 2.23"
 _BINE = "De Sensi et al., SC'25"
 _KNOMIAL = "MPICH, UCC"
+_LANES = "Träff and Hunold, CLUSTER'20"
 _YHCCL = "YHCCL (Peng et al., SC'23)"
 
 CATALOGUE = (
@@ -577,6 +587,113 @@ CATALOGUE = (
         rounds="≤ 1 + (nodes > 1) * (gpus > 1) * (gpus + 1)",
         volume="(p > 1) + (nodes > 1) * (gpus > 1) * (1 + (nodes > 2) * (gpus > 2)) / gpus",
         scratch="(nodes > 1) * (gpus > 1) * 2 / gpus",
+    ),
+    Algorithm(
+        two_level.all_reduce,
+        AllReduce,
+        ANY_NODES,
+        _LANES,
+        hops="≤ most(node_of) - 1 + 2 * (nodes(node_of) - 1) + (most(node_of) > 1)",
+        rounds="≤ 2 * (p - 1)",
+        volume="(most(node_of) + least(node_of) - 2 + 2 * (nodes(node_of) - 1) / nodes(node_of)) / least(node_of)",
+        reductions="≤ (most(node_of) > 1) + (nodes(node_of) - 1) / nodes(node_of) / least(node_of)",
+        sums="across-ranks",
+    ),
+    Algorithm(
+        two_level.leader_all_reduce,
+        AllReduce,
+        ANY_NODES,
+        "one rank of each node",
+        hops="≤ 2 * (most(node_of) > 1) + (nodes(node_of) > 1)",
+        rounds="2 * (most(node_of) - 1) + nodes(node_of) - 1",
+        volume="most(node_of) + nodes(node_of) - 2",
+        reductions="most(node_of) + nodes(node_of) - 2",
+        sums="across-sizes",
+        scratch="most(node_of) - 1 + nodes(node_of) * (nodes(node_of) > 1)",
+    ),
+    Algorithm(
+        two_level.all_gather,
+        AllGather,
+        ANY_NODES,
+        _LANES,
+        hops="(p > 1) + (most(node_of) > 1) * (nodes(node_of) > 1)",
+        rounds="≤ p - 1 + (nodes(node_of) - 1) * (most(node_of) > 1)",
+        volume=(
+            "≤ (most(node_of) - 1) * (1 + ceil(most(node_of) / least(node_of)) * (nodes(node_of) - 1)) + "
+            "nodes(node_of) - 1"
+        ),
+    ),
+    Algorithm(
+        two_level.reduce_scatter,
+        ReduceScatter,
+        ANY_NODES,
+        _LANES,
+        hops="most(node_of) - 1 + (nodes(node_of) > 1)",
+        rounds="≤ p - 1 + (nodes(node_of) - 1) * (most(node_of) > 1)",
+        volume=(
+            "≤ (most(node_of) - 1) * (1 + ceil(most(node_of) / least(node_of)) * (nodes(node_of) - 1)) + "
+            "nodes(node_of) - 1"
+        ),
+        reductions=(
+            "≤ (most(node_of) - 1) * (1 + ceil(most(node_of) / least(node_of)) * (nodes(node_of) - 1)) + "
+            "nodes(node_of) - 1"
+        ),
+        sums="across-ranks",
+        scratch="nodes(node_of) - 1",
+    ),
+    Algorithm(
+        two_level.broadcast,
+        Broadcast,
+        ANY_NODES,
+        _LANES,
+        hops="≤ nodes(node_of) - 1 + 2 * (most(node_of) > 1)",
+        rounds="≤ max(2 * p - 3, p - 1)",
+        volume="≤ (least(node_of) + most(node_of) - 2 + (nodes(node_of) > 1)) / least(node_of)",
+    ),
+    Algorithm(
+        two_level.leader_broadcast,
+        Broadcast,
+        ANY_NODES,
+        "one rank of each node",
+        hops="≤ (p > 1) + (most(node_of) > 1) * (nodes(node_of) > 1)",
+        rounds="≤ most(node_of) + nodes(node_of) - 2",
+        volume="≤ most(node_of) + nodes(node_of) - 2",
+    ),
+    Algorithm(
+        two_level.reduce,
+        Reduce,
+        ANY_NODES,
+        _LANES,
+        hops="≤ most(node_of) - 1 + nodes(node_of) - 1 + (most(node_of) > 1)",
+        rounds="≤ 2 * (p - 1)",
+        volume="≤ 1 + (most(node_of) > 1)",
+        reductions="≤ (most(node_of) > 1) + (nodes(node_of) > 1) / least(node_of)",
+        sums="across-ranks",
+    ),
+    Algorithm(
+        two_level.leader_reduce,
+        Reduce,
+        ANY_NODES,
+        "one rank of each node",
+        hops="≤ (p > 1) + (most(node_of) > 1) * (nodes(node_of) > 1)",
+        rounds="≤ most(node_of) + nodes(node_of) - 2",
+        volume="≤ most(node_of) + nodes(node_of) - 2",
+        reductions="≤ most(node_of) + nodes(node_of) - 2",
+        sums="across-sizes",
+        scratch="≤ most(node_of) + nodes(node_of) - 2",
+    ),
+    Algorithm(
+        two_level.all_to_all,
+        AllToAll,
+        ANY_NODES,
+        f"{_COWAN} 7.3, for any ranks of nodes",
+        hops="(p > 1) + (most(node_of) > 1) * (nodes(node_of) > 1)",
+        rounds="≤ p - 1 + (nodes(node_of) - 1) * (most(node_of) > 1)",
+        volume=(
+            "≤ most(node_of) - 1 + (nodes(node_of) - 1) * ceil(most(node_of) / least(node_of)) * "
+            "most(node_of) + p - least(node_of) - nodes(node_of) + 1"
+        ),
+        scratch="≤ (nodes(node_of) - 1) * ceil(most(node_of) / least(node_of)) * most(node_of) * (most(node_of) > 1)",
     ),
     Algorithm(
         scan.one_shot_scan,

@@ -127,10 +127,25 @@ def busiest(counts: tuple[int, ...], n: Fraction) -> Fraction:
     return Fraction(max(max(map(sum, table)), max(map(sum, zip(*table, strict=True)))))
 
 
+def nodes(node_of: tuple[int, ...]) -> Fraction:
+    """How many nodes ranks are on."""
+    return Fraction(len(set(node_of)))
+
+
+def most(node_of: tuple[int, ...]) -> Fraction:
+    """Ranks of the largest of these."""
+    return Fraction(max(map(node_of.count, node_of)))
+
+
+def least(node_of: tuple[int, ...]) -> Fraction:
+    """Ranks of the smallest of these."""
+    return Fraction(min(map(node_of.count, node_of)))
+
+
 FUNCTIONS: dict[str, object] = {
     function.__name__: function
     for function in (
-        *(floor_log2, ceil_log2, power, folds, ceil_log, children, groups, members, bits, busiest),
+        *(floor_log2, ceil_log2, power, folds, ceil_log, children, groups, members, bits, busiest, nodes, most, least),
         *(ceil, min, max, sum, len),
     )
 }

@@ -146,7 +146,14 @@ class PreparedCall(_native.PreparedCall):
     """
 
     def __init__(
-        self, endpoint: Endpoint, loaded: LoadedPlan, bound: Bound, terms: _native.Terms, shared: _Offer, others: _Offer
+        self,
+        endpoint: Endpoint,
+        loaded: LoadedPlan,
+        bound: Bound,
+        terms: _native.Terms,
+        shared: _Offer,
+        others: _Offer,
+        counted: LoadedPlan | None = None,
     ) -> None:
         x, out = bound.operands.x, bound.operands.out
         lends = loaded.lowered.lends
@@ -164,6 +171,7 @@ class PreparedCall(_native.PreparedCall):
             shared.native,
             others.native,
             lends,
+            None if counted is None else counted.plan,
         )
         self._endpoint = endpoint
         self._take_turn, self._refuse, self._no_thread = endpoint._alone, endpoint.refuse, endpoint._no_thread
@@ -331,9 +339,10 @@ class Endpoint:
                 meeting.nodes,
                 0 if meeting.mpi is None else nodes.address(meeting.mpi),
             )
-        except (RuntimeError, MemoryError) as error:
+        except (RuntimeError, MemoryError, ValueError) as error:
             meeting.leave()
-            raise BootstrapFailed(f"rank {meeting.rank} has no room for the shared memory: {error}") from error
+            why = str(error) if isinstance(error, ValueError) else f"it has no room for the shared memory: {error}"
+            raise BootstrapFailed(f"rank {meeting.rank} cannot take part: {why}") from error
         _native.let_go()
         self._lifelines = meeting.lifelines  # the member's, and good while it lives
         self._cores = meeting.cores
@@ -391,11 +400,13 @@ class Endpoint:
         others: Alternatives = NO_ALTERNATIVES,
         timeout: float | None = None,
         scale: float | None = None,
+        counted: LoadedPlan | None = None,
     ) -> PreparedCall:
         """A call that everything is known of but where its arrays lie. Raises WrongType, InvalidArgument.
 
         ``shared``: what it runs instead where they all are memory that ranks share; ``others``: else.
-        ``timeout``: seconds, None for that of this communicator. ``scale``: what a sum is multiplied by.
+        ``timeout``: seconds, None for that of this communicator. ``scale``: what a sum is multiplied by. ``counted``:
+        what an exchange without counts runs where other ranks give theirs.
         """
         if scale is not None:
             if not isinstance(scale, int | float) or op != "sum":
@@ -430,7 +441,7 @@ class Endpoint:
             scale = float(scale)
             element = f"sum times {scale!r}"
         terms = _native.Terms(bound.n, kind.code, code, tile or 0, element, bound.units, timeout or 0.0, scale)
-        call = PreparedCall(self, loaded, bound, terms, *offers)
+        call = PreparedCall(self, loaded, bound, terms, *offers, counted)
         self._calls.add(call)
         if self._member is None:  # another thread has closed this
             call.release()
@@ -475,6 +486,10 @@ class Endpoint:
     def traffic(self) -> Traffic:
         """See ``Communicator.traffic``."""
         return sum((pair.traffic() for pair in self._pairs), Traffic(*self.alive().traffic()))
+
+    def network_bytes(self) -> int:
+        """See ``Communicator.network_bytes``."""
+        return self.alive().network_bytes
 
     def adopt(self, descriptor: int | None, address: int, nbytes: int) -> Adopted:
         """See ``Communicator.adopt``."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import msgspec
 
-from hocket.errors import BootstrapFailed, HocketError
+from hocket.errors import BootstrapFailed, HocketError, describe
 from hocket.runtime import machine, stores, trace
 from hocket.runtime.bootstrap import (
     MOST_RANKS,
@@ -43,10 +43,12 @@ class _Hello(msgspec.Struct):
 
 
 class _Met(msgspec.Struct):
-    """Whether a rank has met those of its node: the cores of each of these; or why not, and what helps."""
+    """Whether a rank has met those of its node: the cores of each of these; or why not, and what helps. ``first``: what
+    others of the node say then follows from that."""
 
     cores: int = 0
     failed: tuple[str, str | None] | None = None
+    first: bool = False
 
 
 def address(mpi: MpiCommunicator) -> int:
@@ -70,13 +72,16 @@ def meet(mpi: MpiCommunicator, timeout: float, schedules: Schedules) -> Meeting:
     if size > MOST_RANKS:
         raise BootstrapFailed(f"there are too many ranks: no more than {MOST_RANKS} can meet")
     known: str | HocketError
+    raised: BaseException | None = None
     node = ""
     try:
         trace.begin(rank)
         known = schedules(size)
         node = _given(os.environ.get(VARIABLE, ""), size)[rank]
     except HocketError as error:
-        known = error
+        known = raised = error
+    except BaseException as error:  # the others must hear of it
+        known, raised = BootstrapFailed(_why(error)), error
     where = repr(sorted(stores.identity().items()))
     mine = _Hello(PROTOCOL, where, node, secrets.token_hex(16), common_of(Place(rank, size, ""), known))
     hellos = [msgspec.json.decode(said, type=_Hello) for said in mpi.allgather(msgspec.json.encode(mine))]
@@ -86,8 +91,8 @@ def meet(mpi: MpiCommunicator, timeout: float, schedules: Schedules) -> Meeting:
     try:
         check_common({r: hello.common for r, hello in enumerate(hellos)})
     except BootstrapFailed:
-        if isinstance(known, HocketError):  # it says more than what all were told
-            raise known from None
+        if raised is not None:  # it says more than what all were told
+            raise raised from None
         raise
     places = list(dict.fromkeys((hello.machine, hello.node) for hello in hellos))
     nodes = tuple(places.index((hello.machine, hello.node)) for hello in hellos)
@@ -122,20 +127,33 @@ def _met(mpi: MpiCommunicator, timeout: float, here: Place, sharing: int) -> tup
     ``sharing``: ranks of this machine, also those that count as of other nodes.
     """
     local: Meeting | None = None
+    raised: BaseException | None = None
     try:
         local = gather(here, timeout, {})
         own = local.cores if sharing == here.size else machine.cores(os.sched_getaffinity(0)) // sharing
         word = _Met(own)
-    except HocketError as error:
-        said = error.diagnostic()
-        word = _Met(failed=(said.message, said.help))
+    except BaseException as error:  # the others must hear of it
+        raised = None if isinstance(error, HocketError) else error
+        if isinstance(error, HocketError):
+            said = error.diagnostic()
+            word = _Met(failed=(said.message, said.help))
+        else:
+            word = _Met(failed=(f"rank {mpi.Get_rank()} {_why(error)}", None), first=True)
     mets = [msgspec.json.decode(said, type=_Met) for said in mpi.allgather(msgspec.json.encode(word))]
-    failed = next((met.failed for met in mets if met.failed is not None), None)
+    failures = sorted((met for met in mets if met.failed is not None), key=lambda met: not met.first)
+    failed = failures[0].failed if failures else None
     if local is None or failed is not None:
         if local is not None:
             local.undo()
+        if raised is not None:
+            raise raised
         raise BootstrapFailed(*(failed or ("", None)))
     return local, min(met.cores for met in mets)
+
+
+def _why(error: BaseException) -> str:
+    """What the others are told of what is no error of hocket's: a verb phrase."""
+    return "was interrupted" if isinstance(error, KeyboardInterrupt) else f"raised {describe(error)}"
 
 
 def _given(text: str, size: int) -> list[str]:

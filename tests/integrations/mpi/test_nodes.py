@@ -11,7 +11,8 @@ import pytest
 from tests.integrations.mpi.launch import PROGRAMS, Mpi
 
 ROOT = Path(__file__).parents[3]
-PLACEMENTS = "1+1", "2+1", "0,1,0", "1+1+1"
+PLACEMENTS = {"1+1": 2, "2+1": 3, "0,1,0": 3, "1+1+1": 3, "2+2": 4, "0,1,1,1": 4}
+"""What HOCKET_NODES says, and of how many ranks."""
 
 
 def run(mpi: Mpi, ranks: int, placement: str, *command: str, timeout: float = 240) -> None:
@@ -25,10 +26,13 @@ def run(mpi: Mpi, ranks: int, placement: str, *command: str, timeout: float = 24
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize("name", ["collectives", "differ", "places", "raises", "leaves"])
+@pytest.mark.parametrize("name", ["collectives", "crosses", "differ", "places", "raises", "leaves"])
 def test_ranks_on_several_nodes(mpi: Mpi, name: str, placement: str) -> None:
-    ranks = placement.count("+") + placement.count(",") + 1 if placement != "2+1" else 3
-    run(mpi, ranks, placement, str(PROGRAMS / "nodes.py"), name)
+    run(mpi, PLACEMENTS[placement], placement, str(PROGRAMS / "nodes.py"), name)
+
+
+def test_what_ends_a_meeting(mpi: Mpi) -> None:
+    run(mpi, 3, "2+1", str(PROGRAMS / "nodes.py"), "meets")
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])

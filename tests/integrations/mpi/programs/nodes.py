@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
+from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import pairwise
+from unittest import mock
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import hocket
-from hocket.errors import CallMismatch, InvalidArgument, PeerFailed, PeerRefused
+from hocket.errors import BootstrapFailed, CallMismatch, InvalidArgument, PeerFailed, PeerRefused
 
 SIZES = (0, 1, 3, 1000, 100_003)
 
@@ -50,7 +54,31 @@ def collectives(comm: hocket.Communicator) -> None:
     counts = [3 * r for r in range(size)]
     rows = [np.full((counts[r], 2), r) for r in range(size)]
     np.testing.assert_array_equal(comm.all_gather(rows[me], counts=counts), np.concatenate(rows))
+    halves = ([100] * size, [100] * size) if me else None  # rank 0 gives none
+    x = np.arange(100 * size) + 1000 * me
+    expected = np.concatenate([np.arange(100 * me, 100 * me + 100) + 1000 * r for r in range(size)])
+    np.testing.assert_array_equal(comm.all_to_all(x, np.empty_like(x), counts=halves), expected)
     comm.barrier()
+
+
+def crosses(comm: hocket.Communicator) -> None:
+    """What a call sends from each node is what its schedule says, and no byte more than has to be."""
+    size, others = comm.size, len(comm.nodes) - 1
+    x = np.ones(12 << 16, np.float32)  # whole tiles: others leave gaps in messages of several chunks
+    last = comm.nodes[-1]
+    calls: dict[str, tuple[Callable[[], object], Callable[[tuple[int, ...]], float]]] = {
+        "all_reduce": (lambda: comm.all_reduce(x), lambda node: 2 * x.nbytes * others / (others + 1)),
+        "all_gather": (lambda: comm.all_gather(x), lambda node: len(node) * others * x.nbytes),
+        "reduce_scatter": (lambda: comm.reduce_scatter(x), lambda node: (size - len(node)) * x.nbytes / size),
+        "all_to_all": (lambda: comm.all_to_all(x), lambda node: len(node) * (size - len(node)) * x.nbytes / size),
+        "reduce": (lambda: comm.reduce(x, root=last[0]), lambda node: (node != last) * x.nbytes),
+    }
+    for name, (call, expected) in calls.items():
+        before = comm.network_bytes
+        call()
+        sent = comm.all_gather(np.array([comm.network_bytes - before]))
+        for node in comm.nodes:
+            assert sum(sent[list(node)]) == expected(node), (name, node, sent)
 
 
 def differ(comm: hocket.Communicator) -> None:
@@ -71,6 +99,21 @@ def raises(comm: hocket.Communicator) -> None:
         return
     with pytest.raises(PeerFailed, match="rank 1 has had enough"):
         comm.all_reduce(np.ones(100_000))
+
+
+def meets(comm: hocket.Communicator) -> None:
+    """What a rank raises while it meets others ends the meeting of all."""
+    for what, raised, said in (
+        ("trace.begin", KeyboardInterrupt(), "was interrupted"),
+        ("gather", KeyboardInterrupt(), "was interrupted"),
+        ("gather", ZeroDivisionError("by 0"), "raised ZeroDivisionError: by 0"),
+    ):
+        patched = mock.patch(f"hocket.runtime.nodes.{what}", side_effect=raised) if comm.rank == 1 else nullcontext()
+        expected = pytest.raises(type(raised) if comm.rank == 1 else BootstrapFailed)
+        with patched, expected as error:
+            hocket.init(2, mpi=MPI.COMM_WORLD)
+        assert comm.rank == 1 or re.search(f"rank 1:? {said}", str(error.value))
+    comm.barrier()
 
 
 def leaves(comm: hocket.Communicator) -> None:
