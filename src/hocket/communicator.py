@@ -775,7 +775,7 @@ class Communicator:
         eager = endpoint.is_eager(loaded, bound)
 
         def alternatives(shared: bool) -> Alternatives:
-            barred = not shared and (not endpoint.attaches or wanted.op in _ORDERED)
+            barred = endpoint.nodes or (not shared and (not endpoint.attaches or wanted.op in _ORDERED))
             if shared not in kinds or bound.n is None or barred:
                 return NO_ALTERNATIVES
             return [

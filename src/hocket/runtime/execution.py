@@ -422,8 +422,6 @@ class Endpoint:
             raise WrongType(f"{kind} has no {op}, only {', '.join(_native.OPERATORS_OF[kind.name])}", caller())
         if op == "avg" and not plan.averages:
             raise InvalidArgument(f"{layout.name} does not sum over all ranks, so there is no avg", caller())
-        if self.nodes:
-            shared = others = NO_ALTERNATIVES
         if plan.lends and self.nodes:
             raise InvalidArgument(f"the messages of {plan.name} lie in its arrays, and nodes share no memory", caller())
         if plan.lends:

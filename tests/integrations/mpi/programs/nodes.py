@@ -51,6 +51,11 @@ def collectives(comm: hocket.Communicator) -> None:
             handle = comm.all_reduce(mine.copy(), async_=True)
             np.testing.assert_array_equal(handle.wait(), total)
             np.testing.assert_array_equal(comm.scan(mine.copy()), np.sum(xs[: me + 1], axis=0, dtype=dtype))
+    prepared = comm.prepare("all_reduce", 1000, "float32", in_place=True)
+    for shared in (False, True):
+        x = comm.empty(1000, np.float32) if shared else np.empty(1000, np.float32)
+        x.fill(me)
+        assert (prepared(x) == sum(range(size))).all()
     counts = [3 * r for r in range(size)]
     rows = [np.full((counts[r], 2), r) for r in range(size)]
     np.testing.assert_array_equal(comm.all_gather(rows[me], counts=counts), np.concatenate(rows))
