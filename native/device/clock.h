@@ -48,13 +48,13 @@ class Clock {
         return made_.nanoseconds + u64(double(ticks - made_.ticks) * rate);
     }
 
-  private:
     static u64 monotonic() {
         timespec now;
         ::clock_gettime(CLOCK_MONOTONIC, &now);
         return u64(now.tv_sec) * 1'000'000'000 + u64(now.tv_nsec);
     }
 
+  private:
     bool counts_;
     Pair made_;
 };

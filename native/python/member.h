@@ -1,6 +1,7 @@
 // A communicator as Python holds it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "mpi/wire.h"
 #include "python/gil.h"
 #include "runtime/communicator.h"
+#include "transport/emulated.h"
 #include "transport/shared_memory.h"
 
 namespace hocket {
@@ -47,12 +49,13 @@ class Flight;
 
 // Together with the memory and the descriptors it uses, which belong to it, and the calls that are made in the
 // background. `nodes`: by rank, none where all are on one; else `mpi` is where the handle is of a communicator of MPI
-// for these ranks, which nobody else uses.
+// for these ranks, which nobody else uses, and `latency`, in seconds, and `bandwidth`, in bytes a second, those that an
+// emulated network has, 0 for none.
 struct Member {
     Member(u32 rank, u32 size, int descriptor, std::vector<int> lifelines, std::vector<int> arenas, Arena& arena,
            std::vector<pid_t> processes, bool always_attaches, u32 spins, u32 yields, double timeout, u32 threads,
            u64 team_bytes, u64 cache_bytes, bool looks, Recorder* recorder, const std::map<std::string, u64>& tuned,
-           std::vector<u32> nodes, u64 mpi)
+           std::vector<u32> nodes, u64 mpi, double latency, double bandwidth)
         : memory(descriptor, size, std::move(arenas), arena, processes) {
         Settings settings{{{spins, yields}, timeout, python_interrupted, Gil::let_go}};
         const CmaUse cma_use = always_attaches ? CmaUse::kAlways : CmaUse::kWhereFaster;
@@ -65,7 +68,15 @@ struct Member {
         settings.tunables = tunables = tunables_with(tuned);
         if (!nodes.empty()) {
             wire.emplace(reinterpret_cast<const void*>(mpi));
-            network = std::make_unique<Network>(rank, std::move(nodes), memory.control(), wire->wire());
+            Wire used = wire->wire();
+            if (latency > 0 || bandwidth > 0) {
+                const auto first = std::find(nodes.begin(), nodes.end(), nodes[rank]) - nodes.begin();
+                used = emulated
+                           .emplace(used, u64(latency * 1e9), bandwidth > 0 ? 1e9 / bandwidth : 0,
+                                    &memory.control()[first].sent_at, Clock::monotonic)
+                           .wire();
+            }
+            network = std::make_unique<Network>(rank, std::move(nodes), memory.control(), used);
             settings.network = network.get();
         }
         communicator = std::make_unique<Communicator>(rank, size, memory, lifelines, settings);
@@ -108,6 +119,7 @@ struct Member {
     Tunables tunables;
     SharedMemory memory;
     std::optional<mpi::MpiWire> wire;
+    std::optional<EmulatedNetwork> emulated;
     std::unique_ptr<Network> network;  // to ranks of other nodes
     Lifelines lifelines;               // closed last of all: a call in the background may shut the own one down
     std::unique_ptr<Communicator> communicator;

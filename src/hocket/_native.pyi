@@ -359,6 +359,8 @@ class Member:
         tunables: Mapping[str, int] = {},
         nodes: Sequence[int] = [],
         mpi: int = 0,
+        latency: float = 0.0,
+        bandwidth: float = 0.0,
     ) -> None: ...
     def plan(self, words: bytes, digest: int, name: str) -> Plan: ...
     def outlook(self, plan: Plan, n: int, type: int, tile: int, input: bool, output: bool) -> Outlook:

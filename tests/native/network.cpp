@@ -8,19 +8,22 @@
 #include "post.h"
 #include "ranks.h"
 #include "runner.h"
+#include "transport/emulated.h"
 
 namespace hocket::test {
 namespace {
 
-// Calls `body(rank, communicator)` on a thread for each rank. `nodes`: of each rank.
-template <class Body>
-void on_nodes(const std::vector<u32>& nodes, Post& post, u64 slots, Body body, const std::vector<int>& lifelines = {}) {
+// Calls `body(rank, communicator)` on a thread for each rank. `nodes`: of each rank. `latency`: of an emulated network.
+template <class Body> void on_nodes(const std::vector<u32>& nodes, Post& post, u64 slots, Body body,
+                                    const std::vector<int>& lifelines = {}, u64 latency = 0) {
     const u32 ranks = u32(nodes.size());
     std::vector<std::unique_ptr<World>> worlds;
     for (u32 r = 0; r < ranks; ++r) worlds.push_back(std::make_unique<World>(ranks));  // by node
     on_threads(ranks, [&](u32 rank) {
         ThreadMemory memory(*worlds[nodes[rank]]);
-        Network network(rank, nodes, memory.control(), post.wire(rank));
+        u64 sent_at = 0;
+        EmulatedNetwork emulated(post.wire(rank), latency, 0.5, &sent_at, Clock::monotonic);
+        Network network(rank, nodes, memory.control(), latency != 0 ? emulated.wire() : post.wire(rank));
         Settings mine = settings(slots);
         mine.network = &network;
         Communicator communicator(rank, ranks, memory, lifelines, mine);
@@ -146,6 +149,59 @@ TEST(network_leader) {
              },
              {-1, line[0], -1});
     ::close(line[0]);
+}
+
+u64 hand = 0;  // of a clock, in nanoseconds
+
+// Two ranks of a node send 1000 and 500 bytes, one byte a nanosecond, and each comes 300 later.
+TEST(network_takes_time) {
+    hand = 10'000;
+    Post post(3, 1);
+    const auto clock = [] { return hand; };
+    u64 sent_at = 0;
+    EmulatedNetwork one(post.wire(0), 300, 1, &sent_at, clock), other(post.wire(1), 300, 1, &sent_at, clock);
+    const Wire wires[] = {one.wire(), other.wire(), post.wire(2)};
+    const std::vector<char> given(1000, 'x');
+    std::vector<char> found(1500);
+    Ticket tickets[4];
+    const auto is_done = [&](u32 rank, Ticket& ticket) {  // it may take the post some looks
+        bool done = false;
+        for (u32 look = 0; look < 100 && !done; ++look) CHECK(wires[rank].test(wires[rank].context, ticket, done) == 0);
+        return done;
+    };
+    for (const u32 rank : {0u, 1u}) {
+        const u64 bytes = rank == 0 ? 1000 : 500;
+        CHECK(wires[2].receive(wires[2].context, &found[rank * 1000], bytes, rank, 7, tickets[2 + rank]) == 0);
+        CHECK(wires[rank].send(wires[rank].context, given.data(), bytes, 2, 7, tickets[rank]) == 0);
+    }
+    hand = 11'299;
+    CHECK(!is_done(0, tickets[0]) && !is_done(2, tickets[2]));
+    hand = 11'300;
+    CHECK(is_done(0, tickets[0]) && is_done(2, tickets[2]));
+    hand = 11'799;
+    CHECK(!is_done(1, tickets[1]) && !is_done(2, tickets[3]));
+    hand = 11'800;
+    CHECK(is_done(1, tickets[1]) && is_done(2, tickets[3]));
+    CHECK(std::string(found.begin(), found.end()) == std::string(1500, 'x'));
+}
+
+// Rings over a network that takes longer lose nothing.
+TEST(network_takes_long) {
+    for (const std::vector<u32>& nodes : kPlacements) {
+        const u32 ranks = u32(nodes.size());
+        Post post(ranks, 3);
+        on_nodes(
+            nodes, post, 2,
+            [&](u32 rank, Communicator& communicator) {
+                Plan plan(communicator, ring(rank, ranks, 2, true), 1, "ring");
+                for (u32 round = 0; round < 5; ++round) {
+                    std::vector<int> data(round * 500, 1);
+                    CHECK(sum(communicator, plan, data).fault == Fault::kNone);
+                    for (const int value : data) CHECK(value == int(ranks));
+                }
+            },
+            {}, 20'000);
+    }
 }
 
 // A wire that fails ends the communicator.

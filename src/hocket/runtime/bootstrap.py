@@ -116,7 +116,8 @@ class Meeting:
     where there are more ranks than cores. ``sockets``: those that the ranks fill. ``processes``: the numbers of the
     ranks' processes, if all may access each other's memory, else none; ``always``: wherever they can, they do.
     ``token``: a secret of these ranks, from which they make those of their next meetings. ``nodes``: that of each rank,
-    numbered by their lowest ranks, where there are several; then ``mpi`` has these ranks, and is this meeting's own.
+    numbered by their lowest ranks, where there are several; then ``mpi`` has these ranks, and is this meeting's own,
+    and ``emulated`` are the seconds and the bytes a second of a network that is only emulated, 0 for none.
     """
 
     rank: int
@@ -131,6 +132,7 @@ class Meeting:
     always: bool = False
     nodes: tuple[int, ...] = ()
     mpi: MpiCommunicator | None = None
+    emulated: tuple[float, float] = (0.0, 0.0)
 
     def leave(self) -> None:
         """Close all but the memory and the arenas."""

@@ -338,6 +338,7 @@ class Endpoint:
                 numbers.native,
                 meeting.nodes,
                 0 if meeting.mpi is None else nodes.address(meeting.mpi),
+                *meeting.emulated,
             )
         except (RuntimeError, MemoryError, ValueError) as error:
             meeting.leave()

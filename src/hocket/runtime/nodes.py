@@ -7,6 +7,7 @@ where, and of whether the ranks of every node have met; so what fails on one fai
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from dataclasses import replace
 
@@ -30,16 +31,24 @@ from hocket.runtime.launchers import Place
 VARIABLE = "HOCKET_NODES"
 """Has ranks count as those of several nodes, for tests and experiments: "2+2", or the node of each rank, "0,1,0"."""
 
+NETWORK = "HOCKET_NETWORK"
+"""Has messages between nodes take longer, for experiments: "latency:20us,bandwidth:1GB/s", of each node."""
+_UNITS = {
+    "latency": {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0},
+    "bandwidth": {"B/s": 1.0, "KB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9},
+}
+
 
 class _Hello(msgspec.Struct):
     """What a rank says first. ``machine``: the same on ranks that can share memory. ``node``: what tells those of one
-    machine apart that are told not to."""
+    machine apart that are told not to. ``emulated``: see Meeting."""
 
     protocol: str
     machine: str
     node: str
     token: str
     common: Common
+    emulated: tuple[float, float]
 
 
 class _Met(msgspec.Struct):
@@ -73,17 +82,18 @@ def meet(mpi: MpiCommunicator, timeout: float, schedules: Schedules) -> Meeting:
         raise BootstrapFailed(f"there are too many ranks: no more than {MOST_RANKS} can meet")
     known: str | HocketError
     raised: BaseException | None = None
-    node = ""
+    node, emulated = "", (0.0, 0.0)
     try:
         trace.begin(rank)
         known = schedules(size)
         node = _given(os.environ.get(VARIABLE, ""), size)[rank]
+        emulated = _emulated(os.environ.get(NETWORK, ""))
     except HocketError as error:
         known = raised = error
     except BaseException as error:  # the others must hear of it
         known, raised = BootstrapFailed(_why(error)), error
     where = repr(sorted(stores.identity().items()))
-    mine = _Hello(PROTOCOL, where, node, secrets.token_hex(16), common_of(Place(rank, size, ""), known))
+    mine = _Hello(PROTOCOL, where, node, secrets.token_hex(16), common_of(Place(rank, size, ""), known), emulated)
     hellos = [msgspec.json.decode(said, type=_Hello) for said in mpi.allgather(msgspec.json.encode(mine))]
     others = [r for r in range(size) if hellos[r].protocol != hellos[0].protocol]
     if others:
@@ -94,6 +104,9 @@ def meet(mpi: MpiCommunicator, timeout: float, schedules: Schedules) -> Meeting:
         if raised is not None:  # it says more than what all were told
             raise raised from None
         raise
+    others = [r for r in range(size) if hellos[r].emulated != hellos[0].emulated]
+    if others:
+        raise BootstrapFailed(f"rank {others[0]} has another {NETWORK} than rank 0")
     places = list(dict.fromkeys((hello.machine, hello.node) for hello in hellos))
     nodes = tuple(places.index((hello.machine, hello.node)) for hello in hellos)
     mates = tuple(r for r in range(size) if nodes[r] == nodes[rank])
@@ -118,6 +131,7 @@ def meet(mpi: MpiCommunicator, timeout: float, schedules: Schedules) -> Meeting:
         processes=[],
         nodes=nodes,
         mpi=own,
+        emulated=emulated,
     )
 
 
@@ -170,3 +184,16 @@ def _given(text: str, size: int) -> list[str]:
             f"{VARIABLE}={text[:40]} does not say where each of {size} ranks is", f'such as "{size - 1}+1"'
         )
     return nodes
+
+
+def _emulated(text: str) -> tuple[float, float]:
+    """Seconds and bytes a second of each node, as HOCKET_NETWORK has them. Raises BootstrapFailed."""
+    found = {"latency": 0.0, "bandwidth": 0.0}
+    for part in filter(None, text.split(",")):
+        name, _, value = part.partition(":")
+        match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(\D+)", value)
+        factor = None if match is None else _UNITS.get(name, {}).get(match[2])
+        if match is None or factor is None:
+            raise BootstrapFailed(f"{NETWORK}={text[:60]} is not understood", 'such as "latency:20us,bandwidth:1GB/s"')
+        found[name] = float(match[1]) * factor
+    return found["latency"], found["bandwidth"]
