@@ -30,7 +30,7 @@ def all_reduce(node_of: Nodes, instances: int = 1) -> Program:
             for group in groups:
                 _sum(group, group[lane], lane * count, count)
             hierarchical.reduce_scatter(ring, lane * count, 1, ch=1)
-            hierarchical.all_gather(ring, lane * count, 1, ch=1)
+            hierarchical.all_gather(ring, lane * count, 1, ch=2)
             for group in groups:
                 _share(chunk(group[lane], "in", lane * count, count), group[lane], group, "in", lane * count)
     return p
