@@ -443,6 +443,37 @@ def test_a_signal_handler_that_uses_the_communicator(elements: int) -> None:
     hocket.spawn(handled, 2, (elements,))
 
 
+def polite(comm: Communicator, elements: int) -> int:
+    """A signal handler that asks for too much is refused, and what it starts is done; the call goes on."""
+    other = comm.dup()
+    x = np.ones(elements)
+    started: list[Handle[np.ndarray]] = []
+    if comm.rank == 0:
+        ended = comm.all_reduce(np.ones(1), async_=True)
+        ended.wait()
+        handle = comm.all_reduce(x, async_=True)
+
+        def handler(*_: object) -> None:
+            assert ended.wait()[0] == 2
+            started.append(comm.all_reduce(np.ones(3), async_=True))
+            other.barrier()
+
+        signal.signal(signal.SIGINT, handler)
+        threading.Thread(target=interrupt_in, args=("waits",)).start()
+        waits(handle)
+    else:
+        comm.all_reduce(np.ones(1))
+        other.barrier()
+        comm.all_reduce(x)
+        started.append(comm.all_reduce(np.ones(3), async_=True))
+    return int(x[0]) + int(started[0].wait()[0])
+
+
+@pytest.mark.parametrize("elements", SIZES)
+def test_a_signal_handler_that_starts_a_call(elements: int) -> None:
+    assert hocket.spawn(polite, 2, (elements,)) == [4, 4]
+
+
 def interrupted_turn(comm: Communicator) -> None:
     """Ctrl-C in a call that waits for one in the background: as in any call, the others know."""
     other = comm.dup()

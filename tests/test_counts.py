@@ -356,6 +356,45 @@ def test_counts_that_some_leave_out(ranks: int, threads: int, n: int) -> None:
     hocket.spawn(half_counted, ranks, (n,), threads=threads)
 
 
+def swap() -> Schedule:
+    """An AllToAll of two ranks in place."""
+    with Program(AllToAll(2, inplace=True), name="swap") as p:
+        for r in range(2):
+            chunk(r, "in", 1 - r).copy(1 - r, "sc", 0)
+        for r in range(2):
+            chunk(r, "sc", 0).copy(r, "in", 1 - r)
+    return p.compile()
+
+
+def half_counted_in_place(comm: Communicator, sizes: str) -> None:
+    """The user's program works on other buffers than the one for counts: then the calls are right, or mismatch."""
+    comm.use(swap(), sizes)
+    n, r = 1000, comm.rank
+    x = np.arange(2 * n) + 10_000 * r
+    expected = np.concatenate([np.arange(n * r, n * r + n) + 10_000 * s for s in range(2)])
+    counts = None if r == 0 else ([n] * 2, [n] * 2)
+    out = np.full_like(x, 7)
+    try:
+        comm.all_to_all(x.copy(), out, counts=counts)
+    except CallMismatch:
+        assert sizes != "0.."
+        assert (out == 7).all()
+    else:
+        assert (out == expected).all()
+    try:
+        found = comm.all_to_all(x.copy(), counts=counts)
+    except CallMismatch:
+        assert sizes != "0.."
+    else:
+        assert (found == expected).all()
+    assert (comm.all_to_all(x.copy(), np.empty_like(x)) == expected).all()
+
+
+@pytest.mark.parametrize("sizes", ["0..", "1KB.."])
+def test_counts_that_some_leave_out_of_a_schedule_in_place(sizes: str) -> None:
+    hocket.spawn(half_counted_in_place, 2, (sizes,))
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Wrong calls
 

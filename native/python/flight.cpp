@@ -82,7 +82,9 @@ void Flight::submit(bool wake) {
     Member& used = member();
     job_.body = [this, &used] {
         {
-            const std::lock_guard<Busy> held(used.busy);
+            std::unique_lock<Busy> held(used.busy, std::defer_lock);
+            if (!used.busy.is_mine()) held.lock();
+            else held = std::unique_lock<Busy>(used.busy, std::adopt_lock);  // `help` has taken it
             outcome_ = body_(*used.communicator);
         }
         {
@@ -148,19 +150,26 @@ void Flight::release() {
     const nb::object owner = outcome_.fault == Fault::kNone ? std::move(owner_) : nb::object();
 }
 
+void Flight::must_not_interrupt() const {
+    if (member().interrupts()) owner_.attr("_raise")(Outcome{Fault::kBusy, 0, {}});
+}
+
+// Unless another thread is in a call: then it would wait for that where no signal is heard.
 void Flight::help() {
     const nb::object held = member_;  // `release` on another thread lets go of it
-    Queue& queue = *member().queue;
+    Member& used = member();
+    if (!used.busy.try_lock()) return;
     {
         const Gil gil;
-        queue.help(job_);
+        used.queue->help(job_);
+        if (used.busy.is_mine()) used.busy.unlock();  // there was nothing to do
     }
     if (PyErr_Occurred()) throw nb::python_error();
 }
 
 // Waits until it has ended. Where a signal handler raises meanwhile, so does the communicator, as in any call.
 void Flight::finish() {
-    if (member_ && member().interrupts()) owner_.attr("_raise")(Outcome{Fault::kBusy, 0, {}});
+    if (!done()) must_not_interrupt();
     if (posted() && !complete(member().communicator->control().waiting().patience.spins)) hand_over(false);
     try {
         if (!done()) help();
@@ -263,6 +272,7 @@ u64 Flight::wait_any(const std::vector<Handle*>& handles) {
     }
     for (u64 f = 0; f < flights.size(); ++f)
         if (flights[f]->done()) return f;
+    for (const std::shared_ptr<Flight>& flight : flights) flight->must_not_interrupt();
     u64 found = 0;
     await([&] {
         found = u64(std::find_if(flights.begin(), flights.end(), [](const auto& f) { return f->ended_.load(); }) -

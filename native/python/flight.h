@@ -43,7 +43,7 @@ class Flight : public std::enable_shared_from_this<Flight> {
     // For that thread: waits for callbacks of calls that have ended, with their handles. None: there are no more.
     static nanobind::list ready_callbacks();
     // Makes the call here, if its turn has come and no thread makes it. Throws nanobind::python_error for a call that
-    // has failed, or where a signal handler raises, which ends the communicator if it was in the call.
+    // has failed, in a signal handler that interrupts a call, and where one raises, which ends the communicator.
     nanobind::object wait();
     // Nobody holds it any more: it goes on.
     void abandon();
@@ -63,6 +63,7 @@ class Flight : public std::enable_shared_from_this<Flight> {
     void hand_over(bool wake = true);
     void submit(bool wake);
     bool complete(u32 spins);
+    void must_not_interrupt() const;
     void help();
     void finish();
     void release();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <Python.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 namespace hocket {
@@ -18,8 +19,10 @@ template <class Body> auto or_stay(Body body) noexcept {
     }
 }
 
-// Whether a signal handler raised. Its exception stays set in this thread.
+// Whether a signal handler raised. Its exception stays set in this thread. Only the first thread runs handlers; others
+// need no GIL, which may be held for long.
 inline bool python_interrupted() {
+    if (::syscall(SYS_gettid) != ::getpid()) return false;
     return or_stay([] {
         const PyGILState_STATE before = PyGILState_Ensure();
         const bool raised = PyErr_CheckSignals() != 0;

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "mpi/wire.h"
@@ -21,17 +22,25 @@ namespace hocket {
 // Taken by whoever is in a call. Less than std::mutex, which would cost a short call some per cent more.
 class Busy {
   public:
-    bool try_lock() { return !taken_.test_and_set(std::memory_order_acquire); }
+    bool try_lock() {
+        if (taken_.test_and_set(std::memory_order_acquire)) return false;
+        holder_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+        return true;
+    }
     void lock() {
         while (!try_lock()) taken_.wait(true, std::memory_order_relaxed);
     }
     void unlock() {
+        holder_.store({}, std::memory_order_relaxed);
         taken_.clear(std::memory_order_release);
         taken_.notify_one();
     }
+    // Whether the calling thread has taken it.
+    bool is_mine() const { return holder_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
 
   private:
     std::atomic_flag taken_;
+    std::atomic<std::thread::id> holder_{};
 };
 
 struct Lifelines {
@@ -112,9 +121,9 @@ struct Member {
         posted = nullptr;
     }
 
-    // Whether the calling thread is in a call in the background, which it took over: a signal handler that interrupts
-    // it.
-    bool interrupts() const { return queue != nullptr && queue->is_here(); }
+    // Whether the calling thread is in a call: it is a signal handler that interrupts it, and must not wait for its
+    // end.
+    bool interrupts() const { return busy.is_mine(); }
 
     Tunables tunables;
     SharedMemory memory;

@@ -96,9 +96,7 @@ void Queue::do_next(std::unique_lock<std::mutex>& held) noexcept {
     jobs_.pop_front();
     busy_ = true;
     held.unlock();
-    doer_.store(std::this_thread::get_id(), std::memory_order_relaxed);
     job.body();
-    doer_.store({}, std::memory_order_relaxed);
     held.lock();
     busy_ = false;
     job.done = true;

@@ -4,7 +4,6 @@
 // They block all signals, which are for the threads of Python, and touch no Python object: `worker_thread` (waiting.h).
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -59,8 +58,6 @@ class Queue {
     void help(const Job& last);
     // Waits until it is done.
     void wait(const Job& job);
-    // Whether the calling thread is in a job, as a signal handler is that interrupts one.
-    bool is_here() const { return doer_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
 
   private:
     void work(const std::stop_token& closing);
@@ -69,8 +66,7 @@ class Queue {
     std::mutex lock_;
     std::condition_variable_any given_, finished_;
     std::deque<Job*> jobs_;
-    bool busy_ = false;                    // somebody does a job
-    std::atomic<std::thread::id> doer_{};  // and who; equal to a thread's number where that one has stored it
+    bool busy_ = false;  // somebody does a job
     std::jthread thread_;
 };
 

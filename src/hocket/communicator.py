@@ -775,7 +775,7 @@ class Communicator:
         eager = endpoint.is_eager(loaded, bound)
 
         def alternatives(shared: bool) -> Alternatives:
-            barred = endpoint.nodes or (not shared and (not endpoint.attaches or wanted.op in _ORDERED))
+            barred = not shared and (not endpoint.attaches or wanted.op in _ORDERED)
             if shared not in kinds or bound.n is None or barred:
                 return NO_ALTERNATIVES
             return [
@@ -785,8 +785,12 @@ class Communicator:
 
         shared, others, counted = alternatives(True), alternatives(False), None
         if wanted.call.kind.exchanges and wanted.rows is None:  # other ranks may give counts
+            counted = loaded.apart if bound.apart else loaded.plan
             uneven = choose(replace(wanted.call, item=item, uneven=True), self._entries)
-            counted = loaded if uneven.takes_what(choice) else find(uneven.key, uneven.compile)
+            if not uneven.takes_what(choice):
+                other = find(uneven.key, uneven.compile)
+                if other.lowered.layout.bind(operands) == bound:  # else they mismatch
+                    counted = other.plan
         return endpoint.prepare(loaded, bound, wanted.op, choice.tile, shared, others, timeout, scale, counted)
 
     def _zero_copy(
@@ -892,7 +896,7 @@ class Communicator:
 
     @property
     def network_bytes(self) -> int:
-        """Bytes of messages that this rank has sent to ranks of other nodes, in all calls that have ended."""
+        """Bytes of messages that this rank has sent to other nodes in all calls so far. Headers do not count."""
         return self._endpoint.network_bytes()
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:

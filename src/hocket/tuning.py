@@ -129,15 +129,19 @@ def _up_to(call: Call, most: int) -> bool:
     return call.busiest is not None and call.busiest <= most and not call.spread
 
 
+def _by_nodes(call: Call) -> bool:
+    return bool(call.nodes) and call.reproducible in (None, "across-ranks")
+
+
 def _is_early(call: Call) -> bool:
     return call.size is not None and call.tuned.early_above_bytes < call.size <= call.tuned.early_most_bytes
 
 
 _LEADERS = When(
     "on several nodes, small: the busiest rank sends and receives at most {small_bytes}",
-    lambda call: bool(call.nodes) and _up_to(call, call.tuned.small_bytes),
+    lambda call: _by_nodes(call) and _up_to(call, call.tuned.small_bytes),
 )
-_LANES = When("on several nodes", lambda call: bool(call.nodes))
+_LANES = When("on several nodes", lambda call: _by_nodes(call))
 _ONE_SHOT = When(
     "small: the busiest rank sends and receives at most {small_bytes}",
     lambda call: _up_to(call, call.tuned.small_bytes),
@@ -382,6 +386,8 @@ def declined(choice: Choice, one_round: bool, attached: bool) -> str | None:
         return "a schedule of one's own takes slots"
     if call.size is None or call.ranks == 1 or call.uneven or call.name not in _ZERO_COPY:
         return "it has no program for arrays in place of slots"
+    if call.nodes:
+        return "ranks on several nodes, which share no memory"
     if attached and call.reproducible == "across-sizes":
         return "sums that do not depend on the size"
     if attached and call.ranks > 2 and call.kind.combines:

@@ -153,7 +153,7 @@ class PreparedCall(_native.PreparedCall):
         terms: _native.Terms,
         shared: _Offer,
         others: _Offer,
-        counted: LoadedPlan | None = None,
+        counted: _native.Plan | None = None,
     ) -> None:
         x, out = bound.operands.x, bound.operands.out
         lends = loaded.lowered.lends
@@ -171,7 +171,7 @@ class PreparedCall(_native.PreparedCall):
             shared.native,
             others.native,
             lends,
-            None if counted is None else counted.plan,
+            counted,
         )
         self._endpoint = endpoint
         self._take_turn, self._refuse, self._no_thread = endpoint._alone, endpoint.refuse, endpoint._no_thread
@@ -401,7 +401,7 @@ class Endpoint:
         others: Alternatives = NO_ALTERNATIVES,
         timeout: float | None = None,
         scale: float | None = None,
-        counted: LoadedPlan | None = None,
+        counted: _native.Plan | None = None,
     ) -> PreparedCall:
         """A call that everything is known of but where its arrays lie. Raises WrongType, InvalidArgument.
 

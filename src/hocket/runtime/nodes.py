@@ -48,7 +48,7 @@ class _Hello(msgspec.Struct):
     node: str
     token: str
     common: Common
-    emulated: tuple[float, float]
+    emulated: tuple[float, float] = (0.0, 0.0)
 
 
 class _Met(msgspec.Struct):

@@ -63,6 +63,15 @@ def collectives(comm: hocket.Communicator) -> None:
     x = np.arange(100 * size) + 1000 * me
     expected = np.concatenate([np.arange(100 * me, 100 * me + 100) + 1000 * r for r in range(size)])
     np.testing.assert_array_equal(comm.all_to_all(x, np.empty_like(x), counts=halves), expected)
+    sends = [(me + r) % 3 * 50 for r in range(size)]  # some none
+    gets = [(me + r) % 3 * 50 for r in range(size)]
+    sent = np.repeat(np.arange(size) + 100 * me, sends)
+    np.testing.assert_array_equal(
+        comm.all_to_all(sent, counts=(sends, gets)), np.repeat(np.arange(size) * 100 + me, gets)
+    )
+    each = [7 * (r + 1) for r in range(size)]
+    summed = comm.reduce_scatter(np.arange(sum(each)), counts=each)
+    np.testing.assert_array_equal(summed, size * np.arange(sum(each))[sum(each[:me]) :][: each[me]])
     comm.barrier()
 
 
