@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from fractions import Fraction
 
 import pytest
@@ -27,17 +27,17 @@ PLACEMENTS = {
 EACH = pytest.mark.parametrize("node_of", PLACEMENTS.values(), ids=PLACEMENTS.keys())
 
 
-def crossing(program: Program, node_of: tuple[int, ...]) -> tuple[Counter[int], Counter[int]]:
+def crossing(program: Program, node_of: tuple[int, ...]) -> tuple[dict[int, Fraction], dict[int, Fraction]]:
     """Units that leave each node, and that come to it."""
-    out: Counter[int] = Counter()
-    come: Counter[int] = Counter()
+    out: dict[int, Fraction] = defaultdict(Fraction)
+    come: dict[int, Fraction] = defaultdict(Fraction)
     for _, node in program.chunk_dag.operations():
         assert node.src is not None
         source, target = node_of[node.src.rank], node_of[node.dst.rank]
         if source != target:
             units = Fraction(node.src.count, program.collective.chunks)
-            out[source] += units  # type: ignore[assignment]
-            come[target] += units  # type: ignore[assignment]
+            out[source] += units
+            come[target] += units
     return out, come
 
 
