@@ -292,19 +292,14 @@ class Endpoint:
     """One rank of a communicator. Calls on it have one order, the same on every rank."""
 
     def __init__(
-        self,
-        meeting: Meeting,
-        timeout: float,
-        threads: int | None = None,
-        schedules: Schedules = no_schedules,
+        self, meeting: Meeting, timeout: float, threads: int | None = None, schedules: Schedules = no_schedules
     ) -> None:
         """Takes the meeting's descriptors over. ``timeout``: seconds without progress after which a call fails.
 
         ``threads``: how many share a call's thread blocks; None: one a core. ``schedules``: as ``meet`` takes it, for
         communicators made of this one.
         """
-        self.rank = meeting.rank
-        self.size = meeting.size
+        self.rank, self.size = meeting.rank, meeting.size
         self.oversubscribed = meeting.cores == 0
         numbers = tuned()
         policy = self.tuned = numbers.policy
