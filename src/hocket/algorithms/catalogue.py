@@ -669,6 +669,7 @@ CATALOGUE = (
         volume="≤ 1 + (most(node_of) > 1)",
         reductions="≤ (most(node_of) > 1) + (nodes(node_of) > 1) / least(node_of)",
         sums="across-ranks",
+        scratch="≤ (most(node_of) > 1) / least(node_of)",
     ),
     Algorithm(
         two_level.leader_reduce,

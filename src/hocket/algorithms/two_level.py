@@ -117,7 +117,10 @@ def reduce(node_of: Nodes, root: int = 0, instances: int = 1) -> Program:
         Reduce(len(node_of), lanes, inplace=True, root=root), name="two_level_reduce", instances=instances
     ) as p:
         for lane in range(lanes):
-            total, *others = [_sum(group, group[lane], lane) for group in groups]
+            total, *others = [
+                _sum(group, root, lane) if group[lane] == root else _sum_apart(group, group[lane], lane)
+                for group in groups
+            ]
             for own in others:
                 total = own.reduce(total)
             if groups[-1][lane] != root:
@@ -131,7 +134,7 @@ def leader_reduce(node_of: Nodes, root: int = 0, instances: int = 1) -> Program:
         own, *others = _ending(by_node(node_of), root)[::-1]
         total = _collected([root, *(r for r in own if r != root)])
         for slot, group in enumerate(others, len(own) - 1):
-            total = total.reduce(_collected(group).copy(root, "sc", slot))
+            total = total.reduce(_collected(group, writes=False).copy(root, "sc", slot))
     return p
 
 
@@ -192,12 +195,23 @@ def _sum(group: Sequence[int], last: int, index: int, count: int = 1) -> Ref:
     return total
 
 
-def _collected(group: Sequence[int]) -> Ref:
-    """The sum of the buffers of some ranks, at the first, in their order. Scratch for those of the others."""
+def _sum_apart(group: Sequence[int], last: int, index: int) -> Ref:
+    """The same in scratch of the last, whose input is not written: a Reduce may not."""
+    before = group.index(last) + 1
+    first, *others = (*group[before:], *group[:before])
+    total = chunk(first, "in", index)
+    for r in others[:-1]:
+        total = chunk(r, "in", index).reduce(total)
+    return total.copy(last, "sc", 0).reduce(chunk(last, "in", index)) if others else total
+
+
+def _collected(group: Sequence[int], *, writes: bool = True) -> Ref:
+    """The sum of the buffers of some ranks, at the first: in its input, or in scratch, as those of the others."""
     leader, *others = group
     terms = [chunk(r, "in", 0).copy(leader, "sc", slot) for slot, r in enumerate(others)]
-    total = chunk(leader, "in", 0)
-    for term in terms:
+    terms.insert(0 if writes else len(terms), chunk(leader, "in", 0))
+    total, *rest = terms
+    for term in rest:
         total = total.reduce(term)
     return total
 
