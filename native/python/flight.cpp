@@ -158,7 +158,7 @@ void Flight::must_not_interrupt() const {
 void Flight::help() {
     const nb::object held = member_;  // `release` on another thread lets go of it
     Member& used = member();
-    if (!used.busy.try_lock()) return;
+    if (!used.busy.try_lock()) return used.queue->wake();  // it may sleep
     {
         const Gil gil;
         used.queue->help(job_);

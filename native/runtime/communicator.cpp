@@ -39,7 +39,7 @@ bool some_count(const std::vector<CallHeader>& said) {
     return counting != 0 && counting != said.size();
 }
 
-// Those of a call all of whose units are equal.
+// The units of a call that gave none, all of one length.
 Units equal_units(const PlanHeader& header, const Call& call) {
     Units units;
     const u64 blocks[] = {header.input_blocks, header.output_blocks};
@@ -146,10 +146,9 @@ Outcome Communicator::run(Plan& plan, const Call& call) {
 
 // The same once more, of all ranks: now each gives the lengths of its units.
 Outcome Communicator::run_counted(Plan& plan, Call call) {
-    Units equal;
     if (call.units != nullptr) return run(plan, call);
     Plan& with_units = call.counted != nullptr ? *call.counted : plan;
-    equal = equal_units(with_units.header(), call);
+    const Units equal = equal_units(with_units.header(), call);
     call.units = &equal;
     call.offer = nullptr;
     return run(with_units, call);

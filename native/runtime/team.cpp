@@ -72,13 +72,13 @@ void Queue::submit(Job& job, bool wake) {
         const std::lock_guard<std::mutex> held(lock_);
         jobs_.push_back(&job);
     }
-    if (wake) given_.notify_one();
+    if (wake) this->wake();
 }
 
 void Queue::help(const Job& last) {
     std::unique_lock<std::mutex> held(lock_);
     while (!last.done && !busy_ && !jobs_.empty()) do_next(held);
-    if (!jobs_.empty()) given_.notify_one();
+    if (!jobs_.empty()) wake();
 }
 
 void Queue::wait(const Job& job) {

@@ -51,9 +51,11 @@ class Queue {
     Queue(const Queue&) = delete;
     Queue& operator=(const Queue&) = delete;
 
-    // The job belongs to the caller and stays where it is until it is done. Who will `help` at once need not wake the
-    // thread.
+    // The job belongs to the caller and stays where it is until it is done. Without `wake`, the thread may sleep on
+    // until somebody calls `wake` or `help`.
     void submit(Job& job, bool wake = true);
+    // Has the thread look for jobs.
+    void wake() { given_.notify_one(); }
     // Does the jobs up to this one, as long as nobody else does any.
     void help(const Job& last);
     // Waits until it is done.

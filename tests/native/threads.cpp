@@ -120,6 +120,18 @@ TEST(helping) {
     CHECK(helped > 0);
 }
 
+// A job that was submitted without waking the thread is done once somebody does.
+TEST(waking) {
+    Queue::Job jobs[2];
+    Queue queue;
+    for (Queue::Job& job : jobs) job.body = [] {};
+    queue.submit(jobs[0]);  // starts the thread
+    queue.wait(jobs[0]);
+    queue.submit(jobs[1], false);
+    queue.wake();
+    queue.wait(jobs[1]);
+}
+
 // A thread that helps leaves what came meanwhile to the queue's thread, which it wakes.
 TEST(helping_and_leaving) {
     std::latch begun(1), go_on(1);
