@@ -9,11 +9,13 @@
 #include <bit>
 #include <cstring>
 #include <deque>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "python/arrays.h"
 #include "python/bindings.h"
+#include "python/dlpack.h"
 #include "python/prepared_call.h"
 
 namespace nb = nanobind;
@@ -28,8 +30,8 @@ using AnyTuple = nb::typed<nb::tuple, nb::object, nb::ellipsis>;
 constexpr u32 kDimensions = 4;
 constexpr u64 kFewest = 64, kMost = 2048;  // places in the table, of which half may be taken
 
-// The arguments of a call: two arrays, whether it is in the background, and options, which count as equal only where
-// they are the same object.
+// The arguments of a call: two arrays or tensors, whether it is in the background, and options, which count as equal
+// only where they are the same object.
 constexpr u32 kName = 0, kX = 1, kOut = 2, kBackground = 3, kArguments = 8, kOptions = 5;
 
 constexpr long long kSeparate = 1ll << 62;  // of two arrays
@@ -37,9 +39,9 @@ constexpr long long kSeparate = 1ll << 62;  // of two arrays
 // All that tells one call from another. Without padding: compared as bytes.
 struct Key {
     PyObject* options[kOptions];
-    PyArray_Descr* types[2];  // null for no array
-    long long shapes[2][kDimensions];
-    long long between;  // bytes from x to out, where they overlap
+    u64 types[2];                      // a PyArray_Descr*, of an element of a tensor an odd number; 0 for no argument
+    long long shapes[2][kDimensions];  // of a tensor its number of elements
+    long long between;                 // bytes from x to out, where they overlap
     char dimensions[2];
     char shared[2];  // whether they lie in the arena
     char writeable[2];
@@ -62,33 +64,44 @@ u64 hash_of(const Key& key) {
     return hash ^ hash >> 32;
 }
 
+// What tells an argument from others, in a key, and where it lies. False for one that only the slow path understands.
+bool describe(PyObject* given, const Tensors& tensors, Key& key, u32 i, Argument& found) {
+    if (Tensors::Seen seen; tensors.look(given, seen)) {
+        key.types[i] = seen.type << 1 | 1;
+        key.shapes[i][0] = static_cast<long long>(seen.elements);
+        key.writeable[i] = 1;
+        found = {given, seen.data, seen.bytes};
+        return true;
+    }
+    if (!PyArray_CheckExact(given)) return false;
+    auto* array = reinterpret_cast<PyArrayObject*>(given);
+    const int dimensions = PyArray_NDIM(array);
+    if (!PyArray_CHKFLAGS(array, NPY_ARRAY_CARRAY_RO) || dimensions > int(kDimensions)) return false;
+    key.types[i] = reinterpret_cast<u64>(PyArray_DESCR(array));
+    key.dimensions[i] = char(dimensions);
+    key.writeable[i] = PyArray_ISWRITEABLE(array) != 0;
+    found = {given, static_cast<char*>(PyArray_DATA(array)), u64(PyArray_ITEMSIZE(array))};
+    for (int d = 0; d < dimensions; ++d) found.bytes *= u64(key.shapes[i][d] = PyArray_DIM(array, d));
+    return true;
+}
+
 // False for arguments that only the slow path understands. Of an array, all of a short one or the first bytes are
 // prefetched before the call is looked up. They may be in no cache, and the rest of a longer one would then wait for
 // them.
-bool describe(PyObject* const* arguments, const Member& member, Key& key, Argument (&found)[2]) {
+bool describe(PyObject* const* arguments, const Tensors& tensors, const Member& member, Key& key,
+              Argument (&found)[2]) {
     std::memset(&key, 0, sizeof key);
     key.options[0] = arguments[kName];
     std::copy_n(arguments + kBackground + 1, kOptions - 1, key.options + 1);
     for (u32 i = 0; i < 2; ++i) {
         PyObject* given = arguments[kX + i];
         if (given == Py_None) continue;
-        if (!PyArray_CheckExact(given)) return false;
-        auto* array = reinterpret_cast<PyArrayObject*>(given);
-        const int dimensions = PyArray_NDIM(array);
-        if (!PyArray_CHKFLAGS(array, NPY_ARRAY_CARRAY_RO) || dimensions > int(kDimensions)) return false;
-        key.types[i] = PyArray_DESCR(array);
-        key.dimensions[i] = char(dimensions);
-        u64 bytes = u64(PyArray_ITEMSIZE(array));
-        for (int d = 0; d < dimensions; ++d) bytes *= u64(key.shapes[i][d] = PyArray_DIM(array, d));
-        if (bytes == 0) return false;
-        char* const data = static_cast<char*>(PyArray_DATA(array));
+        if (!describe(given, tensors, key, i, found[i]) || found[i].bytes == 0) return false;
         const Tunables& tuned = member.tunables;
-        const u64 wanted = bytes <= tuned.argument_prefetch_bytes ? bytes : tuned.argument_begin_bytes;
-        for (u64 at = 0; at < wanted; at += kCacheLine) __builtin_prefetch(data + at);
-        const bool shared = member.memory.place(data) != kNowhere;
-        found[i] = {given, data, bytes, shared};
-        key.shared[i] = shared;
-        key.writeable[i] = PyArray_ISWRITEABLE(array) != 0;
+        const u64 wanted =
+            found[i].bytes <= tuned.argument_prefetch_bytes ? found[i].bytes : tuned.argument_begin_bytes;
+        for (u64 at = 0; at < wanted; at += kCacheLine) __builtin_prefetch(found[i].data + at);
+        key.shared[i] = found[i].shared = member.memory.place(found[i].data) != kNowhere;
     }
     const auto& [x, out] = found;
     if (x.bytes == 0 || out.bytes == 0) return x.bytes + out.bytes != 0;
@@ -107,13 +120,42 @@ bool is_constant(PyObject* option) {
            PyArray_IsScalar(option, Integer);
 }
 
+// A lock of Python, or none. Threads that wait for it can be interrupted.
+class Lock {
+  public:
+    explicit Lock(nb::object lock) {
+        if (lock.is_none()) return;
+        acquire_ = lock.attr("acquire");
+        release_ = lock.attr("release");
+    }
+    void lock() const {
+        if (acquire_ && !nb::steal(PyObject_CallNoArgs(acquire_.ptr()))) throw nb::python_error();
+    }
+    void unlock() const {
+        if (!release_) return;
+        const nb::error_scope kept;
+        nb::steal(PyObject_CallNoArgs(release_.ptr()));
+    }
+    int traverse(visitproc visit, void* arg) const {
+        Py_VISIT(acquire_.ptr());
+        Py_VISIT(release_.ptr());
+        return 0;
+    }
+
+  private:
+    nb::object acquire_, release_;
+};
+
 // From what Python passes to the prepared call of it. It grows to a bound, then begins anew.
 class CallCache {
   public:
-    // `slow_path` takes the same arguments, makes the call, and enters it here.
-    CallCache(nb::typed<nb::object, Member> member, nb::object slow_path)
+    // `slow_path` takes the same arguments. `tensors`: a type that is taken beside arrays, or None. `lock`: what a call
+    // that is known is made with, or None.
+    CallCache(nb::typed<nb::object, Member> member, nb::object slow_path, nb::handle tensors, nb::object lock)
         : member_(std::move(member)),
           slow_path_(std::move(slow_path)),
+          lock_(std::move(lock)),
+          tensors_(tensors.is_none() ? Tensors() : Tensors(tensors)),
           places_(kFewest) {}
     CallCache(const CallCache&) = delete;
     CallCache& operator=(const CallCache&) = delete;
@@ -121,9 +163,10 @@ class CallCache {
     PyObject* call(PyObject* const* arguments, Py_ssize_t count) {
         Key key;
         Argument given[2];
-        if (count == kArguments && member_ && describe(arguments, member(), key, given)) {
+        if (count == kArguments && member_ && describe(arguments, tensors_, member(), key, given)) {
             if (const Entry* entry = place_of(key).entry.get()) {
                 const nb::object prepared = entry->prepared;  // the entry may be gone after the call
+                const std::scoped_lock turn(lock_);
                 if (arguments[kBackground] == Py_False)
                     return nb::inst_ptr<PreparedCall>(prepared)->execute(prepared, given[0], given[1]);
                 if (arguments[kBackground] == Py_True)
@@ -140,20 +183,27 @@ class CallCache {
         Key key;
         Argument given[2];
         PyObject* const* const items = PySequence_Fast_ITEMS(arguments.ptr());
-        if (arguments.size() != kArguments || !member_ || !describe(items, member(), key, given)) return;
+        if (arguments.size() != kArguments || !member_ || !describe(items, tensors_, member(), key, given)) return;
         if (!std::all_of(key.options, key.options + kOptions, is_constant)) return;
         if (2 * (taken_ + 1) > places_.size()) grow();
         auto entry = std::make_unique<Entry>(Entry{key, {}, std::move(prepared)});
         for (PyObject* option : key.options) entry->owned.push_back(nb::borrow(option));
-        for (PyArray_Descr* type : key.types)
-            if (type != nullptr) entry->owned.push_back(nb::borrow(reinterpret_cast<PyObject*>(type)));
+        for (const u64 type : key.types)
+            if (type != 0 && type % 2 == 0) entry->owned.push_back(nb::borrow(reinterpret_cast<PyObject*>(type)));
         Place& place = place_of(key);
         if (place.entry == nullptr) ++taken_;
         place.hash = hash_of(key);
         std::swap(place.entry, entry);
     }
 
-    // Forgets all calls, and the communicator.
+    // Forgets all calls.
+    void forget() {
+        std::vector<Place> before(kFewest);  // their end may run Python, and so this
+        before.swap(places_);
+        taken_ = 0;
+    }
+
+    // The same, and the communicator.
     void clear() {
         member_.reset();
         forget();
@@ -161,6 +211,7 @@ class CallCache {
 
     int traverse(visitproc visit, void* arg) {
         Py_VISIT(slow_path_.ptr());
+        if (const int stop = lock_.traverse(visit, arg)) return stop;
         for (const Place& place : places_)
             if (place.entry != nullptr) Py_VISIT(place.entry->prepared.ptr());
         return 0;
@@ -199,13 +250,9 @@ class CallCache {
             if (place.entry != nullptr) place_of(place.entry->key) = std::move(place);
     }
 
-    void forget() {
-        std::vector<Place> before(kFewest);  // their end may run Python, and so this
-        before.swap(places_);
-        taken_ = 0;
-    }
-
     nb::object member_, slow_path_;
+    const Lock lock_;
+    const Tensors tensors_;
     std::vector<Place> places_;
     u64 taken_ = 0;
 };
@@ -272,7 +319,10 @@ PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)}, {0, 
 
 void bind_call_cache(nb::module_& module) {
     nb::class_<CallCache>(module, "CallCache", nb::type_slots(slots), "Calls by name that have been made before.")
-        .def(nb::init<nb::typed<nb::object, Member>, AnyCallable>(), "member"_a, "slow_path"_a)
+        .def(nb::init<nb::typed<nb::object, Member>, AnyCallable, nb::handle, nb::object>(), "member"_a, "slow_path"_a,
+             "tensors"_a = nb::none(), "lock"_a = nb::none(),
+             nb::sig("def __init__(self, member: Member, slow_path: collections.abc.Callable[..., object], "
+                     "tensors: type | None = None, lock: threading.Lock | None = None) -> None"))
         .def_prop_ro(
             "call",
             [](nb::handle self) -> AnyCallable {
@@ -280,7 +330,8 @@ void bind_call_cache(nb::module_& module) {
             },
             "Makes a call that is known; for any other it calls ``slow_path`` with the same arguments.")
         .def("learn", &CallCache::learn, "arguments"_a, "prepared"_a)
-        .def("clear", &CallCache::clear);
+        .def("forget", &CallCache::forget, "Forgets all calls.")
+        .def("clear", &CallCache::clear, "Forgets all calls, and the communicator.");
     module.def(
         "brief", &brief, "method"_a, "attribute"_a, "defaults"_a, "doc"_a,
         R"(A method, for a class, that does the same as ``method``, and takes a shorter way when called with arrays alone.

@@ -1,5 +1,6 @@
 from collections.abc import Callable, Mapping, Sequence
 import enum
+import threading
 from typing import Generic, TypeVar
 
 import numpy
@@ -536,7 +537,13 @@ class PreparedCall:
 class CallCache:
     """Calls by name that have been made before."""
 
-    def __init__(self, member: Member, slow_path: Callable[..., object]) -> None: ...
+    def __init__(
+        self,
+        member: Member,
+        slow_path: Callable[..., object],
+        tensors: type | None = None,
+        lock: threading.Lock | None = None,
+    ) -> None: ...
     @property
     def call(self) -> Callable[..., object]:
         """
@@ -544,7 +551,11 @@ class CallCache:
         """
 
     def learn(self, arguments: tuple[object, ...], prepared: PreparedCall) -> None: ...
-    def clear(self) -> None: ...
+    def forget(self) -> None:
+        """Forgets all calls."""
+
+    def clear(self) -> None:
+        """Forgets all calls, and the communicator."""
 
 def brief(
     method: Callable[..., object], attribute: str, defaults: tuple[object, ...], doc: str

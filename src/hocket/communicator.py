@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Literal, NoReturn, Self, TypeVar, cast, overload
 
@@ -40,6 +41,7 @@ from hocket.runtime.adopted import Adopted as Adopted
 from hocket.runtime.bootstrap import MOST_RANKS, MpiCommunicator, meet
 from hocket.runtime.counts import Counts
 from hocket.runtime.execution import NO_ALTERNATIVES, VARIANTS, Alternatives, Endpoint, Key, brief
+from hocket.runtime.execution import CallCache as CallCache
 from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.execution import PreparedCall as PreparedCall
 from hocket.runtime.execution import wait_any as wait_any
@@ -330,8 +332,7 @@ class Communicator:
             entry = self._entry(schedule, sizes)
         self._endpoint.agree(schedule, str(entry.sizes))
         self._entries = (entry, *self._entries)
-        self._cache = self._endpoint.cached(self._slow_path)  # which knows no earlier call
-        self._call = self._cache.call
+        self._cache.forget()
 
     def _entry(self, schedule: Schedule, sizes: str | None) -> Entry:
         """What ``use`` says. Raises WrongType, InvalidArgument."""
@@ -886,6 +887,18 @@ class Communicator:
         refuses the call, the others raise PeerRefused instead.
         """
         self._endpoint.decline(reason)
+
+    def cached(self, slow_path: Callable[..., object], tensors: type, lock: Lock) -> CallCache:
+        """For integrations: a table of prepared calls on tensors, which are read without Python.
+
+        ``tensors``: a type that has DLPack's ``__dlpack_c_exchange_api__``. The table's ``call`` takes eight arguments:
+        a name, x and out, each a tensor or None, whether the call is in the background, and four options. If ``learn``
+        was told before which prepared call belongs to them, it makes that one, as ``call(x, out)`` or ``call.start``,
+        else ``slow_path`` of the same arguments. Two calls belong together if their tensors have the same types and
+        lengths, and lie to each other in the same way, and all else are the same objects: of immutable types, or no
+        call is learnt. Subclasses, and what is not dense, aligned and in the memory of the CPU, take the slow path.
+        """
+        return self._endpoint.cached(slow_path, tensors, lock)
 
     def traffic(self) -> Traffic:
         """Bytes that the kernels of this rank have loaded and stored in all calls that have ended.

@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from threading import Lock
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 import numpy as np
 
 from hocket import _native
 from hocket._native import Buffer, Fault, Omitted, Outcome, Source
+from hocket._native import CallCache as CallCache
 from hocket._native import Handle as Handle
 from hocket.collectives import whole
 from hocket.errors import (
@@ -355,20 +357,24 @@ class Endpoint:
         self._programs: dict[Key, LoadedPlan] = {}
         self._shared = PlanCache(meeting.memory, meeting.rank, meeting.lifelines, timeout, meeting.nodes)
         self._calls: weakref.WeakSet[PreparedCall] = weakref.WeakSet()
-        self._cache: _native.CallCache | None = None
+        self._caches: list[CallCache] = []
         if self._trace is not None:  # once: when this is closed, forgotten, or the process ends
             self._write_trace = weakref.finalize(self, self._trace.write)
         _endpoints.add(self)
 
-    def cached(self, slow_path: Callable[..., object]) -> _native.CallCache:
-        """Its ``call`` does the same as ``slow_path``, but faster for calls that it was told of with ``learn``.
+    def cached(
+        self, slow_path: Callable[..., object], tensors: type | None = None, lock: Lock | None = None
+    ) -> CallCache:
+        """Its ``call`` makes calls that it was told of with ``learn``, and leaves all others to ``slow_path``.
 
         It takes eight arguments, the second and third of them arrays or None, the fourth whether the call is in the
         background. Calls are the same where the others are the same objects, and the arrays have the same types and
-        shapes and lie to each other in the same way.
+        shapes and lie to each other in the same way. ``tensors``: a type with DLPack's C interface, whose instances
+        stand for arrays, and of whose shapes only the number of elements counts. ``lock`` is held in the calls.
         """
-        self._cache = _native.CallCache(self.alive(), slow_path)
-        return self._cache
+        cache = CallCache(self.alive(), slow_path, tensors, lock)
+        self._caches.append(cache)
+        return cache
 
     def run(
         self, schedule: Schedule, x: Array | None, out: Array | None, op: str, tile: int | None, async_: bool
@@ -696,8 +702,8 @@ class Endpoint:
         self._member.land()  # the end of the communicator ends them
         self._ended = why
         self._member = None
-        if self._cache is not None:
-            self._cache.clear()
+        for cache in self._caches:
+            cache.clear()
         for call in list(self._calls):
             call.release()
         self._loaded.clear()

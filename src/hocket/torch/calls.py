@@ -40,8 +40,6 @@ Copies = Sequence[tuple[Tensor, Tensor]]
 """Tensors that are written once their call has ended, and the copies of them that it writes."""
 
 _Handle = Handle[Argument] | Handle[None]
-_Known = tuple[PreparedCall, int, int, int]
-"""Of one tensor, or one x and one out that lie apart: with the bytes of both, and ``_misaligned_bits``."""
 _IN_PLACE = ("all_reduce", "broadcast", "reduce")
 _MOST_CALLS = 1 << 14
 
@@ -212,45 +210,16 @@ class Calls:
         self.lock = threading.Lock()
         self._timeout: float | None = None
         self._prepared: dict[object, PreparedCall] = {}
-        self._known: dict[object, _Known] = {}
+        self._cache = comm.cached(lambda *_: NEW, Tensor, self.lock)
+        self.again = self._cache.call
+        """As ``make``, for one call on tensors of types and lengths that it has seen before; NEW if it has not."""
 
     def limit(self, seconds: float) -> None:
         """The timeout of the calls from now on."""
         with self.lock:
             self._timeout = seconds
             self._prepared.clear()
-            self._known.clear()
-
-    def again(self, collective: str, op: Operator, root: int, x: Tensor | None, out: Tensor, later: bool) -> object:
-        """As ``make`` of one call, if it has made one of the same types and lengths before; NEW if not.
-
-        Of tensors that lie in one piece. What the others do is no matter, as the call is the same.
-        """
-        if profiler._is_profiler_enabled or not (out.is_cpu and out.is_contiguous()):
-            return NEW
-        target = out.data_ptr()
-        key: tuple[object, ...]
-        if x is None:
-            source, key = target, (collective, op, root, out.dtype, out.numel())
-        elif x.is_cpu and x.is_contiguous() and x.dtype is out.dtype:
-            source, key = x.data_ptr(), (collective, op, root, x.dtype, x.numel(), out.numel())
-        else:
-            return NEW
-        found = self._known.get(key)
-        if found is None:
-            return NEW
-        call, x_bytes, out_bytes, beyond = found
-        if (source | target) & beyond or (source < target + out_bytes and target < source + x_bytes):
-            return NEW
-        try:
-            with self.lock:
-                if not later:
-                    call(source, None if x is None else target)
-                    return None
-                handle = call.start(source, None if x is None else target, (x, out))
-        except HocketError as error:
-            raise backend_error(collective, error) from error
-        return Work(collective, [handle], [out])
+            self._cache.forget()
 
     @_recorded
     def barrier(self, collective: str, later: bool, timeout: float | None) -> Work | None:
@@ -287,7 +256,7 @@ class Calls:
             with self.lock:
                 for x, out in pairs:
                     sources, targets = [_dense(tensor) for tensor in x], [_dense(tensor) for tensor in out]
-                    call, arguments, learnt = self._bind(collective, sources, targets, op, root, counts)
+                    call, arguments, same = self._bind(collective, sources, targets, op, root, counts)
                     copied = [pair for pair in zip(out, targets, strict=True) if pair[0] is not pair[1]]
                     if later:
                         handles.append(call.start(*arguments, (sources, targets)))
@@ -295,37 +264,33 @@ class Calls:
                     else:
                         call(*arguments)
                         _copy_back(copied)
-                    self._known.update(learnt)
+                    if same is not None:  # and they have passed the checks of the call
+                        self._cache.learn((collective, *same, False, op, root, None, None), call)
         except HocketError as error:
             raise backend_error(collective, error) from error
         return Work(collective, handles, [tensor for _, out in pairs for tensor in out], copies) if later else None
 
     def _bind(
         self, collective: str, x: Sequence[Tensor], out: Sequence[Tensor], op: Operator, root: int, counts: Counts
-    ) -> tuple[PreparedCall, tuple[Argument, Argument], dict[object, _Known]]:
-        """The prepared call, its arguments, of dense tensors, and what ``again`` may know if they fit it."""
-        in_place = collective in _IN_PLACE
+    ) -> tuple[PreparedCall, tuple[Argument, Argument], tuple[Tensor, Tensor | None] | None]:
+        """The prepared call, and its arguments, of dense tensors: also as ``again`` takes them, where it can."""
+        in_place, own = collective in _IN_PLACE, x
         if len(x) == len(out) == 1 and (ahead := _overlap(x[0], out[0])) is not None:
-            own = 0 if collective == "all_to_all" else self.comm.rank * min(x[0].nbytes, out[0].nbytes)
-            in_place = counts is None and ahead == own
+            block = 0 if collective == "all_to_all" else self.comm.rank * min(x[0].nbytes, out[0].nbytes)
+            in_place = counts is None and ahead == block
             x = x if in_place else [x[0].clone()]
         given = x or out
         n = sum(tensor.numel() for tensor in given) * (self.comm.size if collective == "scatter" and not x else 1)
-        dtype, itemsize, one = given[0].dtype, given[0].itemsize, counts is None and len(x) <= len(out) == 1
+        dtype, itemsize = given[0].dtype, given[0].itemsize
         name = TYPES.get(dtype)
         if name is None:  # it is moved, whatever it is
             name, n, counts = "uint8", n * itemsize, _scaled(counts, itemsize)
         call = self._find(collective, n, name, op, root, counts, in_place)
         source, target = _memory(x, name), _memory(out, name)
-        arguments = (target, None) if collective in _IN_PLACE else (source, target)
-        if not one or in_place == bool(x):
-            return call, arguments, {}
-        key = (collective, op, root, dtype, *(tensor.numel() for tensor in (*x, *out)))
-        return (
-            call,
-            arguments,
-            {key: (call, sum(tensor.nbytes for tensor in x), out[0].nbytes, _misaligned_bits(out[0]))},
-        )
+        if collective in _IN_PLACE:
+            return call, (target, None), (out[0], None) if len(out) == 1 else None
+        same = (x[0], out[0]) if len(x) == len(out) == 1 and counts is None and x is own else None
+        return call, (source, target), same
 
     def _find(
         self, collective: str, n: int, name: str, op: Operator, root: int, counts: Counts, in_place: bool
@@ -346,6 +311,5 @@ class Calls:
                 raise
             if len(self._prepared) >= _MOST_CALLS:
                 self._prepared.clear()
-                self._known.clear()
             self._prepared[key] = call
         return call

@@ -9,15 +9,16 @@ import weakref
 from collections.abc import Sequence
 from datetime import timedelta
 from types import FunctionType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor, distributed
 from torch._C import _distributed_c10d as c10d
 from torch._C._dynamo import eval_frame
+from torch.autograd import profiler
 
 from hocket import _native
-from hocket.communicator import init
+from hocket.communicator import Handle, init
 from hocket.errors import CannotShare, HocketError, NotAccelerated, torch_text
 from hocket.torch.calls import NEW, OPERATORS, TYPES, All, Calls, Operator, Work, backend_error
 
@@ -39,6 +40,7 @@ _KINDS = (
     c10d.BarrierOptions,
 )
 _POINT_TO_POINT = "messages between two ranks are for the backend of torch"
+_AllreduceOptions = c10d.AllreduceOptions  # it is looked up in every call
 _FALLS_BACK: Final = object()
 
 
@@ -138,14 +140,18 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
         self, collective: str, x: Tensor | None, out: Sequence[Tensor], opts: _Options, op: Any = None, root: int = 0
     ) -> object:
         """A call from one tensor to one other, or in the memory of one. _FALLS_BACK if it is not for hocket."""
-        calls, operator = self._calls, "sum" if op is None else _operator(op)
-        if calls is not None and len(out) == 1:
-            done = calls.again(collective, operator, root, x, out[0], opts.asyncOp)
+        calls, later, operator = self._calls, opts.asyncOp, "sum" if op is None else _operator(op)
+        if calls is not None and len(out) == 1 and not profiler._is_profiler_enabled:
+            first, second = (out[0], None) if x is None else (x, out[0])
+            try:
+                done = calls.again(collective, first, second, later, operator, root, None, None)
+            except HocketError as error:
+                raise backend_error(collective, error) from error
             if done is not NEW:
-                return done
+                return Work(collective, [cast("Handle[None]", done)], [out[0]]) if later else None
         given = [] if x is None else [x]
         if calls := self.calls_for(collective, [*given, *out], op, several=len(out) != 1):
-            return calls.make(collective, [(given, out)], opts.asyncOp, op=operator, root=root)
+            return calls.make(collective, [(given, out)], later, op=operator, root=root)
         return _FALLS_BACK
 
     # The collectives
@@ -153,7 +159,7 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
     def allreduce(
         self, tensors: Sequence[Tensor] | Tensor, opts: _Options = None, timeout: object = None, op: object = None
     ) -> object:
-        if type(opts) is not c10d.AllreduceOptions:
+        if type(opts) is not _AllreduceOptions:
             tensors, opts = _listed(tensors), _options(c10d.AllreduceOptions, opts, timeout, reduceOp=op)
         done = self._one("all_reduce", None, tensors, opts, opts.reduceOp)
         return self._underneath(tensors).allreduce(tensors, opts) if done is _FALLS_BACK else done

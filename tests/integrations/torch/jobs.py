@@ -129,7 +129,7 @@ def refusals() -> None:
         lambda: dist.barrier() if mine else dist.all_reduce(torch.ones(1)),
     ]
     assert "jobs.py:" in raised(lambda: dist.all_gather_into_tensor(torch.zeros(3), torch.ones(4)))
-    for number, case in enumerate(cases):
+    for number, case in enumerate([*cases, *cases]):  # what was refused is not taken for a call that is known
         said = raised(case)
         assert ": error[" in said, said
         x = torch.ones(3)
@@ -140,6 +140,93 @@ def refusals() -> None:
         assert isinstance(work.exception(), dist.DistBackendError)
         assert work.is_completed()
         assert not work.is_success()
+    dist.destroy_process_group()
+
+
+def remembered() -> None:
+    """Which calls are known from the one before: those that the native table can tell apart from others."""
+    ours, plain = two_groups()
+    size, calls, made = ours.size(), ours._calls, []  # type: ignore[attr-defined]
+    make = calls.make
+    calls.make = lambda *args, **options: made.append(args[0]) or make(*args, **options)
+    line, whole = torch.arange(64.0), torch.arange(8.0 * size)
+    known: list[Callable[[], torch.Tensor]] = [
+        lambda: line[:8].clone(),
+        lambda: line[:8].clone().view(2, 2, 2, 1, 1),  # of as many elements
+        lambda: line[:8].clone().requires_grad_().detach(),
+        lambda: line[:8].clone().view(8, 1).transpose(0, 1),  # is contiguous
+    ]
+    others: list[Callable[[], torch.Tensor]] = [
+        lambda: line[:9].clone(),
+        lambda: line[:8].double(),
+        lambda: line[:16].clone()[::2],
+        lambda: torch.frombuffer(bytearray(33), dtype=torch.float32, offset=1),
+        lambda: torch.nn.Parameter(line[:8].clone(), requires_grad=False),
+        lambda: line[:0],
+    ]
+    dist.all_reduce(known[0](), group=ours)
+    for fresh, expected in *((fresh, 0) for fresh in known), *((fresh, 1) for fresh in others):
+        x, y = fresh(), fresh().clone()
+        made.clear()
+        dist.all_reduce(x, group=ours)
+        dist.all_reduce(y, group=plain)
+        assert torch.equal(x, y)
+        assert len(made) == expected, fresh
+    block = 8 * ours.rank()
+    for start, expected in (block, 0), (0 if ours.rank() else 8, 2):  # its own block, and that of another
+        made.clear()
+        for _ in range(2):
+            gathered = whole.clone()
+            dist.all_gather_into_tensor(gathered, gathered[start : start + 8], ours)
+            if start == block:
+                assert torch.equal(gathered, whole)
+        assert len(made) == (expected or 1), start
+    ours.set_timeout(timedelta(seconds=50))  # which holds for calls that are known, too
+    made.clear()
+    dist.all_reduce(known[0](), group=ours)
+    assert len(made) == 1
+    dist.destroy_process_group()
+
+
+def on_gpu(backend: str) -> None:
+    """Tensors on a GPU go to the backend of torch, those of the CPU to hocket, pinned or not, in any order."""
+    import hocket.torch  # noqa: F401
+
+    dist.init_process_group(backend)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    gpu = torch.device("cuda", 0)
+    total = size * (size + 1) / 2
+    moves = [gpu, torch.device("cpu")] if "gloo" not in backend.partition("cuda")[2] else [torch.device("cpu")]
+    for n in (3, 1 << 20):
+        for device in (gpu, torch.device("cpu"), gpu):
+            for later in (False, True):
+                x = torch.full((n,), rank + 1.0, device=device)
+                finished((dist.all_reduce(x, async_op=later), []))
+                assert (x == total).all()
+                x.fill_(rank)
+                finished((dist.broadcast(x, size - 1, async_op=later), []))
+                assert (x == size - 1).all()
+        for device in moves:
+            part, whole = torch.full((n,), float(rank), device=device), torch.zeros(n * size, device=device)
+            dist.all_gather_into_tensor(whole, part)
+            assert torch.equal(whole, torch.arange(float(size), device=device).repeat_interleave(n))
+            dist.reduce_scatter_tensor(part, whole)
+            assert (part == rank * size).all()
+            dist.all_to_all_single(whole, whole.clone())
+        for _ in range(3):
+            x = torch.full((n,), rank + 1.0, pin_memory=True)
+            assert x.is_pinned()
+            dist.all_reduce(x)
+            assert (x == total).all()
+            x.copy_(torch.full((n,), rank + 1.0, device=gpu), non_blocking=True)
+            torch.cuda.synchronize()
+            dist.broadcast(x, 0)
+            assert (x == 1).all()
+    model = torch.nn.Linear(64, 64).to(gpu)
+    model = torch.nn.parallel.DistributedDataParallel(model)
+    model(torch.full((4, 64), rank + 1.0, device=gpu)).sum().backward()
+    assert torch.allclose(model.module.weight.grad, torch.full((64, 64), 4 * total / size, device=gpu))
+    dist.barrier()
     dist.destroy_process_group()
 
 

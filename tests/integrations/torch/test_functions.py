@@ -60,6 +60,10 @@ def test_waiting() -> None:
     run("waits")
 
 
+def test_calls_that_are_known() -> None:
+    run("remembered")
+
+
 def test_calls_in_the_background_make_progress_without_python() -> None:
     run("progress")
 
