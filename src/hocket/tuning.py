@@ -141,7 +141,15 @@ _LEADERS = When(
     "on several nodes, small: the busiest rank sends and receives at most {small_bytes}",
     lambda call: _by_nodes(call) and _up_to(call, call.tuned.small_bytes),
 )
+_FEW_NODES = When(
+    "on at most {few_ranks} nodes: every two have connections",
+    lambda call: _by_nodes(call) and max(call.nodes) < call.tuned.few_ranks,
+)
 _LANES = When("on several nodes", lambda call: _by_nodes(call))
+_AGGREGATED = When(
+    "on several nodes: the busiest rank sends and receives at most {small_bytes}, or ranks are more than {few_ranks}",
+    lambda call: _by_nodes(call) and (_up_to(call, call.tuned.small_bytes) or call.ranks > call.tuned.few_ranks),
+)
 _ONE_SHOT = When(
     "small: the busiest rank sends and receives at most {small_bytes}",
     lambda call: _up_to(call, call.tuned.small_bytes),
@@ -188,7 +196,8 @@ TABLE = (
     Line("all_reduce", _ACROSS_SIZES, lambda c: recursive_halving.all_reduce(c.ranks)),
     Line("all_reduce", _RANK_ORDER, lambda c: all_pairs.one_shot_all_reduce(c.ranks)),
     Line("all_reduce", _LEADERS, lambda c: two_level.leader_all_reduce(c.nodes)),
-    Line("all_reduce", _LANES, lambda c: two_level.all_reduce(c.nodes)),
+    Line("all_reduce", _FEW_NODES, lambda c: two_level.all_reduce(c.nodes)),
+    Line("all_reduce", _LANES, lambda c: two_level.ring_all_reduce(c.nodes)),
     Line("all_reduce", _ONE_SHOT, lambda c: all_pairs.one_shot_all_reduce(c.ranks)),
     Line("all_reduce", _BY_SOCKET, lambda c: movement_avoiding.all_reduce(c.ranks, c.sockets)),
     Line("all_reduce", _FEW, lambda c: all_pairs.all_reduce(c.ranks)),
@@ -202,7 +211,7 @@ TABLE = (
     Line("reduce_scatter", _BY_SOCKET, lambda c: movement_avoiding.reduce_scatter(c.ranks, c.sockets)),
     Line("reduce_scatter", _FEW, lambda c: direct.reduce_scatter(c.ranks)),
     Line("reduce_scatter", _LARGE, lambda c: ring.reduce_scatter(c.ranks)),
-    Line("all_to_all", _LANES, lambda c: two_level.all_to_all(c.nodes)),
+    Line("all_to_all", _AGGREGATED, lambda c: two_level.all_to_all(c.nodes)),
     Line("all_to_all", _ANY, lambda c: direct.all_to_all(c.ranks)),
     Line("broadcast", _LEADERS, lambda c: two_level.leader_broadcast(c.nodes, c.root)),
     Line("broadcast", _LANES, lambda c: two_level.broadcast(c.nodes, c.root)),

@@ -4,12 +4,15 @@
 network at once (multi-lane: Träff and Hunold, CLUSTER'20; YHCCL, SC'23): between nodes goes no byte more than has to.
 There are as many lanes as the smallest node has ranks. Short buffers go by one rank of each node, its leader, in one
 step between nodes.
+
+What a rank sends to one of its node before and after the step between nodes has a channel each: on one, a tile could
+not begin before the last step of the tile before it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from hocket import AllGather, AllReduce, AllToAll, Broadcast, Program, Reduce, ReduceScatter, Ref, chunk
@@ -19,21 +22,54 @@ Nodes = tuple[int, ...]
 
 
 def all_reduce(node_of: Nodes, instances: int = 1) -> Program:
-    """A lane sums its part in each node, then by a ring between nodes, and shares the sum in each. In place."""
-    groups = by_node(node_of)
-    lanes, count = _lanes(groups), len(groups)
-    with Program(
-        AllReduce(len(node_of), chunks=lanes * count, inplace=True), name="two_level_all_reduce", instances=instances
-    ) as p:
-        for lane in range(lanes):
-            ring = [group[lane] for group in groups]
-            for group in groups:
-                _sum(group, group[lane], lane * count, count)
-            hierarchical.reduce_scatter(ring, lane * count, 1, ch=1)
-            hierarchical.all_gather(ring, lane * count, 1, ch=2)
-            for group in groups:
-                _share(chunk(group[lane], "in", lane * count, count), group[lane], group, "in", lane * count)
+    """A lane sums its part in each node, then between all nodes at once, and shares the sum in each. In place."""
+    ranks, chunks = len(node_of), _parts(node_of)
+    with Program(AllReduce(ranks, chunks, inplace=True), name="two_level_all_reduce", instances=instances) as p:
+        _by_lanes(node_of, _exchange)
     return p
+
+
+def ring_all_reduce(node_of: Nodes, instances: int = 1) -> Program:
+    """The same by a ring between nodes: a rank has connections to two other nodes, however many there are. In place."""
+    ranks, chunks = len(node_of), _parts(node_of)
+    with Program(AllReduce(ranks, chunks, inplace=True), name="two_level_ring_all_reduce", instances=instances) as p:
+        _by_lanes(node_of, _ring)
+    return p
+
+
+def _parts(node_of: Nodes) -> int:
+    """One for each lane and node."""
+    groups = by_node(node_of)
+    return _lanes(groups) * len(groups)
+
+
+def _by_lanes(node_of: Nodes, between: Callable[[list[int], int], None]) -> None:
+    groups = by_node(node_of)
+    count = len(groups)
+    for lane in range(_lanes(groups)):
+        first, owners = lane * count, [group[lane] for group in groups]
+        for owner, group in zip(owners, groups, strict=True):
+            _sum(group, owner, first, count, ch=0)
+        between(owners, first)
+        for owner, group in zip(owners, groups, strict=True):
+            _share(chunk(owner, "in", first, count), owner, group, "in", first, ch=1)
+
+
+def _exchange(owners: list[int], first: int) -> None:
+    """Owner n sums up chunk n of all, and sends the sum to all."""
+    for index, owner in enumerate(owners, first):
+        others = [other for other in owners if other != owner]
+        terms = [chunk(other, "in", index).copy(owner, "sc", slot, ch=1) for slot, other in enumerate(others)]
+        total = chunk(owner, "in", index)
+        for term in terms:
+            total = total.reduce(term)
+        for other in others:
+            total.copy(other, "in", index, ch=2)
+
+
+def _ring(owners: list[int], first: int) -> None:
+    hierarchical.reduce_scatter(owners, first, 1, ch=1)
+    hierarchical.all_gather(owners, first, 1, ch=2)
 
 
 def leader_all_reduce(node_of: Nodes, instances: int = 1) -> Program:
@@ -65,8 +101,8 @@ def all_gather(node_of: Nodes, instances: int = 1) -> Program:
                 block = chunk(r, "in", 0)
                 for other in (*groups[n + 1 :], *groups[:n]):
                     gate = _of(other, lane)
-                    _share(block.copy(gate, "out", r), gate, other, "out", r)
-                _share(block, r, group, "out", r)
+                    _share(block.copy(gate, "out", r), gate, other, "out", r, ch=1)
+                _share(block, r, group, "out", r, ch=0)
     return p
 
 
@@ -124,7 +160,7 @@ def reduce(node_of: Nodes, root: int = 0, instances: int = 1) -> Program:
             for own in others:
                 total = own.reduce(total)
             if groups[-1][lane] != root:
-                total.copy(root, "out", lane)
+                total.copy(root, "out", lane, ch=1)
     return p
 
 
@@ -185,13 +221,13 @@ def _runs(group: Sequence[int]) -> list[Sequence[int]]:
     return [group[begin:end] for begin, end in pairwise(ends)]
 
 
-def _sum(group: Sequence[int], last: int, index: int, count: int = 1) -> Ref:
+def _sum(group: Sequence[int], last: int, index: int, count: int = 1, ch: int | None = None) -> Ref:
     """The sum of chunks of some ranks, each of which adds its own to that of the one before; the last is ``last``."""
     end = group.index(last) + 1
     first, *others = (*group[end:], *group[:end])
     total = chunk(first, "in", index, count)
     for r in others:
-        total = chunk(r, "in", index, count).reduce(total)
+        total = chunk(r, "in", index, count).reduce(total, ch=ch)
     return total
 
 
@@ -216,8 +252,8 @@ def _collected(group: Sequence[int], *, writes: bool = True) -> Ref:
     return total
 
 
-def _share(part: Ref, owner: int, group: Sequence[int], buffer: str, index: int) -> None:
+def _share(part: Ref, owner: int, group: Sequence[int], buffer: str, index: int, ch: int | None = None) -> None:
     """From the rank that has it to the others of its node."""
     for r in group:
         if r != owner:
-            part.copy(r, buffer, index)
+            part.copy(r, buffer, index, ch=ch)
