@@ -38,11 +38,9 @@ def sides(comm: hocket.Communicator, name: str, size: int) -> tuple[Call, ...]:
     schedule = program.compile()
     ours = comm.prepare(name, x.size, "float32", in_place=out is x)
     target = out if name != "reduce" or comm.rank == 0 else None
+    flat: tuple[Buffer | None, Buffer | None] = (x, target)
     if name in ("broadcast", "reduce") and comm.rank != 0:
-        target = out = x
-        flat = (x, None) if name == "reduce" else (None, x)
-    else:
-        flat = x, target
+        out, flat = x, (x, None) if name == "reduce" else (None, x)
     return lambda: ours(x, out), lambda: comm.run(schedule, *flat), mpi_call(name, x, out)
 
 

@@ -104,7 +104,6 @@ class MpiCommunicator(Protocol):
     def Get_size(self) -> int: ...  # noqa: N802
     def allgather(self, sendobj: bytes) -> list[bytes]: ...
     def Dup(self) -> MpiCommunicator: ...  # noqa: N802
-    def Set_errhandler(self, errhandler: object) -> None: ...  # noqa: N802
 
 
 @dataclass(slots=True)

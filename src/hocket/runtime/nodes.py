@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 from dataclasses import replace
+from typing import cast
 
 import msgspec
 
@@ -115,7 +116,7 @@ def meet(mpi: MpiCommunicator, timeout: float, schedules: Schedules) -> Meeting:
     if len(places) == 1:
         return local
     own = mpi.Dup()
-    own.Set_errhandler(MPI.ERRORS_RETURN)
+    cast("MPI.Comm", own).Set_errhandler(MPI.ERRORS_RETURN)
     lifelines, arenas = [-1] * size, [-1] * size
     for i, r in enumerate(mates):
         lifelines[r], arenas[r] = local.lifelines[i], local.arenas[i]
