@@ -37,8 +37,14 @@ inline u64 most_of_slot(const PlanHeader& plan, u64 slots, const Tunables& tuned
     return std::min(tuned.slot_bytes, std::max(share, tuned.least_slot_bytes));
 }
 
-// How a plan runs on n elements a unit; `tile` 0: chosen from the size. It is eager only if that `may_be_eager`.
-inline Shape settle(const PlanHeader& plan, u64 n, u32 type, u64 tile, bool may_be_eager, const Tunables& tuned) {
+// The most bytes of its messages that a rank sends eagerly. To other nodes the line of the header goes, and nothing
+// that lies behind it.
+inline u64 most_eager(bool is_pairwise, bool has_other_nodes) {
+    return is_pairwise ? 0 : has_other_nodes ? kInlined : kEager;
+}
+
+// How a plan runs on n elements a unit; `tile` 0: chosen from the size.
+inline Shape settle(const PlanHeader& plan, u64 n, u32 type, u64 tile, u64 most_eager, const Tunables& tuned) {
     Shape found{};
     const u64 widest = std::max(plan.widest, 1u), item = type_bytes(type);
     u64& slots = found.slots;
@@ -47,7 +53,8 @@ inline Shape settle(const PlanHeader& plan, u64 n, u32 type, u64 tile, bool may_
     if (plan.widest != 0 && tile > room) tile = std::max(room, kAlign);
     Geometry& geometry = found.geometry;
     geometry = cut(n, item, plan.chunks, widest, kEager, tile);
-    const bool one = plan.eager != 0 && geometry.tiles == 1 && plan.eager * geometry.tile <= kEager && may_be_eager;
+    const u64 eager = plan.eager == 1 ? geometry.unit : plan.eager * geometry.tile;
+    const bool one = plan.eager != 0 && geometry.tiles == 1 && eager <= most_eager;
     found.rounds = one ? Rounds::kOne : plan.two_rounds != 0 ? Rounds::kTwo : Rounds::kMany;
     if (one) return found;
     geometry = cut(n, item, plan.chunks, widest, most_of_slot(plan, slots, tuned), tile, plan.work, plan.depth);

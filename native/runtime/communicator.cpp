@@ -157,7 +157,7 @@ Outcome Communicator::run_counted(Plan& plan, Call call) {
 Outlook Communicator::outlook(const Plan& plan, u64 n, u32 type, u64 tile, bool input, bool output) const {
     const PlanHeader& h = plan.header();
     const Settings& s = settings_;
-    const Shape shape = settle(h, n, type, tile, s.network == nullptr, s.tunables);
+    const Shape shape = settle(h, n, type, tile, most_eager(false, s.network != nullptr), s.tunables);
     return {shape, select(h, shape, 0, 0).path != Path::kFifo, touched_bytes(plan.view(), shape, input, output),
             streams_for(plan.view(), shape, input, output, s.cache_bytes, false, 0, s.tunables),
             threads_for(h, shape.geometry, s.threads, s.team_bytes)};
@@ -231,6 +231,7 @@ template <class Event> Outcome Communicator::carry_on(CallState& state, Event ev
 
 bool Communicator::post(Plan& plan, const Call& call) {
     if (settings_.recorder != nullptr || control_.dead() || call.counted != nullptr) return false;
+    if (settings_.network != nullptr) return false;  // headers for other nodes have to be brought there
     auto state = std::make_unique<CallState>(plan, call);
     state_terms(*state);
     if (!state->size_known() || prepare_all(*state) != 0 || !state->tiny) return false;
@@ -278,9 +279,8 @@ int Communicator::prepare_all(CallState& state) {
             candidate.plan = nullptr;
             continue;
         }
-        // Headers of other nodes come without what lies behind them.
-        const bool may_be_eager = !state.pairwise() && settings_.network == nullptr;
-        if (const int failed = prepare(state, candidate, may_be_eager)) return failed;
+        const u64 most = most_eager(state.pairwise(), settings_.network != nullptr);
+        if (const int failed = prepare(state, candidate, most)) return failed;
         state.tiny = state.buffered().tiny();
     }
     return 0;
@@ -288,24 +288,24 @@ int Communicator::prepare_all(CallState& state) {
 
 // What has been reserved stays, also where more cannot be had, so there is nothing to see to for a plan that runs as it
 // ran last.
-int Communicator::prepare(CallState& state, Candidate& candidate, bool may_be_eager) {
+int Communicator::prepare(CallState& state, Candidate& candidate, u64 most_eager) {
     Plan& plan = *candidate.plan;
     const u64 n = state.n, tile = &plan == &state.plan ? state.call.tile : 0;  // of no other that takes its place
     const u32 type = state.type;
     candidate.kernel = plan.view().combines ? kernels().types[type].reduce[state.call.op] : kernels().move;
     Plan::Latest& latest = plan.latest;
     Shape& shape = candidate;
-    if (latest.n == n && latest.type == type && latest.tile == tile && latest.may_be_eager == may_be_eager) {
+    if (latest.n == n && latest.type == type && latest.tile == tile && latest.most_eager == most_eager) {
         shape = latest.shape;
         return 0;
     }
-    shape = settle(plan.header(), n, type, tile, may_be_eager, settings_.tunables);
+    shape = settle(plan.header(), n, type, tile, most_eager, settings_.tunables);
     if (const int failed = fifo_.reserve(candidate)) return failed;
     if (const int failed = reserve_scratch(candidate)) return failed;
     latest.n = n;
     latest.tile = tile;
     latest.type = type;
-    latest.may_be_eager = may_be_eager;
+    latest.most_eager = most_eager;
     latest.shape = shape;
     return 0;
 }

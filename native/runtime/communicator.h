@@ -62,7 +62,7 @@ class Communicator {
     template <class Event> Outcome carry_on(CallState& state, Event event);
     void state_terms(CallState& state);
     int prepare_all(CallState& state);
-    int prepare(CallState& state, Candidate& candidate, bool may_be_eager);
+    int prepare(CallState& state, Candidate& candidate, u64 most_eager);
     int reserve_scratch(const Candidate& candidate);
     void offer(CallState& state);
     void plan_probe(CallState& state, bool is_private) const;

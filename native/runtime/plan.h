@@ -55,7 +55,7 @@ class Plan {
     struct Latest {
         u64 n = 0, tile = 0;
         u32 type = ~0u;
-        bool may_be_eager = false;
+        u64 most_eager = 0;
         Shape shape{};
         const char* streamed = nullptr;
         std::span<const char> reachable[2];

@@ -85,6 +85,7 @@ _CROSSOVER = "benchmarks/results/crossover.md"
 _REACHING = "benchmarks/results/reaching.md"
 _WAITING = "benchmarks/results/patience.md"
 _ABLATION = "benchmarks/results/ablation.md"
+_NODES = "benchmarks/results/nodes.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,9 @@ class Tunables:
     small_at_root_bytes: int = _tuned(16 << 20, "bytes", "the same of the root of a Reduce", _CROSSOVER)
     few_ranks: int = _tuned(
         16, "ranks", "up to which every two have a connection: more take too much memory for slots", _CROSSOVER
+    )
+    header_bytes: int = _tuned(
+        48, "bytes", "that a rank sends to all, up to which they go with its call header to other nodes", _NODES
     )
     early_above_bytes: int = _tuned(
         16 << 10, "bytes", "of a Reduce on two ranks, above which its root begins before all has come", _CROSSOVER

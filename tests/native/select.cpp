@@ -20,13 +20,13 @@ PlanHeader header(u32 eager = 1) {
 
 constexpr u32 kByte = kTypes + 1;  // an opaque element of one byte
 
-Shape settled(const PlanHeader& plan, u64 bytes, bool may_be_eager = true, u64 tile = 0) {
-    return settle(plan, bytes, kByte, tile, may_be_eager, Tunables{});
+Shape settled(const PlanHeader& plan, u64 bytes, u64 most_eager = kEager, u64 tile = 0) {
+    return settle(plan, bytes, kByte, tile, most_eager, Tunables{});
 }
 
 TEST(paths_by_size) {
-    const auto path = [](const PlanHeader& plan, u64 bytes, bool may_be_eager = true) {
-        return select(plan, settled(plan, bytes, may_be_eager), 0, 0).path;
+    const auto path = [](const PlanHeader& plan, u64 bytes, u64 most_eager = kEager) {
+        return select(plan, settled(plan, bytes, most_eager), 0, 0).path;
     };
     CHECK(path(header(), kInlined) == Path::kInlineEager);
     CHECK(path(header(), kInlined + 1) == Path::kEager);
@@ -35,9 +35,12 @@ TEST(paths_by_size) {
     CHECK(path(header(), kEager + 1) == Path::kFifo);
     CHECK(path(header(2), kEager / 2) == Path::kEager && path(header(2), kEager / 2 + 64) == Path::kFifo);
     CHECK(path(header(0), 8) == Path::kFifo);  // the schedule takes more than one round
-    CHECK(path(header(), 8, false) == Path::kFifo);
+    CHECK(path(header(), 8, 0) == Path::kFifo);
+    CHECK(path(header(), kInlined, kInlined) == Path::kInlineEager && path(header(2), 8, kInlined) == Path::kFifo);
+    CHECK(path(header(), kInlined + 1, kInlined) == Path::kFifo);
+    CHECK(most_eager(true, false) == 0 && most_eager(false, true) == kInlined && most_eager(false, false) == kEager);
     CHECK(settled(header(), kInlined).tiny() && settled(header(2), kInlined).tiny());
-    CHECK(!settled(header(), kInlined + 1).tiny() && !settled(header(), 8, false).tiny());
+    CHECK(!settled(header(), kInlined + 1).tiny() && !settled(header(), 8, 0).tiny());
 }
 
 // What all offer is taken, whatever else some do. What only some offer is not, and then nothing was sent eagerly.
@@ -72,7 +75,7 @@ TEST(slots_by_size) {
         CHECK(found.slots == 2 * tuned.slots);
         CHECK(found.geometry.tile <= tuned.slot_bytes && found.geometry.tile * found.geometry.tiles >= bytes);
     }
-    CHECK(settled(plan, 1 << 20, true, 4096).geometry.tile == 4096);
+    CHECK(settled(plan, 1 << 20, kEager, 4096).geometry.tile == 4096);
 }
 
 TEST(preferences) {
