@@ -63,7 +63,7 @@ ORDER = {
         "runtime",
         "schedules-by-size",
         "pytorch",
-        "nodes",
+        "machines",
         "mpi",
         "msccl",
         "msccl-programs",

@@ -37,13 +37,7 @@ inline u64 most_of_slot(const PlanHeader& plan, u64 slots, const Tunables& tuned
     return std::min(tuned.slot_bytes, std::max(share, tuned.least_slot_bytes));
 }
 
-// The most bytes of its messages that a rank sends eagerly. To other nodes the line of the header goes, and nothing
-// that lies behind it.
-inline u64 most_eager(bool is_pairwise, bool has_other_nodes) {
-    return is_pairwise ? 0 : has_other_nodes ? kInlined : kEager;
-}
-
-// How a plan runs on n elements a unit; `tile` 0: chosen from the size.
+// How a plan runs on n elements a unit; `tile` 0: chosen from the size. `most_eager`: as in header.h.
 inline Shape settle(const PlanHeader& plan, u64 n, u32 type, u64 tile, u64 most_eager, const Tunables& tuned) {
     Shape found{};
     const u64 widest = std::max(plan.widest, 1u), item = type_bytes(type);
@@ -53,8 +47,7 @@ inline Shape settle(const PlanHeader& plan, u64 n, u32 type, u64 tile, u64 most_
     if (plan.widest != 0 && tile > room) tile = std::max(room, kAlign);
     Geometry& geometry = found.geometry;
     geometry = cut(n, item, plan.chunks, widest, kEager, tile);
-    const u64 eager = plan.eager == 1 ? geometry.unit : plan.eager * geometry.tile;
-    const bool one = plan.eager != 0 && geometry.tiles == 1 && eager <= most_eager;
+    const bool one = plan.eager != 0 && geometry.tiles == 1 && plan.eager * geometry.tile <= most_eager;
     found.rounds = one ? Rounds::kOne : plan.two_rounds != 0 ? Rounds::kTwo : Rounds::kMany;
     if (one) return found;
     geometry = cut(n, item, plan.chunks, widest, most_of_slot(plan, slots, tuned), tile, plan.work, plan.depth);

@@ -66,6 +66,8 @@ void ControlPlane::post(const Statement& mine) {
         written_[call % 2] = mine.author;
     }
     if (mine.buffers != nullptr) line.buffers = *mine.buffers;
+    if (waiting_.others != nullptr) [[unlikely]]
+        blocks_[rank_].eager[call % 2] = mine.eager_bytes;
     publish_header(&line.call, call);  // pairs with observe_header, on every other rank
     for (u32 r = 0; r < size_; ++r)
         if (r != rank_) ring(blocks_[r].bell);

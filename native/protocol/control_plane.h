@@ -63,6 +63,7 @@ struct Statement {
     u64 author;
     const BufferDescription* buffers = nullptr;
     double timeout = 0;
+    u64 eager_bytes = 0;  // of messages that lie behind the header, for other nodes
 };
 
 class ControlPlane {
@@ -187,7 +188,7 @@ inline Outcome ControlPlane::await_all() {
         },
         [&](const u32* peer, Outcome& late) {
             if (!peer) {
-                late.rank = next;
+                late.rank = waiting_.others != nullptr ? waiting_.others->holds_up(next) : next;
                 return true;
             }
             if (waiting_.others != nullptr && waiting_.others->awaits(*peer, call)) return true;
@@ -297,9 +298,11 @@ std::optional<Outcome> ControlPlane::overdue(double& since, Outcome outcome, con
         __atomic_store_n(&blocks_[rank_].looked, u64(now * 1e9), __ATOMIC_RELAXED);
     }
     if (now - since <= timeout_) return std::nullopt;
+    outcome.rank = straggler(outcome.rank, now);
+    if (waiting_.others != nullptr && now - since <= timeout_ + waiting_.others->grace(outcome.rank))
+        return std::nullopt;
     outcome.fault = Fault::kTimeout;
     outcome.waited = now - since;
-    outcome.rank = straggler(outcome.rank, now);
     return give_up(std::move(outcome));
 }
 

@@ -4,6 +4,8 @@
 // eager areas.
 #pragma once
 
+#include <algorithm>
+
 #include "core/plan.h"
 #include "protocol/waiting.h"
 
@@ -26,6 +28,7 @@ constexpr u64 kInlined = 48;
 constexpr u64 kNowhere = ~u64(0);       // of an address outside of the arena
 constexpr u64 kAdopted = u64(1) << 56;  // places from here on lie in adopted memory, not in the arena itself
 constexpr u64 kEager = 16 << 10;        // bytes of a rank's messages up to which a call can take one round
+constexpr u64 kExchanged = 64 << 10;    // the same of all ranks together where they are on several nodes
 
 // What all ranks must say alike, but for what `flags` excuse. `counts` is equal on all ranks or, pairwise, adds up to 0
 // (call.h: Units). `element` is a hash of what elements are, where kernels do not know their type, or of what
@@ -110,7 +113,8 @@ struct RankBlock {
     u64 since;                  // the first call that it ends: the others may still finish those before
     u64 claimed;                // of a rank of another node: a rank of this one stores, or has stored, the above
     u64 sent_at;                // of a node's first rank: when an emulated network has sent what the node has given it
-    char text[1024 - 40];
+    u64 eager[2];               // for other nodes, by parity of the call: bytes in the eager area
+    char text[1024 - 56];
 };
 
 // Behind the blocks of all ranks lies what each sends in a call in one round: stored before its header, for good. It
@@ -119,6 +123,11 @@ struct RankBlock {
 constexpr u64 control_bytes(u32 ranks) { return ranks * (sizeof(RankBlock) + 2 * kEager); }
 inline char* eager_area(RankBlock* control, u32 ranks, u32 rank, u64 call) {
     return reinterpret_cast<char*>(control + ranks) + (2 * rank + call % 2) * kEager;
+}
+
+// The most bytes of its messages that a rank sends eagerly.
+inline u64 most_eager(u32 ranks, bool is_pairwise, bool on_several_nodes) {
+    return is_pairwise ? 0 : on_several_nodes ? std::min(kEager, kExchanged / ranks) : kEager;
 }
 
 }  // namespace hocket

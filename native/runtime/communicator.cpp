@@ -92,11 +92,12 @@ struct Communicator::CallState {
     const Candidate& chosen() const { return candidates[variant]; }
     bool pairwise() const { return terms.flags & kPairwise; }
     bool size_known() const { return !(terms.flags & (kSizeUnknown | kPairwise)); }  // before others have said theirs
-    Statement statement() const { return {terms, *text, author, tiny ? nullptr : &told, call.timeout}; }
+    Statement statement() const { return {terms, *text, author, tiny ? nullptr : &told, call.timeout, eager_bytes}; }
 
     Plan& plan;
     const Call& call;
     Terms terms;
+    u64 eager_bytes = 0;
     const std::string* text;
     u64 author;
     std::string counted;  // the text, where units have lengths of their own
@@ -157,7 +158,7 @@ Outcome Communicator::run_counted(Plan& plan, Call call) {
 Outlook Communicator::outlook(const Plan& plan, u64 n, u32 type, u64 tile, bool input, bool output) const {
     const PlanHeader& h = plan.header();
     const Settings& s = settings_;
-    const Shape shape = settle(h, n, type, tile, most_eager(false, s.network != nullptr), s.tunables);
+    const Shape shape = settle(h, n, type, tile, most_eager(h.ranks, false, s.network != nullptr), s.tunables);
     return {shape, select(h, shape, 0, 0).path != Path::kFifo, touched_bytes(plan.view(), shape, input, output),
             streams_for(plan.view(), shape, input, output, s.cache_bytes, false, 0, s.tunables),
             threads_for(h, shape.geometry, s.threads, s.team_bytes)};
@@ -279,7 +280,7 @@ int Communicator::prepare_all(CallState& state) {
             candidate.plan = nullptr;
             continue;
         }
-        const u64 most = most_eager(state.pairwise(), settings_.network != nullptr);
+        const u64 most = most_eager(size(), state.pairwise(), settings_.network != nullptr);
         if (const int failed = prepare(state, candidate, most)) return failed;
         state.tiny = state.buffered().tiny();
     }
@@ -372,6 +373,7 @@ void Communicator::send_eagerly(CallState& state) {
     Cpu cpu{candidate.kernel, control_.blocks(), rank(), false, false, false};
     execution(state, candidate, input, output).send(cpu, plan.room(0, false));
     state.sent = cpu.moved;
+    if (settings_.network != nullptr) state.eager_bytes = eager_.bytes(plan, candidate);
 }
 
 // While the others are on their way, this rank looks whether its buffers are in a cache, and prefetches the first lines

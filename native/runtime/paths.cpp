@@ -19,6 +19,14 @@ void EagerPath::open(Plan& plan, const Shape& shape, u64 call) const {
     }
 }
 
+u64 EagerPath::bytes(const Plan& plan, const Shape& shape) {
+    if (select(plan.header(), shape, 0, 0).path == Path::kInlineEager) return 0;
+    u64 messages = 0;
+    for (const ConnectionRecord& record : plan.connections())
+        if (record.sends) messages = std::max<u64>(messages, record.place + record.width);
+    return messages * shape.geometry.tile;
+}
+
 int FifoPath::reserve(const Candidate& candidate) const {
     const Plan& plan = *candidate.plan;
     const u64 slots = candidate.eager() ? 0 : candidate.slots;

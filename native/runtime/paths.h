@@ -33,6 +33,8 @@ class EagerPath {
                 candidate.plan->header().eager * candidate.geometry.tile};
     }
     void open(Plan& plan, const Shape& shape, u64 call) const;
+    // What this rank has stored in its area.
+    static u64 bytes(const Plan& plan, const Shape& shape);
 
   private:
     const ControlPlane& control_;

@@ -1,6 +1,7 @@
 #include "transport/network.h"
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -14,6 +15,7 @@ enum Tag : u32 { kHeaderTag = 0, kNoticeTag = 1, kSlotTag = 2 };  // + the chann
 constexpr u32 kMostTags = 1 << 15;                                // that MPI promises (MPI 4.1, section 8.1.2)
 
 constexpr double kLeaving = 1;  // seconds that a rank which leaves tries to tell others for
+constexpr double kGrace = 0.1;  // seconds for what a node says to come
 
 u64 counted(const u64* counter) { return __atomic_load_n(counter, __ATOMIC_RELAXED); }  // of this thread's own
 
@@ -129,6 +131,19 @@ bool Network::awaits(u32 rank, u64 call) const {
     return false;
 }
 
+u32 Network::holds_up(u32 rank) const {
+    if (!is_remote(rank)) return rank;
+    if (const u32 leader = members_[nodes_[rank_]][0]; leader != rank_) return leader;
+    if (exchange_.stage == Exchange::kGather && missing() != nullptr) return *missing();
+    return exchange_.under_way ? members_[before(exchange_.known)][0] : rank;
+}
+
+// A node that waits in a round of the exchange waits for one that is silent, or waits in a round before.
+double Network::grace(u32 rank) const {
+    if (!is_remote(rank)) return 0;
+    return kGrace * (exchange_.under_way ? std::bit_width(exchange_.known) : 1);
+}
+
 void Network::posted(u64 call) {
     open_.clear();
     if (members_[nodes_[rank_]][0] != rank_) return;
@@ -160,35 +175,54 @@ void Network::exchange() {
     for (;;) {
         if (exchange_.stage == Exchange::kIdle) return;
         if (exchange_.stage == Exchange::kGather) {
-            if (!gathered()) return;
+            if (missing() != nullptr) return;
             load(Exchange::kLines);
         }
         if (exchange_.known < members_.size()) {
             if (!ends_round()) return;
-        } else if (exchange_.stage == Exchange::kLines && !are_alike()) {
-            load(Exchange::kHeaders);
-        } else {
-            spread();
-            exchange_.stage = Exchange::kIdle;
+            continue;
         }
+        if (exchange_.stage == Exchange::kLines) {
+            deliver();
+            if (!are_alike()) {
+                load(Exchange::kHeaders);
+                continue;
+            }
+        }
+        spread();
+        exchange_.stage = Exchange::kIdle;
     }
 }
 
-// Whether all ranks of this node have posted their headers.
-bool Network::gathered() const {
+// The first rank of this node that has not posted its header; null if all have.
+const u32* Network::missing() const {
     const std::vector<u32>& mates = members_[nodes_[rank_]];
-    return std::all_of(mates.begin(), mates.end(), [&](u32 r) {
+    const auto found = std::find_if(mates.begin(), mates.end(), [&](u32 r) {
         // Pairs with publish_header in ControlPlane::post.
-        return observe_header(&blocks_[r].headers[exchange_.call % 2].call) == exchange_.call;
+        return observe_header(&blocks_[r].headers[exchange_.call % 2].call) != exchange_.call;
     });
+    return found == mates.end() ? nullptr : &*found;
 }
 
 void Network::load(Exchange::Stage stage) {
-    exchange_.stage = stage;
-    exchange_.data.resize(nodes_.size() * item());
-    exchange_.known = 1;
-    each_known(
-        [&](u32 r, u64 at) { std::memcpy(&exchange_.data[at], &blocks_[r].headers[exchange_.call % 2], item()); });
+    Exchange& e = exchange_;
+    e.stage = stage;
+    e.data.resize(nodes_.size() * item());
+    e.known = 1;
+    if (stage == Exchange::kLines) e.messages.clear();
+    each_known([&](u32 r, u64 at) {
+        const RankBlock& block = blocks_[r];
+        const CallHeader& header = block.headers[e.call % 2];
+        if (stage == Exchange::kHeaders) {
+            std::memcpy(&e.data[at], &header, sizeof header);
+            return;
+        }
+        Opening opening{{}, std::min(block.eager[e.call % 2], most_eager(u32(nodes_.size()), false, true))};
+        std::memcpy(opening.line, &header, sizeof opening.line);
+        std::memcpy(&e.data[at], &opening, sizeof opening);
+        const char* const area = eager_area(blocks_, u32(nodes_.size()), r, e.call);
+        e.messages.insert(e.messages.end(), area, area + opening.eager);
+    });
 }
 
 // Begins a round, or goes on with it: true when it is over, and twice as many nodes are known, or all.
@@ -196,16 +230,34 @@ bool Network::ends_round() {
     Exchange& e = exchange_;
     const u32 nodes = u32(members_.size()), count = std::min(e.known, nodes - e.known);
     const u32 source = before(e.known), target = before(nodes - e.known);
+    const u64 theirs = bytes_of(source, count), known = bytes_of(nodes_[rank_], e.known);
     if (!e.under_way) {
-        const u64 own = bytes_of(nodes_[rank_], count), known = bytes_of(nodes_[rank_], e.known);
-        send(e.sent, e.data.data(), own, members_[target][0], kHeaderTag, said_);
-        receive(e.received, &e.data[known], bytes_of(source, count), members_[source][0], kHeaderTag);
+        const u64 own = bytes_of(nodes_[rank_], count);
+        e.outgoing.assign(e.data.data(), e.data.data() + own);
+        e.outgoing.insert(e.outgoing.end(), e.messages.data(), e.messages.data() + eager_of(e.data.data(), own));
+        e.incoming.resize(theirs + kExchanged);
+        send(e.sent, e.outgoing.data(), e.outgoing.size(), members_[target][0], kHeaderTag, said_);
+        receive(e.received, e.incoming.data(), e.incoming.size(), members_[source][0], kHeaderTag);
         e.under_way = true;
     }
     if (!has_arrived(e.sent, members_[target][0]) || !has_arrived(e.received, members_[source][0])) return false;
+    const char* const items = e.incoming.data();
+    std::copy_n(items, theirs, &e.data[known]);
+    e.messages.insert(e.messages.end(), items + theirs, items + theirs + eager_of(items, theirs));
     e.known += count;
     e.under_way = false;
     return true;
+}
+
+// Bytes of the messages that follow some items.
+u64 Network::eager_of(const char* items, u64 bytes) const {
+    u64 sum = 0;
+    for (u64 at = 0; exchange_.stage == Exchange::kLines && at < bytes; at += item()) {
+        Opening opening;
+        std::memcpy(&opening, items + at, sizeof opening);
+        sum += opening.eager;
+    }
+    return sum;
 }
 
 // Of some nodes, the first one and those before it.
@@ -241,13 +293,28 @@ bool Network::are_alike() const {
 // Stores what the ranks of other nodes have said where those of this one read it.
 void Network::spread() {
     constexpr u64 kSaid = offsetof(CallHeader, signature);
+    Exchange& e = exchange_;
+    const u64 header = e.stage == Exchange::kHeaders ? sizeof(CallHeader) : kCacheLine;
     each_known([&](u32 r, u64 at) {
         if (!is_remote(r)) return;
-        CallHeader& copy = blocks_[r].headers[exchange_.call % 2];
-        std::memcpy(reinterpret_cast<char*>(&copy) + kSaid, &exchange_.data[at + kSaid], item() - kSaid);
-        publish_header(&copy.call, exchange_.call);  // pairs with observe_header in ControlPlane::await_all
+        CallHeader& copy = blocks_[r].headers[e.call % 2];
+        std::memcpy(reinterpret_cast<char*>(&copy) + kSaid, &e.data[at + kSaid], header - kSaid);
+        publish_header(&copy.call, e.call);  // pairs with observe_header in ControlPlane::await_all
     });
     for (const u32 r : members_[nodes_[rank_]]) ring(blocks_[r].bell);
+}
+
+// The same with eager messages, before the headers that say that they are there.
+void Network::deliver() {
+    u64 from = 0;
+    each_known([&](u32 r, u64 at) {
+        Opening opening;
+        std::memcpy(&opening, &exchange_.data[at], sizeof opening);
+        if (is_remote(r))
+            std::copy_n(&exchange_.messages[from], opening.eager,
+                        eager_area(blocks_, u32(nodes_.size()), r, exchange_.call));
+        from += opening.eager;
+    });
 }
 
 // Says to the ranks of other nodes, each of which may wait for this one, that it makes no more calls.

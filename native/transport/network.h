@@ -7,7 +7,7 @@
 //
 // Headers go from node to node in ceil(log2 nodes) rounds (Bruck et al., IEEE TPDS'97): the lowest rank of a node, its
 // leader, waits for those of its own node, and doubles what it knows in every round. First go the lines that agreeing
-// ranks read, and whole headers only where those differ.
+// ranks read, with their eager messages, and whole headers only where those differ.
 #pragma once
 
 #include <atomic>
@@ -60,6 +60,8 @@ class Network final : public OtherNodes {
     void progress() override;
     void posted(u64 call) override;
     bool awaits(u32 rank, u64 call) const override;
+    u32 holds_up(u32 rank) const override;
+    double grace(u32 rank) const override;
     void ended() override { tells_.store(true, std::memory_order_release); }  // pairs with `tell`
 
     // What this rank has given to the wire.
@@ -88,13 +90,20 @@ class Network final : public OtherNodes {
         std::unique_ptr<char, decltype(&std::free)> memory{nullptr, &std::free};
     };
 
-    // The leader's part of the exchange of headers. `data`: those of `known` nodes, this one and those before it.
+    // What goes of a header first, and bytes of eager messages, which follow those of all ranks.
+    struct Opening {
+        char line[kCacheLine];
+        u64 eager;
+    };
+
+    // The leader's part of the exchange of headers. `data`: those of `known` nodes, this one and those before it;
+    // `messages`: those of the same ranks, in the same order.
     struct Exchange {
         enum Stage { kIdle, kGather, kLines, kHeaders } stage = kIdle;
         u64 call = 0;
         u32 known = 0;
         bool under_way = false;  // a round
-        std::vector<char> data;
+        std::vector<char> data, messages, outgoing, incoming;
         Parcel sent, received;
     };
 
@@ -111,18 +120,20 @@ class Network final : public OtherNodes {
     void lose(u32 rank, int error);
     void move(Line& line);
     void exchange();
-    bool gathered() const;
+    const u32* missing() const;
     void load(Exchange::Stage stage);
     bool ends_round();
     bool are_alike() const;
+    void deliver();
     void spread();
     void tell();
     void hear();
     void note(const Notice& notice);
 
-    u64 item() const { return exchange_.stage == Exchange::kHeaders ? sizeof(CallHeader) : kCacheLine; }
+    u64 item() const { return exchange_.stage == Exchange::kHeaders ? sizeof(CallHeader) : sizeof(Opening); }
     u32 before(u32 steps) const { return (nodes_[rank_] + u32(members_.size()) - steps) % u32(members_.size()); }
     u64 bytes_of(u32 first, u32 nodes) const;
+    u64 eager_of(const char* items, u64 bytes) const;
     template <class Visit> void each_known(const Visit& visit) const;
 
     const u32 rank_;

@@ -909,7 +909,10 @@ class Communicator:
 
     @property
     def network_bytes(self) -> int:
-        """Bytes of messages that this rank has sent to other nodes in all calls so far. Headers do not count."""
+        """Bytes of messages that this rank has sent to other nodes in all calls so far.
+
+        Headers, and messages of short calls, which go with them, do not count.
+        """
         return self._endpoint.network_bytes()
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
@@ -999,7 +1002,7 @@ def init(
 
     ``mpi`` is a communicator of mpi4py, whose ranks these are; its ranks all call this. They may be on several nodes:
     what ranks of one node send each other goes through shared memory, all else through a duplicate of ``mpi``, which
-    stays until MPI ends (docs/nodes.md). A rank waits without a limit for others that have not called this.
+    stays until MPI ends (docs/machines.md). A rank waits without a limit for others that have not called this.
 
     ``timeout`` is in seconds: how long nothing may move, here and in any call, before it counts as an error; infinity
     for no limit.

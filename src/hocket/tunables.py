@@ -100,7 +100,10 @@ class Tunables:
         16, "ranks", "up to which every two have a connection: more take too much memory for slots", _CROSSOVER
     )
     header_bytes: int = _tuned(
-        48, "bytes", "that a rank sends to all, up to which they go with its call header to other nodes", _NODES
+        2 << 10,
+        "bytes",
+        "that the busiest rank sends or receives, up to which they go with headers between nodes",
+        _NODES,
     )
     early_above_bytes: int = _tuned(
         16 << 10, "bytes", "of a Reduce on two ranks, above which its root begins before all has come", _CROSSOVER

@@ -129,10 +129,6 @@ def _up_to(call: Call, most: int) -> bool:
     return call.busiest is not None and call.busiest <= most and not call.spread
 
 
-def _at_most_each(call: Call, most: int) -> bool:
-    return call.size is not None and call.size <= most * (call.ranks if call.kind.blocks else 1)
-
-
 def _by_nodes(call: Call) -> bool:
     return bool(call.nodes) and call.reproducible in (None, "across-ranks")
 
@@ -141,9 +137,14 @@ def _is_early(call: Call) -> bool:
     return call.size is not None and call.tuned.early_above_bytes < call.size <= call.tuned.early_most_bytes
 
 
-_IN_HEADERS = When(
-    "on several nodes: a rank sends all others at most {header_bytes}, which go with its call header",
-    lambda call: _by_nodes(call) and not call.uneven and _at_most_each(call, call.tuned.header_bytes),
+_WITH_HEADERS = When(
+    "on several nodes, of at most {few_ranks} ranks: messages go with the call's headers, at most {header_bytes}",
+    lambda call: (
+        _by_nodes(call)
+        and not call.uneven
+        and call.ranks <= call.tuned.few_ranks
+        and _up_to(call, call.tuned.header_bytes)
+    ),
 )
 _LEADERS = When(
     "on several nodes, small: the busiest rank sends and receives at most {small_bytes}",
@@ -203,7 +204,7 @@ def _early_tile(call: Call) -> int:
 TABLE = (
     Line("all_reduce", _ACROSS_SIZES, lambda c: recursive_halving.all_reduce(c.ranks)),
     Line("all_reduce", _RANK_ORDER, lambda c: all_pairs.one_shot_all_reduce(c.ranks)),
-    Line("all_reduce", _IN_HEADERS, lambda c: all_pairs.one_shot_all_reduce(c.ranks)),
+    Line("all_reduce", _WITH_HEADERS, lambda c: all_pairs.one_shot_all_reduce(c.ranks)),
     Line("all_reduce", _LEADERS, lambda c: two_level.leader_all_reduce(c.nodes)),
     Line("all_reduce", _FEW_NODES, lambda c: two_level.all_reduce(c.nodes)),
     Line("all_reduce", _LANES, lambda c: two_level.ring_all_reduce(c.nodes)),
@@ -211,23 +212,25 @@ TABLE = (
     Line("all_reduce", _BY_SOCKET, lambda c: movement_avoiding.all_reduce(c.ranks, c.sockets)),
     Line("all_reduce", _FEW, lambda c: all_pairs.all_reduce(c.ranks)),
     Line("all_reduce", _LARGE, lambda c: ring.all_reduce(c.ranks)),
-    Line("all_gather", _IN_HEADERS, lambda c: direct.all_gather(c.ranks)),
+    Line("all_gather", _WITH_HEADERS, lambda c: direct.all_gather(c.ranks)),
     Line("all_gather", _LANES, lambda c: two_level.all_gather(c.nodes)),
     Line("all_gather", _ONE_SHOT, lambda c: direct.all_gather(c.ranks)),
     Line("all_gather", _FEW, lambda c: direct.all_gather(c.ranks)),
     Line("all_gather", _LARGE, lambda c: ring.all_gather(c.ranks)),
+    Line("reduce_scatter", _WITH_HEADERS, lambda c: direct.reduce_scatter(c.ranks)),
     Line("reduce_scatter", _LANES, lambda c: two_level.reduce_scatter(c.nodes)),
     Line("reduce_scatter", _ONE_SHOT, lambda c: direct.reduce_scatter(c.ranks)),
     Line("reduce_scatter", _BY_SOCKET, lambda c: movement_avoiding.reduce_scatter(c.ranks, c.sockets)),
     Line("reduce_scatter", _FEW, lambda c: direct.reduce_scatter(c.ranks)),
     Line("reduce_scatter", _LARGE, lambda c: ring.reduce_scatter(c.ranks)),
+    Line("all_to_all", _WITH_HEADERS, lambda c: direct.all_to_all(c.ranks)),
     Line("all_to_all", _AGGREGATED, lambda c: two_level.all_to_all(c.nodes)),
     Line("all_to_all", _ANY, lambda c: direct.all_to_all(c.ranks)),
-    Line("broadcast", _IN_HEADERS, lambda c: knomial.broadcast(c.ranks, max(2, c.ranks), c.root)),
+    Line("broadcast", _WITH_HEADERS, lambda c: knomial.broadcast(c.ranks, max(2, c.ranks), c.root)),
     Line("broadcast", _LEADERS, lambda c: two_level.leader_broadcast(c.nodes, c.root)),
     Line("broadcast", _LANES, lambda c: two_level.broadcast(c.nodes, c.root)),
     Line("broadcast", _ANY, lambda c: knomial.broadcast(c.ranks, max(2, c.ranks), c.root)),
-    Line("reduce", _IN_HEADERS, _flat_reduce),
+    Line("reduce", _WITH_HEADERS, _flat_reduce),
     Line("reduce", _LEADERS, lambda c: two_level.leader_reduce(c.nodes, c.root)),
     Line("reduce", _LANES, lambda c: two_level.reduce(c.nodes, c.root)),
     Line("reduce", _EARLY, _flat_reduce, _early_tile),

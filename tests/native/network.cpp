@@ -81,6 +81,37 @@ TEST(network_headers) {
         CHECK(communicator.barrier().fault == Fault::kNone);
         CHECK(communicator.network()->said().messages == (rank == 1 || rank == 6 ? 0 : 3));
     });
+    std::vector<u32> many(64);
+    for (u32 r = 0; r < many.size(); ++r) many[r] = r / 4;
+    Post wide(64, 2);
+    on_nodes(many, wide, 2, [&](u32 rank, Communicator& communicator) {
+        for (int call = 0; call < 3; ++call) CHECK(communicator.barrier().fault == Fault::kNone);
+        CHECK(communicator.network()->said().messages == (rank % 4 == 0 ? 3 * 4 : 0));
+    });
+}
+
+// Short messages go with the headers, and nothing else goes; also where ranks differ in how many bytes they have there,
+// and then make the call again.
+TEST(network_eager) {
+    for (const std::vector<u32>& nodes : kPlacements) {
+        const u32 ranks = u32(nodes.size());
+        Post post(ranks, 5);
+        on_nodes(nodes, post, 2, [&](u32 rank, Communicator& communicator) {
+            Plan plan(communicator, exchanged(rank, ranks), 1, "exchanged");
+            for (const u64 n : {1, 12, 13, 500, 2000}) {
+                for (const bool differ : {true, false}) {
+                    std::vector<int> data(differ && rank == 1 ? n + 40 : n, int(rank + n));
+                    CHECK(sum(communicator, plan, data).fault == (differ ? Fault::kMismatch : Fault::kNone));
+                    for (const int found : data)
+                        CHECK(found == (differ ? int(rank + n) : int(ranks * n + ranks * (ranks - 1) / 2)));
+                }
+            }
+            CHECK(communicator.network()->moved().messages == 0);
+            std::vector<int> data(kExchanged, 1);
+            CHECK(sum(communicator, plan, data).fault == Fault::kNone && data.back() == int(ranks));
+            CHECK(communicator.network()->moved().messages != 0);
+        });
+    }
 }
 
 // Ranks that differ all learn what every rank has said, and go on.

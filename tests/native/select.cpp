@@ -36,9 +36,9 @@ TEST(paths_by_size) {
     CHECK(path(header(2), kEager / 2) == Path::kEager && path(header(2), kEager / 2 + 64) == Path::kFifo);
     CHECK(path(header(0), 8) == Path::kFifo);  // the schedule takes more than one round
     CHECK(path(header(), 8, 0) == Path::kFifo);
-    CHECK(path(header(), kInlined, kInlined) == Path::kInlineEager && path(header(2), 8, kInlined) == Path::kFifo);
-    CHECK(path(header(), kInlined + 1, kInlined) == Path::kFifo);
-    CHECK(most_eager(true, false) == 0 && most_eager(false, true) == kInlined && most_eager(false, false) == kEager);
+    CHECK(path(header(), 1024, 1024) == Path::kEager && path(header(), 1025, 1024) == Path::kFifo);
+    CHECK(most_eager(8, true, true) == 0 && most_eager(8, false, false) == kEager);
+    CHECK(most_eager(2, false, true) == kEager && most_eager(64, false, true) == 1024);
     CHECK(settled(header(), kInlined).tiny() && settled(header(2), kInlined).tiny());
     CHECK(!settled(header(), kInlined + 1).tiny() && !settled(header(), 8, 0).tiny());
 }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -16,7 +18,15 @@ import pytest
 from mpi4py import MPI
 
 import hocket
-from hocket.errors import BootstrapFailed, CallMismatch, InvalidArgument, PeerFailed, PeerRefused
+from hocket.errors import (
+    BootstrapFailed,
+    CallMismatch,
+    CallTimeout,
+    CommunicatorDead,
+    InvalidArgument,
+    PeerFailed,
+    PeerRefused,
+)
 
 SIZES = (0, 1, 3, 1000, 100_003)
 
@@ -113,6 +123,27 @@ def raises(comm: hocket.Communicator) -> None:
         return
     with pytest.raises(PeerFailed, match="rank 1 has had enough"):
         comm.all_reduce(np.ones(100_000))
+
+
+def stops(comm: hocket.Communicator) -> None:
+    """A rank that goes silent is named by those that wait for it, in time, and finds out when it goes on."""
+    last = comm.size - 1
+    pids = comm.all_gather(np.array([os.getpid()]))
+    MPI.COMM_WORLD.Barrier()
+    if comm.rank == last:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        with pytest.raises(PeerFailed, match=f"rank {last} was waited for in vain"):
+            comm.all_reduce(np.ones(100_000))
+        return
+    call, begun = comm.prepare("all_reduce", 100_000, "float64", in_place=True, timeout=1), time.monotonic()
+    with pytest.raises((CallTimeout, PeerFailed), match=f"rank {last}"):
+        call(np.ones(100_000))
+    assert time.monotonic() - begun < 10
+    comm_dead = pytest.raises(CommunicatorDead, match=f"rank {last}")
+    with comm_dead:
+        call(np.ones(100_000))
+    if comm.rank == 0:
+        os.kill(pids[last], signal.SIGCONT)
 
 
 def meets(comm: hocket.Communicator) -> None:
