@@ -40,7 +40,7 @@ def sides(comm: hocket.Communicator, name: str, size: int) -> tuple[Call, ...]:
     target = out if name != "reduce" or comm.rank == 0 else None
     flat: tuple[Buffer | None, Buffer | None] = (x, target)
     if name in ("broadcast", "reduce") and comm.rank != 0:
-        out, flat = x, (x, None) if name == "reduce" else (None, x)
+        flat = (x, None) if name == "reduce" else (None, x)
     return lambda: ours(x, out), lambda: comm.run(schedule, *flat), mpi_call(name, x, out)
 
 

@@ -108,13 +108,13 @@ struct RankBlock {
     alignas(kLine) Bell bell;
     alignas(kLine) u64 looked;  // when this rank was last found waiting, in nanoseconds, and for whom: only hints,
     u64 peer;                   // to tell who holds up the ranks that wait for one that waits itself
+    u64 eager[2];               // for other nodes, by parity of the call: bytes in the eager area
     alignas(kLine) u64 state;   // stored after the rest
     u64 culprit;                // the rank whose fault it is
     u64 since;                  // the first call that it ends: the others may still finish those before
     u64 claimed;                // of a rank of another node: a rank of this one stores, or has stored, the above
     u64 sent_at;                // of a node's first rank: when an emulated network has sent what the node has given it
-    u64 eager[2];               // for other nodes, by parity of the call: bytes in the eager area
-    char text[1024 - 56];
+    char text[1024 - 40];
 };
 
 // Behind the blocks of all ranks lies what each sends in a call in one round: stored before its header, for good. It

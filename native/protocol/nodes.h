@@ -18,10 +18,10 @@ class OtherNodes {
     virtual void posted(u64 call) = 0;
     // Whether this rank still waits in that call for what another of its node is to store.
     virtual bool awaits(u32 rank, u64 call) const = 0;
-    // Whom this rank waits for that misses the header of a rank: where that is of another node, the leader of its own,
-    // and this the next that has something to send it.
+    // Whose fault it is, as far as this rank knows, that it has no header of a rank. What comes from other nodes comes
+    // by the leader of its own, and to that from, or not before it has sent to, a leader of another.
     virtual u32 holds_up(u32 rank) const = 0;
-    // Seconds beyond the timeout that this rank waits for another, whose node may say that it waits itself.
+    // Seconds beyond the timeout that this rank waits for another, whose node may say first that it waits itself.
     virtual double grace(u32 rank) const = 0;
     // The state of this rank has changed, for good. Called by any thread; `progress` tells the others.
     virtual void ended() = 0;

@@ -45,7 +45,7 @@ struct Key {
     char dimensions[2];
     char shared[2];  // whether they lie in the arena
     char writeable[2];
-    char none[2];
+    char padding[2];
 };
 static_assert(sizeof(Key) % 16 == 8);  // for the hash: the first word is apart
 
@@ -65,7 +65,7 @@ u64 hash_of(const Key& key) {
 }
 
 // What tells an argument from others, in a key, and where it lies. False for one that only the slow path understands.
-bool describe(PyObject* given, const Tensors& tensors, Key& key, u32 i, Argument& found) {
+bool describe_one(PyObject* given, const Tensors& tensors, Key& key, u32 i, Argument& found) {
     if (Tensors::Seen seen; tensors.look(given, seen)) {
         key.types[i] = seen.type << 1 | 1;
         key.shapes[i][0] = static_cast<long long>(seen.elements);
@@ -96,7 +96,7 @@ bool describe(PyObject* const* arguments, const Tensors& tensors, const Member& 
     for (u32 i = 0; i < 2; ++i) {
         PyObject* given = arguments[kX + i];
         if (given == Py_None) continue;
-        if (!describe(given, tensors, key, i, found[i]) || found[i].bytes == 0) return false;
+        if (!describe_one(given, tensors, key, i, found[i]) || found[i].bytes == 0) return false;
         const Tunables& tuned = member.tunables;
         const u64 wanted =
             found[i].bytes <= tuned.argument_prefetch_bytes ? found[i].bytes : tuned.argument_begin_bytes;
@@ -116,7 +116,12 @@ bool is_constant(PyObject* option) {
         PyObject* const* const items = PySequence_Fast_ITEMS(option);
         return std::all_of(items, items + PyTuple_GET_SIZE(option), is_constant);
     }
-    return option == Py_None || PyBool_Check(option) || PyLong_CheckExact(option) || PyUnicode_CheckExact(option) ||
+    if (PyLong_CheckExact(option)) {  // CPython has one object for each of the small ones
+        const long value = PyLong_AsLong(option);
+        if (value == -1 && PyErr_Occurred()) PyErr_Clear();
+        return value >= 0 && value <= 256;
+    }
+    return option == Py_None || PyBool_Check(option) || PyUnicode_CheckExact(option) ||
            PyArray_IsScalar(option, Integer);
 }
 
@@ -129,7 +134,7 @@ class Lock {
         release_ = lock.attr("release");
     }
     void lock() const {
-        if (acquire_ && !nb::steal(PyObject_CallNoArgs(acquire_.ptr()))) throw nb::python_error();
+        if (acquire_ && !nb::steal(call_python(acquire_.ptr(), nullptr, 0))) throw nb::python_error();
     }
     void unlock() const {
         if (!release_) return;

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "core/plan.h"
@@ -15,7 +16,7 @@ class Tensors {
   public:
     // Dense, aligned, and in the memory of the CPU.
     struct Seen {
-        u64 type;  // of an element; no two have the same
+        u64 type;  // of an element, as DLPack has it
         u64 elements, bytes;
         char* data;
     };
@@ -43,10 +44,10 @@ class Tensors {
             return false;
         }
         const auto [code, bits, lanes] = tensor.dtype;
-        const auto where = tensor.device.device_type;  // the second is memory of the CPU that CUDA has pinned
-        if (where != nanobind::device::cpu::value && where != nanobind::device::cuda_host::value) return false;
-        if (bits % 8 != 0 || !dense(tensor)) return false;
         const u64 item = u64(bits) / 8 * lanes;
+        if (tensor.device.device_type != nanobind::device::cpu::value || bits % 8 != 0 || item == 0) return false;
+        if (code == int(nanobind::dlpack::dtype_code::Complex) || !dense(tensor))
+            return false;  // it may be a conjugate
         seen.type = u64(lanes) << 16 | u64(bits) << 8 | code;
         seen.elements = 1;
         for (int d = 0; d < tensor.ndim; ++d) seen.elements *= u64(tensor.shape[d]);

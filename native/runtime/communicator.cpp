@@ -420,7 +420,7 @@ int Communicator::select_path(CallState& state) {
     state.path = selected.path;
     state.variant = selected.variant;
     const bool again = state.path == Path::kFifo && state.buffered().eager();
-    return again ? prepare(state, state.buffered(), false) : 0;
+    return again ? prepare(state, state.buffered(), 0) : 0;
 }
 
 // Returns 0, or an errno where the buffers of others cannot be mapped.

@@ -15,7 +15,7 @@ enum Tag : u32 { kHeaderTag = 0, kNoticeTag = 1, kSlotTag = 2 };  // + the chann
 constexpr u32 kMostTags = 1 << 15;                                // that MPI promises (MPI 4.1, section 8.1.2)
 
 constexpr double kLeaving = 1;  // seconds that a rank which leaves tries to tell others for
-constexpr double kGrace = 0.1;  // seconds for what a node says to come
+constexpr double kGrace = 0.2;  // seconds for what a node says to come
 
 u64 counted(const u64* counter) { return __atomic_load_n(counter, __ATOMIC_RELAXED); }  // of this thread's own
 
@@ -134,14 +134,20 @@ bool Network::awaits(u32 rank, u64 call) const {
 u32 Network::holds_up(u32 rank) const {
     if (!is_remote(rank)) return rank;
     if (const u32 leader = members_[nodes_[rank_]][0]; leader != rank_) return leader;
-    if (exchange_.stage == Exchange::kGather && missing() != nullptr) return *missing();
-    return exchange_.under_way ? members_[before(exchange_.known)][0] : rank;
+    if (exchange_.stage == Exchange::kGather) return missing().value_or(rank);
+    if (!exchange_.under_way) return rank;
+    const u32 steps = exchange_.received.travels ? exchange_.known : u32(members_.size()) - exchange_.known;
+    return members_[before(steps)][0];
 }
 
-// A node that waits in a round of the exchange waits for one that is silent, or waits in a round before.
+// A leader that waits in a round of the exchange waits for one that is silent, or waits in a round before. The others
+// of its node wait for what it says.
 double Network::grace(u32 rank) const {
     if (!is_remote(rank)) return 0;
-    return kGrace * (exchange_.under_way ? std::bit_width(exchange_.known) : 1);
+    const int rounds = std::bit_width(members_.size());
+    if (members_[nodes_[rank_]][0] != rank_) return kGrace * (2 * rounds + 1);
+    const int before = exchange_.stage == Exchange::kHeaders ? rounds : 0;
+    return kGrace * (before + (exchange_.under_way ? std::bit_width(exchange_.known) : 1));
 }
 
 void Network::posted(u64 call) {
@@ -175,7 +181,7 @@ void Network::exchange() {
     for (;;) {
         if (exchange_.stage == Exchange::kIdle) return;
         if (exchange_.stage == Exchange::kGather) {
-            if (missing() != nullptr) return;
+            if (missing()) return;
             load(Exchange::kLines);
         }
         if (exchange_.known < members_.size()) {
@@ -194,14 +200,14 @@ void Network::exchange() {
     }
 }
 
-// The first rank of this node that has not posted its header; null if all have.
-const u32* Network::missing() const {
+// The first rank of this node that has not posted its header, if any.
+std::optional<u32> Network::missing() const {
     const std::vector<u32>& mates = members_[nodes_[rank_]];
     const auto found = std::find_if(mates.begin(), mates.end(), [&](u32 r) {
         // Pairs with publish_header in ControlPlane::post.
         return observe_header(&blocks_[r].headers[exchange_.call % 2].call) != exchange_.call;
     });
-    return found == mates.end() ? nullptr : &*found;
+    return found == mates.end() ? std::nullopt : std::optional(*found);
 }
 
 void Network::load(Exchange::Stage stage) {
@@ -217,7 +223,7 @@ void Network::load(Exchange::Stage stage) {
             std::memcpy(&e.data[at], &header, sizeof header);
             return;
         }
-        Opening opening{{}, std::min(block.eager[e.call % 2], most_eager(u32(nodes_.size()), false, true))};
+        Opening opening{{}, block.eager[e.call % 2]};
         std::memcpy(opening.line, &header, sizeof opening.line);
         std::memcpy(&e.data[at], &opening, sizeof opening);
         const char* const area = eager_area(blocks_, u32(nodes_.size()), r, e.call);
@@ -230,7 +236,7 @@ bool Network::ends_round() {
     Exchange& e = exchange_;
     const u32 nodes = u32(members_.size()), count = std::min(e.known, nodes - e.known);
     const u32 source = before(e.known), target = before(nodes - e.known);
-    const u64 theirs = bytes_of(source, count), known = bytes_of(nodes_[rank_], e.known);
+    const u64 theirs = bytes_of(source, count);
     if (!e.under_way) {
         const u64 own = bytes_of(nodes_[rank_], count);
         e.outgoing.assign(e.data.data(), e.data.data() + own);
@@ -240,9 +246,10 @@ bool Network::ends_round() {
         receive(e.received, e.incoming.data(), e.incoming.size(), members_[source][0], kHeaderTag);
         e.under_way = true;
     }
-    if (!has_arrived(e.sent, members_[target][0]) || !has_arrived(e.received, members_[source][0])) return false;
+    const bool left = has_arrived(e.sent, members_[target][0]), came = has_arrived(e.received, members_[source][0]);
+    if (!left || !came) return false;
     const char* const items = e.incoming.data();
-    std::copy_n(items, theirs, &e.data[known]);
+    std::copy_n(items, theirs, e.data.data() + bytes_of(nodes_[rank_], e.known));
     e.messages.insert(e.messages.end(), items + theirs, items + theirs + eager_of(items, theirs));
     e.known += count;
     e.under_way = false;
@@ -311,7 +318,7 @@ void Network::deliver() {
         Opening opening;
         std::memcpy(&opening, &exchange_.data[at], sizeof opening);
         if (is_remote(r))
-            std::copy_n(&exchange_.messages[from], opening.eager,
+            std::copy_n(exchange_.messages.data() + from, opening.eager,
                         eager_area(blocks_, u32(nodes_.size()), r, exchange_.call));
         from += opening.eager;
     });

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -120,7 +121,7 @@ class Network final : public OtherNodes {
     void lose(u32 rank, int error);
     void move(Line& line);
     void exchange();
-    const u32* missing() const;
+    std::optional<u32> missing() const;
     void load(Exchange::Stage stage);
     bool ends_round();
     bool are_alike() const;

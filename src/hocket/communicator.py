@@ -895,8 +895,12 @@ class Communicator:
         a name, x and out, each a tensor or None, whether the call is in the background, and four options. If ``learn``
         was told before which prepared call belongs to them, it makes that one, as ``call(x, out)`` or ``call.start``,
         else ``slow_path`` of the same arguments. Two calls belong together if their tensors have the same types and
-        lengths, and lie to each other in the same way, and all else are the same objects: of immutable types, or no
-        call is learnt. Subclasses, and what is not dense, aligned and in the memory of the CPU, take the slow path.
+        lengths, and lie to each other in the same way, and all else are the same objects: texts, small whole numbers,
+        bools, None and tuples of these, or no call is learnt. Types are those of DLPack. Subclasses, complex tensors,
+        and what is not dense, aligned and in the memory of the CPU, take the slow path. ``lock`` is held in calls that
+        are known. One table is enough for a communicator, which keeps all that it has made.
+
+        Raises ValueError for a type without that interface, in its version 1, and CommunicatorDead.
         """
         return self._endpoint.cached(slow_path, tensors, lock)
 

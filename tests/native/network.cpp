@@ -3,6 +3,8 @@
 #include "transport/network.h"
 
 #include <unistd.h>
+#include <atomic>
+#include <thread>
 
 #include "plans.h"
 #include "post.h"
@@ -110,6 +112,26 @@ TEST(network_eager) {
             std::vector<int> data(kExchanged, 1);
             CHECK(sum(communicator, plan, data).fault == Fault::kNone && data.back() == int(ranks));
             CHECK(communicator.network()->moved().messages != 0);
+        });
+    }
+}
+
+// A rank that does not enter a call is named by all others, whether they wait for it, or for one that does: a leader
+// and another, in the first round and later.
+TEST(network_silent) {
+    const std::vector<u32> nodes{0, 0, 1, 1, 2, 2, 3, 3};
+    for (const u32 silent : {0u, 3u, 6u}) {
+        Post post(8, silent);
+        std::atomic<u32> ended{0};
+        on_nodes(nodes, post, 2, [&](u32 rank, Communicator& communicator) {
+            CHECK(communicator.barrier().fault == Fault::kNone);
+            if (rank != silent) {
+                const Outcome outcome = communicator.barrier(0.3);
+                CHECK(outcome.fault == Fault::kTimeout || outcome.fault == Fault::kPeer);
+                CHECK(outcome.rank == silent);
+                ++ended;
+            }
+            while (ended.load() != 7) std::this_thread::yield();
         });
     }
 }

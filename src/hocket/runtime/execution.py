@@ -598,9 +598,9 @@ class Endpoint:
 
         What they ask for again is another one, unless it ends with this one: then a second thread is too many.
         """
-        if self.nodes:
-            raise InvalidArgument("ranks on several nodes cannot make further communicators", caller())
         schedules = no_schedules if ends_with_this else self._schedules
+        if self.nodes and {self.nodes[rank] for rank in called} != {self.nodes[self.rank]}:
+            return self._gathered_across(kind, called, ends_with_this, schedules)
         with self._met(kind, called, once=ends_with_this, schedules=schedules) as meeting:
             meeting.cores = min(meeting.cores, self._cores)
             if ends_with_this and meeting.size > 1:
@@ -609,6 +609,32 @@ class Endpoint:
                 other = 1 - meeting.rank
                 os.dup2(self._lifelines[called[other]], meeting.lifelines[other], inheritable=False)
             return Endpoint(meeting, self._timeout, self.threads, self._schedules)
+
+    def _gathered_across(self, kind: str, called: tuple[int, ...], once: bool, schedules: Schedules) -> Endpoint:
+        """The same of ranks of several nodes, over MPI, which waits without a limit for those that do not ask."""
+        _member, mpi = self.alive(), self._mpi
+        assert mpi is not None
+        number = self._next(kind, called, once)
+        try:
+            part = nodes.part(mpi, called, repr((kind, called, number)))
+            try:
+                meeting = nodes.meet(part, self._timeout, schedules, [str(self.nodes[rank]) for rank in called])
+            finally:
+                part.Free()
+        except BadConfig:
+            raise
+        except BaseException as error:
+            self.abort(f"could not meet: {describe(error)}")
+            raise
+        meeting.cores = min(meeting.cores, self._cores)
+        return Endpoint(meeting, self._timeout, self.threads, self._schedules)
+
+    def _next(self, kind: str, called: tuple[int, ...], once: bool) -> int:
+        """How often these ranks were asked for before. ``once``: they must not have been; raises CommunicatorBusy."""
+        number = next(self._asked.setdefault((kind, called), count()))
+        if number and once:
+            raise CommunicatorBusy
+        return number
 
     @contextmanager
     def _met(
@@ -625,9 +651,7 @@ class Endpoint:
         ``schedules``: what this rank says of those it goes by. Its own BadConfig, which all are told of, ends nothing.
         """
         _member = self.alive()  # keeps the lifelines
-        number = next(self._asked.setdefault((kind, called), count()))
-        if number and once:
-            raise CommunicatorBusy
+        number = self._next(kind, called, once)
         token = hashlib.sha256(repr((self._token, kind, called, number)).encode()).hexdigest()[:32]
         try:
             here = Place(called.index(self.rank), len(called), token, called, lent)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import zlib
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -40,6 +42,9 @@ _UNITS = {
 }
 
 
+_TAGS = 1 << 15  # that MPI promises
+
+
 class _Hello(msgspec.Struct):
     """What a rank says first. ``machine``: the same on ranks that can share memory. ``node``: what tells those of one
     machine apart that are told not to. ``emulated``: see Meeting."""
@@ -69,9 +74,21 @@ def address(mpi: MpiCommunicator) -> int:
     return found
 
 
-def meet(mpi: MpiCommunicator, timeout: float, schedules: Schedules) -> Meeting:
+def part(mpi: MpiCommunicator, ranks: Sequence[int], name: str) -> MpiCommunicator:
+    """A communicator of some ranks of another, which all ask for it by one name."""
+    whole = mpi.Get_group()
+    group = whole.Incl(ranks)
+    try:
+        return mpi.Create_group(group, zlib.crc32(name.encode()) % _TAGS)
+    finally:
+        group.Free()
+        whole.Free()
+
+
+def meet(mpi: MpiCommunicator, timeout: float, schedules: Schedules, placed: Sequence[str] | None = None) -> Meeting:
     """Meet the ranks of a communicator of MPI, which all call this: waits for them without a limit, as MPI does.
 
+    ``placed``: the node that each counts as of, in place of what HOCKET_NODES says.
     Raises BootstrapFailed, on all of them if on one, and on a rank what ``schedules`` raises there.
     """
     from mpi4py import MPI
@@ -87,7 +104,7 @@ def meet(mpi: MpiCommunicator, timeout: float, schedules: Schedules) -> Meeting:
     try:
         trace.begin(rank)
         known = schedules(size)
-        node = _given(os.environ.get(VARIABLE, ""), size)[rank]
+        node = (_given(os.environ.get(VARIABLE, ""), size) if placed is None else placed)[rank]
         emulated = _emulated(os.environ.get(NETWORK, ""))
     except HocketError as error:
         known = raised = error

@@ -41,6 +41,8 @@ Copies = Sequence[tuple[Tensor, Tensor]]
 
 _Handle = Handle[Argument] | Handle[None]
 _IN_PLACE = ("all_reduce", "broadcast", "reduce")
+_AMBIGUOUS = (torch.int8, torch.uint8)
+"""As which DLPack describes torch's integers of fewer bits, too."""
 _MOST_CALLS = 1 << 14
 
 
@@ -70,8 +72,12 @@ def _misaligned_bits(tensor: Tensor) -> int:
 
 
 def _dense(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy of one that does not lie in one piece, or where the processor would want no element."""
-    if tensor.is_contiguous() and not tensor.data_ptr() & _misaligned_bits(tensor):
+    """The tensor, or a copy of one that does not lie in one piece, or where the processor would want no element.
+
+    So of one whose elements are not what lies there, but its conjugates or negatives.
+    """
+    plain = not (tensor.is_conj() or tensor.is_neg())
+    if plain and tensor.is_contiguous() and not tensor.data_ptr() & _misaligned_bits(tensor):
         return tensor
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
@@ -287,10 +293,11 @@ class Calls:
             name, n, counts = "uint8", n * itemsize, _scaled(counts, itemsize)
         call = self._find(collective, n, name, op, root, counts, in_place)
         source, target = _memory(x, name), _memory(out, name)
+        known = dtype in TYPES and dtype not in _AMBIGUOUS
         if collective in _IN_PLACE:
-            return call, (target, None), (out[0], None) if len(out) == 1 else None
-        same = (x[0], out[0]) if len(x) == len(out) == 1 and counts is None and x is own else None
-        return call, (source, target), same
+            return call, (target, None), (out[0], None) if known and len(out) == 1 else None
+        known = known and len(x) == len(out) == 1 and counts is None and x is own
+        return call, (source, target), (x[0], out[0]) if known else None
 
     def _find(
         self, collective: str, n: int, name: str, op: Operator, root: int, counts: Counts, in_place: bool

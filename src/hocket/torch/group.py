@@ -72,8 +72,8 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
         except HocketError as error:
             raise backend_error("init", error) from error
         else:
-            self._calls = Calls(comm)
             weakref.finalize(self, comm.close)
+            self._calls = Calls(comm)
         self.met = True
         if tells and self.rank() == 0:
             _say(self._welcome())

@@ -173,14 +173,32 @@ def remembered() -> None:
         assert torch.equal(x, y)
         assert len(made) == expected, fresh
     block = 8 * ours.rank()
-    for start, expected in (block, 0), (0 if ours.rank() else 8, 2):  # its own block, and that of another
+    for start, expected in (block, 1), (0 if ours.rank() else 8, 2):  # its own block, and that of another
         made.clear()
         for _ in range(2):
             gathered = whole.clone()
             dist.all_gather_into_tensor(gathered, gathered[start : start + 8], ours)
             if start == block:
                 assert torch.equal(gathered, whole)
-        assert len(made) == (expected or 1), start
+        assert len(made) == expected, start
+    bits = torch.arange(8) % 2
+    for dtypes in ((torch.float16, torch.bfloat16), (torch.int32, torch.float32), (torch.bool, torch.uint8)):
+        for dtype in dtypes:  # of one width
+            made.clear()
+            dist.broadcast(bits.to(dtype), 0, ours)
+            assert len(made) == 1, dtype
+    made.clear()
+    for later in (True, False, True):
+        x = known[0]()
+        work = dist.all_reduce(x, group=ours, async_op=later)
+        if work is not None:
+            work.wait()
+        assert torch.equal(x, size * known[0]())
+    assert not made
+    z, summed = torch.full((8 * size,), 1 + 2j), torch.empty(8, dtype=torch.complex64)
+    for _ in range(2):
+        dist.reduce_scatter_tensor(summed, z.conj(), group=ours)
+        assert torch.equal(summed, torch.full((8,), size * (1 - 2j)))
     ours.set_timeout(timedelta(seconds=50))  # which holds for calls that are known, too
     made.clear()
     dist.all_reduce(known[0](), group=ours)
@@ -196,7 +214,7 @@ def on_gpu(backend: str) -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     gpu = torch.device("cuda", 0)
     total = size * (size + 1) / 2
-    moves = [gpu, torch.device("cpu")] if "gloo" not in backend.partition("cuda")[2] else [torch.device("cpu")]
+    moves = [torch.device("cpu"), *([gpu] if size == 1 else [])]  # Gloo does not gather on a GPU
     for n in (3, 1 << 20):
         for device in (gpu, torch.device("cpu"), gpu):
             for later in (False, True):
@@ -212,7 +230,9 @@ def on_gpu(backend: str) -> None:
             assert torch.equal(whole, torch.arange(float(size), device=device).repeat_interleave(n))
             dist.reduce_scatter_tensor(part, whole)
             assert (part == rank * size).all()
-            dist.all_to_all_single(whole, whole.clone())
+            swapped = torch.empty_like(whole)
+            dist.all_to_all_single(swapped, whole)
+            assert (swapped == rank).all()
         for _ in range(3):
             x = torch.full((n,), rank + 1.0, pin_memory=True)
             assert x.is_pinned()

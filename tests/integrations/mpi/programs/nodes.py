@@ -178,8 +178,38 @@ def places(comm: hocket.Communicator) -> None:
         ends = np.cumsum([0, *map(int, given.split("+"))])
         assert comm.nodes == tuple(tuple(range(a, b)) for a, b in pairwise(ends)), comm.nodes
     assert [node[comm.local_rank] for node in comm.nodes if comm.rank in node] == [comm.rank]
-    with pytest.raises(InvalidArgument, match="several nodes"):
-        comm.split(0)
+
+
+def parts(comm: hocket.Communicator) -> None:
+    """Communicators of some ranks, on one node or several, and messages between two ranks."""
+    size, me = comm.size, comm.rank
+    node_of = [next(n for n, node in enumerate(comm.nodes) if r in node) for r in range(size)]
+    for color, key in ((0, -me), (me % 2, me), (node_of[me], 0), (None if me == size - 1 else 1, 0)):
+        colors = [tuple(pair) for pair in comm.all_gather(np.array([[-1 if color is None else color, key]]))]
+        part = comm.split(color, key)
+        if part is None:
+            assert color is None
+            continue
+        ranks = [r for _, r in sorted((k, r) for r, (c, k) in enumerate(colors) if c == color)]
+        assert (part.size, part.rank) == (len(ranks), ranks.index(me))
+        assert {frozenset(ranks[r] for r in node) for node in part.nodes} == {
+            frozenset(r for r in ranks if node_of[r] == n) for n in {node_of[r] for r in ranks}
+        }
+        for n in (3, 100_003):
+            total = part.all_reduce(np.full(n, float(me)))
+            np.testing.assert_array_equal(total, np.full(n, float(sum(ranks))))
+        part.close()
+    again = [comm.subgroup([size - 1, 0], tag) for tag in ("a", "b", "a")] if me in (0, size - 1) else []
+    for group in again:
+        assert group.broadcast(np.array([me])).tolist() == [size - 1]
+        group.close()
+    with comm.dup() as other:
+        np.testing.assert_array_equal(other.all_gather(np.array([me])), np.arange(size))
+    for n in (1, 100_003):
+        for step in range(1, size):
+            to, source = (me + step) % size, (me - step) % size
+            got = comm.sendrecv(np.full(n, me), to, np.empty(n, int), source)
+            assert (got == source).all()
 
 
 if __name__ == "__main__":
