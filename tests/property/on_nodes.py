@@ -1,8 +1,8 @@
-"""Schedules on ranks of several nodes: ``mpiexec -n RANKS python -m tests.property.on_nodes [RANDOM [EVERY]]``.
+"""Schedules on ranks of several nodes: ``mpiexec -n RANKS python -m tests.property.on_nodes [RANDOM [EVERY [N ...]]]``.
 
-Library algorithms, one ``EVERY`` so many of them, at all placements of so many ranks on nodes; and random programs,
-each at a placement drawn for it. The ranks are on one machine, and told that they are not (HOCKET_NODES). What each
-call must give is as in on_processes.py. Rank 0 prints what was run.
+Library algorithms, one ``EVERY`` so many of them, at all placements of so many ranks on nodes, on each number N of
+elements; and random programs, each at a placement drawn for it. The ranks are on one machine, and told that they are
+not (HOCKET_NODES). What each call must give is as in on_processes.py. Rank 0 prints what was run.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def check(title: str, placement: str, runs: list[Run]) -> None:
         print(f"{title:8} {placement:8} {len(runs):5} calls bit-equal  {seconds:6.1f} s", flush=True)
 
 
-def main(random_programs: int, every: int) -> None:
+def main(random_programs: int = 500, every: int = 1, *sizes: int) -> None:
     ranks = MPI.COMM_WORLD.Get_size()
-    mine = [run for run in library_runs(SIZES, every) if run.schedule.collective.size == ranks]
+    mine = [run for run in library_runs(sizes or SIZES, every) if run.schedule.collective.size == ranks]
     slots = [run for run in mine if not run.schedule.in_place()]  # nodes share no memory that messages could lie in
     for placement in PLACEMENTS[ranks]:
         check("library", placement, slots)
@@ -53,5 +53,4 @@ def main(random_programs: int, every: int) -> None:
 
 
 if __name__ == "__main__":
-    words = [int(word) for word in sys.argv[1:]]
-    main(words[0] if words else 500, words[1] if len(words) > 1 else 1)
+    main(*map(int, sys.argv[1:]))

@@ -97,13 +97,6 @@ class _Failure(msgspec.Struct):
     failed: tuple[int | None, str, str | None] | None = None
 
 
-class MpiGroup(Protocol):
-    """A group of mpi4py."""
-
-    def Free(self) -> None: ...  # noqa: N802
-    def Incl(self, ranks: Sequence[int]) -> MpiGroup: ...  # noqa: N802
-
-
 class MpiCommunicator(Protocol):
     """A communicator of mpi4py."""
 
@@ -112,8 +105,6 @@ class MpiCommunicator(Protocol):
     def allgather(self, sendobj: bytes) -> list[bytes]: ...
     def Dup(self) -> MpiCommunicator: ...  # noqa: N802
     def Free(self) -> None: ...  # noqa: N802
-    def Get_group(self) -> MpiGroup: ...  # noqa: N802
-    def Create_group(self, group: MpiGroup, tag: int = 0) -> MpiCommunicator: ...  # noqa: N802
 
 
 @dataclass(slots=True)

@@ -76,13 +76,17 @@ def address(mpi: MpiCommunicator) -> int:
 
 def part(mpi: MpiCommunicator, ranks: Sequence[int], name: str) -> MpiCommunicator:
     """A communicator of some ranks of another, which all ask for it by one name."""
-    whole = mpi.Get_group()
-    group = whole.Incl(ranks)
+    from mpi4py import MPI
+
+    whole = cast("MPI.Intracomm", mpi)
+    all_ranks = whole.Get_group()
+    group = all_ranks.Incl(ranks)
     try:
-        return mpi.Create_group(group, zlib.crc32(name.encode()) % _TAGS)
+        found: MpiCommunicator = whole.Create_group(group, zlib.crc32(name.encode()) % _TAGS)
     finally:
         group.Free()
-        whole.Free()
+        all_ranks.Free()
+    return found
 
 
 def meet(mpi: MpiCommunicator, timeout: float, schedules: Schedules, placed: Sequence[str] | None = None) -> Meeting:
