@@ -13,6 +13,7 @@ import random
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -26,10 +27,10 @@ def trial(prefix: Path, placement: str, victim: int, calls: int, delay: float, e
     before = ours()
     command = [str(prefix / "bin/mpiexec"), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
     command += ["--enable-recovery", "-n", "4", str(prefix / "bin/python"), "-m", __spec__.name]
-    command += ["rank", str(victim), str(calls), str(delay), str(elements)]
-    done = subprocess.run(
-        command, env={**os.environ, "HOCKET_NODES": placement}, capture_output=True, text=True, timeout=120, check=False
-    )
+    with tempfile.TemporaryDirectory() as knew:
+        command += ["rank", knew, str(victim), str(calls), str(delay), str(elements)]
+        environment = {**os.environ, "HOCKET_NODES": placement}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     found = {int(rank): float(seconds) for rank, seconds in re.findall(r"rank (\d) knew after (\S+) s", done.stdout)}
     others = {0, 1, 2, 3} - {victim}
     wrong = [f"rank {rank} did not name it:\n{done.stdout}\n{done.stderr}" for rank in others - set(found)]
@@ -41,8 +42,11 @@ def ours() -> set[str]:
     return {path.name for path in Path("/dev/shm").iterdir() if "hocket" in path.name}
 
 
-def rank(victim: int, calls: int, delay: float, elements: int) -> None:
-    """A rank of a trial. It ends without MPI_Finalize, which waits for all."""
+def rank(knew: Path, victim: int, calls: int, delay: float, elements: int) -> None:
+    """A rank of a trial. It ends without MPI_Finalize, which waits for all, once all others have a file in ``knew``.
+
+    Until then it has MPI go on, which may still hold what it has sent.
+    """
     import signal
     import threading
 
@@ -69,6 +73,9 @@ def rank(victim: int, calls: int, delay: float, elements: int) -> None:
         else:
             os.write(1, f"rank {comm.rank}: {error}\n".encode())
     comm.close()
+    (knew / str(comm.rank)).touch()
+    while len(list(knew.iterdir())) < comm.size - 1:
+        MPI.COMM_WORLD.Iprobe()
     os._exit(0)
 
 
@@ -85,6 +92,6 @@ def main(prefix: Path, trials: int = 100, seed: int = 1) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "rank":
-        rank(int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5]))
+        rank(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]), int(sys.argv[6]))
     else:
         main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
