@@ -85,6 +85,7 @@ _CROSSOVER = "benchmarks/results/crossover.md"
 _REACHING = "benchmarks/results/reaching.md"
 _WAITING = "benchmarks/results/patience.md"
 _ABLATION = "benchmarks/results/ablation.md"
+_NODES = "benchmarks/results/nodes.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,7 @@ class Tunables:
         2 << 10,
         "bytes",
         "that the busiest rank sends or receives, up to which they go with headers between nodes",
+        _NODES,
     )
     early_above_bytes: int = _tuned(
         16 << 10, "bytes", "of a Reduce on two ranks, above which its root begins before all has come", _CROSSOVER
