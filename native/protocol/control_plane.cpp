@@ -137,9 +137,18 @@ Outcome ControlPlane::inspect(std::vector<u32>& gone) {
         // Looked at after its lifeline: a rank that says why it ends says it before it ends.
         if (failed(r)) return {Fault::kPeer, u32(blocks_[r].culprit), blocks_[r].text};
         const u64 state = observe_state(&blocks_[r].state);  // pairs with publish_state in `mark`
+        if (ended && state == kRunning && waiting_.others != nullptr &&
+            __atomic_exchange_n(&blocks_[r].gone, 1, __ATOMIC_RELAXED) == 0)  // a hint to look at, by any rank
+            waiting_.others->gone(r);
         if (ended || (state == kLeft && ends(blocks_[r]))) gone.push_back(r);
     }
     return {};
+}
+
+// Whether what this rank waits for since then may still come from another node.
+bool ControlPlane::lingers(u32 peer, double since) const {
+    const double patience = waiting_.others == nullptr ? 0 : waiting_.others->lingers(peer);
+    return patience != 0 && (since == 0 || seconds() - since < patience);
 }
 
 // Whose fault it is that this rank waits for `peer`: the first of a chain of waiting ranks that does not wait itself.
@@ -173,6 +182,7 @@ bool ControlPlane::failed(u32 rank) const {
 bool ControlPlane::ends(const RankBlock& other) const { return (call_ - other.since) >> 63 == 0; }
 
 bool ControlPlane::is_gone(u32 rank) const {
+    if (__atomic_load_n(&blocks_[rank].gone, __ATOMIC_RELAXED) != 0) return true;  // alone: it orders nothing
     pollfd line{rank < lifelines_.size() ? lifelines_[rank] : -1, POLLIN, 0};
     return ::poll(&line, 1, 0) > 0;
 }

@@ -155,6 +155,7 @@ class ControlPlane {
     std::optional<Outcome> look_around(double& since, Progress progress, const Step& step, const Blame& waits_for);
     template <class Blame> std::optional<Outcome> overdue(double& since, Outcome outcome, const Blame& waits_for);
     Outcome inspect(std::vector<u32>& gone);
+    bool lingers(u32 peer, double since) const;
     u32 straggler(u32 peer, double now) const;
     bool ends(const RankBlock& other) const;
     void mark(State state, u32 culprit, u64 since, const std::string& why);
@@ -277,7 +278,7 @@ template <class Step, class Blame>
     if (progress == Progress::kDone) return Outcome{};
     if (progress == Progress::kMoved) return std::nullopt;
     for (const u32 peer : gone) {
-        if (!waits_for(&peer, outcome)) continue;
+        if (!waits_for(&peer, outcome) || lingers(peer, since)) continue;
         const u64 state = observe_state(&blocks_[peer].state);  // pairs with publish_state in `mark`
         outcome.fault = Fault::kPeer;
         outcome.rank = peer;

@@ -23,8 +23,12 @@ class OtherNodes {
     virtual u32 holds_up(u32 rank) const = 0;
     // Seconds beyond the timeout that this rank waits for another, whose node may say first that it waits itself.
     virtual double grace(u32 rank) const = 0;
+    // Seconds that something from a rank which is gone may still be on its way.
+    virtual double lingers(u32 rank) const = 0;
     // The state of this rank has changed, for good. Called by any thread; `progress` tells the others.
     virtual void ended() = 0;
+    // The process of a rank has ended, as this rank is the first of its node to see. Called by the thread in the call.
+    virtual void gone(u32 rank) = 0;
 };
 
 }  // namespace hocket

@@ -14,8 +14,9 @@ namespace {
 enum Tag : u32 { kHeaderTag = 0, kNoticeTag = 1, kSlotTag = 2 };  // + the channel
 constexpr u32 kMostTags = 1 << 15;                                // that MPI promises (MPI 4.1, section 8.1.2)
 
-constexpr double kLeaving = 1;  // seconds that a rank which leaves tries to tell others for
-constexpr double kGrace = 0.2;  // seconds for what a node says to come
+constexpr double kLeaving = 1;      // seconds that a rank which leaves tries to tell others for
+constexpr double kGrace = 0.2;      // seconds for what a node says to come
+constexpr double kLingering = 0.5;  // and for what a process sent before it ended, after the word of its end
 
 u64 counted(const u64* counter) { return __atomic_load_n(counter, __ATOMIC_RELAXED); }  // of this thread's own
 
@@ -25,8 +26,7 @@ Network::Network(u32 rank, std::vector<u32> nodes, RankBlock* blocks, Wire wire)
     : rank_(rank),
       nodes_(std::move(nodes)),
       blocks_(blocks),
-      wire_(wire),
-      told_(nodes_.size()) {
+      wire_(wire) {
     for (u32 r = 0; r < nodes_.size(); ++r) {
         members_.resize(std::max<u64>(members_.size(), nodes_[r] + 1));
         members_[nodes_[r]].push_back(r);
@@ -40,18 +40,20 @@ Network::~Network() {
     for (auto& [key, line] : lines_)
         for (Parcel& parcel : line->parcels) drop(parcel);
     for (Parcel* const parcel : {&exchange_.sent, &exchange_.received, &hearing_}) drop(*parcel);
-    for (Parcel& parcel : told_) drop(parcel);
+    for (const std::unique_ptr<Told>& told : told_)
+        for (Parcel& parcel : told->parcels) drop(parcel);
 }
 
 void Network::finish() {
     const double begun = seconds();
     tell();
-    for (u32 r = 0; r < nodes_.size() && !broken_; ++r)
-        while (told_[r].travels) {
-            progress();
-            if (has_arrived(told_[r], r) || seconds() - begun > kLeaving) break;
-            ::sched_yield();
-        }
+    for (u64 n = 0; n < told_.size() && !broken_; ++n)
+        for (u32 r = 0; r < nodes_.size() && !broken_; ++r)
+            while (told_[n]->parcels[r].travels) {
+                progress();
+                if (has_arrived(told_[n]->parcels[r], r) || seconds() - begun > kLeaving) break;
+                ::sched_yield();
+            }
 }
 
 Window* Network::window(u32 peer, u32 channel, bool sends) {
@@ -118,7 +120,10 @@ bool Network::is_busy() const {
     const auto is_on_its_way = [&](const auto& entry) {
         return std::any_of(entry.second->parcels.begin(), entry.second->parcels.end(), travels);
     };
-    return exchange_.sent.travels || exchange_.received.travels || std::any_of(told_.begin(), told_.end(), travels) ||
+    const auto is_told = [&](const auto& told) {
+        return std::any_of(told->parcels.begin(), told->parcels.end(), travels);
+    };
+    return exchange_.sent.travels || exchange_.received.travels || std::any_of(told_.begin(), told_.end(), is_told) ||
            std::any_of(lines_.begin(), lines_.end(), is_on_its_way);
 }
 
@@ -149,6 +154,8 @@ double Network::grace(u32 rank) const {
     const int before = exchange_.stage == Exchange::kHeaders ? rounds : 0;
     return kGrace * (before + (exchange_.under_way ? std::bit_width(exchange_.known) : 1));
 }
+
+double Network::lingers(u32 rank) const { return is_remote(rank) ? kLingering : 0; }
 
 void Network::posted(u64 call) {
     open_.clear();
@@ -329,10 +336,20 @@ void Network::tell() {
     if (!tells_.load(std::memory_order_acquire)) return;  // pairs with `ended`
     tells_.store(false, std::memory_order_relaxed);
     const RankBlock& block = blocks_[rank_];
-    mine_ = {rank_, block.state, block.culprit, block.since, {}};
-    std::memcpy(mine_.text, block.text, sizeof mine_.text);
+    Notice notice{rank_, block.state, block.culprit, block.since, {}};
+    std::memcpy(notice.text, block.text, sizeof notice.text);
+    tell(notice);
+}
+
+void Network::tell(const Notice& notice) {
+    Told& told = *told_.emplace_back(std::make_unique<Told>(notice, std::vector<Parcel>(nodes_.size())));
     for (u32 r = 0; r < nodes_.size(); ++r)
-        if (is_remote(r)) send(told_[r], &mine_, sizeof mine_, r, kNoticeTag, said_);
+        if (is_remote(r) && r != notice.rank)
+            send(told.parcels[r], &told.notice, sizeof told.notice, r, kNoticeTag, said_);
+}
+
+void Network::gone(u32 rank) {
+    if (!broken_) tell({rank, kRunning, rank, 0, {}});
 }
 
 void Network::hear() {
@@ -346,6 +363,10 @@ void Network::hear() {
 void Network::note(const Notice& notice) {
     if (notice.rank >= nodes_.size()) return;
     RankBlock& copy = blocks_[notice.rank];
+    if (notice.state == kRunning) {
+        __atomic_store_n(&copy.gone, 1, __ATOMIC_RELAXED);  // for `is_gone`, which looks now and then
+        return;
+    }
     if (__atomic_exchange_n(&copy.claimed, 1, __ATOMIC_RELAXED) != 0) return;
     copy.culprit = notice.culprit;
     copy.since = notice.since;

@@ -63,7 +63,9 @@ class Network final : public OtherNodes {
     bool awaits(u32 rank, u64 call) const override;
     u32 holds_up(u32 rank) const override;
     double grace(u32 rank) const override;
+    double lingers(u32 rank) const override;
     void ended() override { tells_.store(true, std::memory_order_release); }  // pairs with `tell`
+    void gone(u32 rank) override;
 
     // What this rank has given to the wire.
     struct Sent {
@@ -108,10 +110,15 @@ class Network final : public OtherNodes {
         Parcel sent, received;
     };
 
-    // What the block of a rank says that makes no more calls.
+    // What the block of a rank says that makes no more calls; with kRunning, that its process has ended.
     struct Notice {
         u64 rank, state, culprit, since;
         char text[sizeof(RankBlock::text)];
+    };
+    // One on its way to the ranks of other nodes.
+    struct Told {
+        Notice notice;
+        std::vector<Parcel> parcels;  // by rank
     };
 
     void send(Parcel& parcel, const void* data, u64 bytes, u32 rank, u32 tag, Sent& counted);
@@ -128,6 +135,7 @@ class Network final : public OtherNodes {
     void deliver();
     void spread();
     void tell();
+    void tell(const Notice& notice);
     void hear();
     void note(const Notice& notice);
 
@@ -147,9 +155,9 @@ class Network final : public OtherNodes {
     std::vector<Line*> open_;  // in the latest call
     Exchange exchange_;
     std::atomic<bool> tells_{false};
-    Notice mine_{}, heard_{};
-    std::vector<Parcel> told_;  // `mine_`, by rank
-    Parcel hearing_;            // `heard_`
+    std::vector<std::unique_ptr<Told>> told_;
+    Notice heard_{};
+    Parcel hearing_;  // `heard_`
     Sent moved_, said_;
     bool broken_ = false;
 };

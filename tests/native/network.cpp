@@ -15,9 +15,10 @@
 namespace hocket::test {
 namespace {
 
-// Calls `body(rank, communicator)` on a thread for each rank. `nodes`: of each rank. `latency`: of an emulated network.
+// Calls `body(rank, communicator)` on a thread for each rank. By rank: `nodes`, and `lifelines`, if there are any.
+// `latency`: of an emulated network.
 template <class Body> void on_nodes(const std::vector<u32>& nodes, Post& post, u64 slots, Body body,
-                                    const std::vector<int>& lifelines = {}, u64 latency = 0) {
+                                    const std::vector<std::vector<int>>& lifelines = {}, u64 latency = 0) {
     const u32 ranks = u32(nodes.size());
     std::vector<std::unique_ptr<World>> worlds;
     for (u32 r = 0; r < ranks; ++r) worlds.push_back(std::make_unique<World>(ranks));  // by node
@@ -28,7 +29,7 @@ template <class Body> void on_nodes(const std::vector<u32>& nodes, Post& post, u
         Network network(rank, nodes, memory.control(), latency != 0 ? emulated.wire() : post.wire(rank));
         Settings mine = settings(slots);
         mine.network = &network;
-        Communicator communicator(rank, ranks, memory, lifelines, mine);
+        Communicator communicator(rank, ranks, memory, lifelines.empty() ? std::vector<int>{} : lifelines[rank], mine);
         body(rank, communicator);
     });
 }
@@ -200,7 +201,50 @@ TEST(network_leader) {
                  const Outcome outcome = communicator.barrier();
                  CHECK(outcome.fault == Fault::kPeer && outcome.rank == 1 && outcome.text == "has ended");
              },
-             {-1, line[0], -1});
+             {{}, {}, {-1, line[0], -1}});
+    ::close(line[0]);
+}
+
+// A rank ends in a call that others have done, and has not sent what a rank of another node waits for there: whoever
+// sees its end, on its own node or not, tells that rank.
+TEST(network_gone) {
+    for (const std::vector<u32>& nodes : {std::vector<u32>{0, 0, 1, 2}, {0, 1, 2, 3}}) {
+        int line[2];
+        CHECK(::pipe(line) == 0);
+        Post post(4, 11);
+        on_nodes(nodes, post, 2,
+                 [&](u32 rank, Communicator& communicator) {
+                     Writer writer(rank, 4, 1, 1, 2);
+                     writer.block();
+                     if (rank == 0) writer.step({{kReceive, 2}}, {{kSend, 3}});
+                     else if (rank == 3) writer.step({{kReceive, 0}}, {{kInput, 0}});
+                     else writer.step({{kInput, 0}}, {{kScratch, 0}});
+                     std::vector<int> data(8);
+                     Plan plan(communicator, writer.words(), 1, "a message that never comes");
+                     Outcome outcome = sum(communicator, plan, data);
+                     if (rank == 1) ::close(line[1]);
+                     if (outcome.fault == Fault::kNone) outcome = communicator.barrier();
+                     CHECK(outcome.fault == Fault::kPeer && outcome.rank == 0 && outcome.text == "has ended");
+                 },
+                 {{}, {line[0], -1, -1, -1}, {}, {}});
+        ::close(line[0]);
+    }
+}
+
+// What a rank of another node has sent before it ended still counts, though its end is known before it comes.
+TEST(network_lingers) {
+    int line[2];
+    CHECK(::pipe(line) == 0);
+    ::close(line[1]);
+    Post post(2, 13);
+    on_nodes(
+        {0, 1}, post, 2,
+        [&](u32 rank, Communicator& communicator) {
+            Plan plan(communicator, ring(rank, 2, 2, true), 1, "ring");
+            std::vector<int> data(5000, 1);
+            CHECK(sum(communicator, plan, data).fault == Fault::kNone && data.back() == 2);
+        },
+        {{}, {line[0], -1}}, 50'000'000);
     ::close(line[0]);
 }
 

@@ -1,7 +1,8 @@
 """How ranks on several nodes meet: over MPI, and on each node as ranks of one always do (bootstrap.py).
 
 A node is the ranks that can share memory, found by what that takes and not by a name. Two exchanges over MPI: of who is
-where, and of whether the ranks of every node have met; so what fails on one fails on all.
+where, and of whether the ranks of every node have met; so what fails on one fails on all. Two more say how leaders
+reach each other (lifelines.py).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from hocket.runtime.bootstrap import (
     gather,
 )
 from hocket.runtime.launchers import Place
+from hocket.runtime.lifelines import Leader, Offer
 
 VARIABLE = "HOCKET_NODES"
 """Has ranks count as those of several nodes, for tests and experiments: "2+2", or the node of each rank, "0,1,0"."""
@@ -136,24 +138,31 @@ def meet(mpi: MpiCommunicator, timeout: float, schedules: Schedules, placed: Seq
     local, cores = _met(mpi, timeout, here, sum(hello.machine == where for hello in hellos))
     if len(places) == 1:
         return local
+    return _joined(mpi, replace(local, cores=cores, token=hellos[0].token, nodes=nodes, emulated=emulated), mates)
+
+
+def _joined(mpi: MpiCommunicator, local: Meeting, mates: Sequence[int]) -> Meeting:
+    """The meeting of all, made of that of this node's ranks, which knows the nodes already."""
+    from mpi4py import MPI
+
+    rank, size = mpi.Get_rank(), mpi.Get_size()
+    far = _far(mpi, local.nodes, local.token)
     own = mpi.Dup()
     cast("MPI.Comm", own).Set_errhandler(MPI.ERRORS_RETURN)
     lifelines, arenas = [-1] * size, [-1] * size
     for i, r in enumerate(mates):
         lifelines[r], arenas[r] = local.lifelines[i], local.arenas[i]
+    for r, lifeline in far.items():
+        lifelines[r] = lifeline
     return replace(
         local,
         rank=rank,
         size=size,
         lifelines=lifelines,
         arenas=arenas,
-        cores=cores,
-        token=hellos[0].token,
         sockets=1,
         processes=[],
-        nodes=nodes,
         mpi=own,
-        emulated=emulated,
     )
 
 
@@ -185,6 +194,20 @@ def _met(mpi: MpiCommunicator, timeout: float, here: Place, sharing: int) -> tup
             raise raised
         raise BootstrapFailed(*(failed or ("", None)))
     return local, min(met.cores for met in mets)
+
+
+def _far(mpi: MpiCommunicator, nodes: Sequence[int], secret: str) -> dict[int, int]:
+    """This rank's lifelines with ranks of other nodes. ``secret``: that of this meeting."""
+    rank, leaders = mpi.Get_rank(), [nodes.index(node) for node in range(max(nodes) + 1)]
+    mine = Leader(nodes[rank], leaders, secret) if rank in leaders else None
+    try:
+        said = mpi.allgather(msgspec.json.encode(Offer() if mine is None else mine.offer()))
+        offers = [msgspec.json.decode(said[leader], type=Offer) for leader in leaders]
+        answers = mpi.allgather(b"1" if mine is not None and mine.connect(offers) else b"")
+        return {} if mine is None else mine.accept([bool(answers[leader]) for leader in leaders])
+    finally:
+        if mine is not None:
+            mine.close()
 
 
 def _why(error: BaseException) -> str:
