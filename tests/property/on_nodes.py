@@ -1,8 +1,9 @@
 """Schedules on ranks of several nodes: ``mpiexec -n RANKS python -m tests.property.on_nodes [RANDOM [EVERY [N ...]]]``.
 
 Library algorithms, one ``EVERY`` so many of them, at all placements of so many ranks on nodes, on each number N of
-elements; and random programs, each at a placement drawn for it. The ranks are on one machine, and told that they are
-not (HOCKET_NODES). What each call must give is as in on_processes.py. Rank 0 prints what was run.
+elements; and random programs, each at a placement drawn for it. Ranks of one machine are told that they are not on one
+(HOCKET_NODES); those of several are where they are. What each call must give is as in on_processes.py. Rank 0 prints
+what was run.
 """
 
 from __future__ import annotations
@@ -41,13 +42,17 @@ def main(random_programs: int = 500, every: int = 1, *sizes: int) -> None:
     ranks = MPI.COMM_WORLD.Get_size()
     mine = [run for run in library_runs(sizes or SIZES, every) if run.schedule.collective.size == ranks]
     slots = [run for run in mine if not run.schedule.in_place()]  # nodes share no memory that messages could lie in
-    for placement in PLACEMENTS[ranks]:
+    os.environ.pop(VARIABLE, None)
+    with hocket.init(60, mpi=MPI.COMM_WORLD) as comm:
+        placed = len(comm.nodes) > 1
+    for placement in ("",) if placed else PLACEMENTS[ranks]:
         check("library", placement, slots)
     rng = random.Random(ranks)
     drawn: dict[str, list[Run]] = {}
     for run in on_processes.random_runs(random_programs):
         if run.schedule.collective.size == ranks and not run.schedule.in_place():
-            drawn.setdefault(",".join(str(rng.randrange(3)) for _ in range(ranks)), []).append(run)
+            placement = "" if placed else ",".join(str(rng.randrange(3)) for _ in range(ranks))
+            drawn.setdefault(placement, []).append(run)
     for placement, runs in drawn.items():
         check("random", placement, runs)
 

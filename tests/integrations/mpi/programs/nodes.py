@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
-from itertools import pairwise
+from itertools import count, pairwise
 from unittest import mock
 
 import numpy as np
@@ -23,6 +23,7 @@ from hocket.errors import (
     CallMismatch,
     CallTimeout,
     CommunicatorDead,
+    HocketError,
     InvalidArgument,
     PeerFailed,
     PeerRefused,
@@ -178,6 +179,25 @@ def places(comm: hocket.Communicator) -> None:
         ends = np.cumsum([0, *map(int, given.split("+"))])
         assert comm.nodes == tuple(tuple(range(a, b)) for a, b in pairwise(ends)), comm.nodes
     assert [node[comm.local_rank] for node in comm.nodes if comm.rank in node] == [comm.rank]
+
+
+def cut(comm: hocket.Communicator) -> None:
+    """The network is cut in a call, once rank 0 has said that calls go on. Every rank says what it raises, and when.
+
+    What they say goes into the pipe HOCKET_TEST_PIPE, a line each. This job never ends.
+    """
+    pipe = os.open(os.environ["HOCKET_TEST_PIPE"], os.O_WRONLY)
+    call, x = comm.prepare("all_reduce", 100_000, "float64", in_place=True, timeout=2), np.ones(100_000)
+    for number in count():
+        if number == 10 and comm.rank == 0:
+            os.write(pipe, b"calls\n")
+        begun = time.monotonic()
+        try:
+            call(x)
+        except HocketError as error:
+            os.write(pipe, f"{comm.rank} {time.monotonic() - begun:.2f} {error}".replace("\n", " ").encode() + b"\n")
+            break
+    signal.pause()
 
 
 def parts(comm: hocket.Communicator) -> None:

@@ -1,0 +1,75 @@
+"""Jobs whose ranks are on several machines, each a network namespace (machines.py), over each MPI by TCP."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from select import select
+
+import pytest
+
+from tests.integrations.mpi.launch import PROGRAMS, Mpi, end, wait
+from tests.integrations.mpi.machines import Machines, machines, why_not
+from tests.limits import scaled
+
+ROOT = Path(__file__).parents[3]
+REASON = why_not()
+pytestmark = pytest.mark.skipif(REASON is not None, reason=REASON or "")
+
+
+def start(mpi: Mpi, on: Machines, ranks: tuple[int, ...], *command: str, **variables: str) -> subprocess.Popen[str]:
+    """A job of Python, with so many ranks on each machine."""
+    if mpi.abi or mpi.folder != Path(sys.prefix) or find_spec("mpi4py") is None:
+        pytest.skip("the MPI is not that of an mpi4py in this environment")
+    words = on.command(mpi, ranks, {"PYTHONPATH": str(ROOT), **variables}, [sys.executable, *command])
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace", start_new_session=True
+    )
+
+
+@pytest.mark.parametrize("ranks", [(2, 2), (1, 1, 1)], ids=str)
+@pytest.mark.parametrize("name", ["collectives", "crosses", "differ", "raises", "leaves", "stops", "parts"])
+def test_ranks_on_several_machines(mpi: Mpi, name: str, ranks: tuple[int, ...], tmp_path: Path) -> None:
+    with machines(len(ranks), tmp_path) as on:
+        done = wait(start(mpi, on, ranks, str(PROGRAMS / "nodes.py"), name), 240)
+    assert done.code == 0, done.text
+    assert done.output.count("right") == sum(ranks), done.text
+
+
+@pytest.mark.parametrize("ranks", [(2, 1), (1, 1, 1)], ids=str)
+def test_programs(mpi: Mpi, ranks: tuple[int, ...], tmp_path: Path) -> None:
+    with machines(len(ranks), tmp_path) as on:
+        done = wait(start(mpi, on, ranks, "-m", "tests.property.on_nodes", "60", "7"), 240)
+    assert done.code == 0, done.text
+    assert "bit-equal" in done.output, done.text
+
+
+@pytest.mark.parametrize("ranks", [(2, 2), (2, 1, 1)], ids=str)
+def test_a_network_that_is_cut(mpi: Mpi, ranks: tuple[int, ...], tmp_path: Path) -> None:
+    """In mid-call: every rank raises within its timeout and some tenths, and names a rank of another machine."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with machines(len(ranks), tmp_path) as on, pipe.open("r+b", buffering=0) as said:
+        job = start(mpi, on, ranks, str(PROGRAMS / "nodes.py"), "cut", HOCKET_TEST_PIPE=str(pipe))
+
+        def heard() -> str:
+            if not select([said], [], [], scaled(60))[0]:
+                pytest.fail("\n".join(end(job)))
+            return said.readline().decode()  # byte by byte: more may be there
+
+        assert heard() == "calls\n"
+        on.cut(on.names[0])
+        raised = [heard() for _ in range(sum(ranks))]
+    job.communicate()  # it has ended with its machines
+    first = ranks[0]
+    for words_of_rank in raised:
+        match = re.match(r"(\d) (\S+) .*?rank (\d) ", words_of_rank)
+        assert match is not None, words_of_rank
+        rank, seconds, named = int(match[1]), float(match[2]), int(match[3])
+        assert seconds < scaled(4), raised
+        assert (rank < first) != (named < first), raised
