@@ -46,6 +46,7 @@ from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.execution import PreparedCall as PreparedCall
 from hocket.runtime.execution import wait_any as wait_any
 from hocket.runtime.nodes import meet as meet_nodes
+from hocket.runtime.nodes import world as mpi_world
 from hocket.runtime.operands import Array, Omitted, Operand, Operands, element_type, name_of, operands_of
 from hocket.runtime.operands import Buffer as Buffer
 from hocket.runtime.stores import Store
@@ -997,7 +998,8 @@ def init(
     """Meet the other ranks that a launcher started, or those that share a key-value store; alone without either.
 
     Launchers are ``hocket launch``, ``hocket.spawn``, torchrun, Open MPI's, MPICH's and Intel's mpiexec, srun; where
-    several left their variables, the first of these counts. All ranks must be on one machine.
+    several left their variables, the first of these counts. Ranks of mpiexec and srun that are on several machines meet
+    over MPI, as with ``mpi=MPI.COMM_WORLD``, if mpi4py is installed; all other ranks must be on one machine.
 
     ``store`` is anything with ``set(key, value)``, ``get(key)`` and ``check(keys)`` that all ranks reach, such as a
     store of torch.distributed; ``rank`` and ``size`` belong to it, and the launcher is not asked. Every rank makes the
@@ -1025,6 +1027,8 @@ def init(
     def schedules(ranks: int) -> str:
         return digest(entries(ranks))
 
+    if mpi is None and store is None and rank is None and size is None:
+        mpi = mpi_world()
     if mpi is not None:
         if not (store is None and rank is None and size is None):
             raise InvalidArgument("mpi says which ranks there are: rank, size and store belong to a store", caller())

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from hocket.errors import BootstrapFailed
-from hocket.runtime.launchers import place
+from hocket.runtime.launchers import place, spread
 
 Make = Callable[[int, int, str], dict[str, str]]
 
@@ -143,3 +143,19 @@ def test_a_token_by_hand() -> None:
     bare = {"RANK": "1", "WORLD_SIZE": "2"}
     found = [place(bare | {"HOCKET_RENDEZVOUS": token}) for token in ("one", "two", "one")]
     assert found[0] == found[2] != found[1]
+
+
+@pytest.mark.parametrize(
+    ("made", "changed", "expected"),
+    [
+        (open_mpi, {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, 4),
+        (intel, {"MPI_LOCALNRANKS": "3"}, 4),
+        (slurm, {"SLURM_STEP_NUM_NODES": "2"}, 4),
+        (torchrun, {"LOCAL_WORLD_SIZE": "2"}, None),
+        (open_mpi, {}, None),
+        (open_mpi, {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "HOCKET_RANK": "0"}, None),
+    ],
+    ids=["Open MPI", "Intel MPI", "SLURM", "torchrun", "one machine", "hocket's own within it"],
+)
+def test_ranks_on_several_machines(made: Make, changed: dict[str, str], expected: int | None) -> None:
+    assert spread(made(1, 4, "1") | changed) == expected

@@ -20,7 +20,10 @@ from pathlib import Path
 from hocket.errors import BootstrapFailed
 
 RANK, SIZE, TOKEN = "HOCKET_RANK", "HOCKET_SIZE", "HOCKET_RENDEZVOUS"
-MACHINES = "ranks share memory: start all on one machine, or give the ranks of each a store of their own to init()"
+MACHINES = (
+    "ranks share memory: start all on one machine, go over MPI by mpi4py, or give the ranks of each machine a store of "
+    "their own to init()"
+)
 """What to do where ranks are on several machines."""
 
 Variables = Mapping[str, str]
@@ -59,7 +62,8 @@ class _Launcher:
     local: Callable[[Variables], str]
     token: Callable[[Variables], str]
 
-    def place(self, variables: Variables) -> Place | None:
+    def ranks(self, variables: Variables) -> tuple[int, int, int] | None:
+        """This one, how many there are, and how many of them on this machine; None where it has started none."""
         if self.rank not in variables or self.size not in variables:
             return None
         try:
@@ -69,6 +73,13 @@ class _Launcher:
             raise BootstrapFailed(f"{self.name} gave {self.rank} and {self.size} that are no numbers") from error
         if not 0 <= rank < size:
             raise BootstrapFailed(f"{self.rank}={rank} is no rank of {self.size}={size}")
+        return rank, size, local
+
+    def place(self, variables: Variables) -> Place | None:
+        found = self.ranks(variables)
+        if found is None:
+            return None
+        rank, size, local = found
         if local < size:
             raise BootstrapFailed(
                 f"{self.name} started {size} ranks, only {local or 'some'} of them on this machine", MACHINES
@@ -150,3 +161,14 @@ def place(variables: Variables = os.environ) -> Place | None:
     if not 0 <= rank < size or not token:
         raise BootstrapFailed(f"{RANK}={rank} is no rank of {SIZE}={size}")
     return Place(rank, size, token)
+
+
+def spread(variables: Variables = os.environ) -> int | None:
+    """How many ranks a launcher of MPI has started on several machines; None where it is no such job."""
+    if RANK in variables:
+        return None
+    found = next(((one, ranks) for one in _LAUNCHERS if (ranks := one.ranks(variables)) is not None), None)
+    if found is None or found[0].name == "torchrun":
+        return None
+    _, (_, size, local) = found
+    return size if local < size else None

@@ -13,12 +13,13 @@ import secrets
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import cast
 
 import msgspec
 
 from hocket.errors import BootstrapFailed, HocketError, describe
-from hocket.runtime import machine, stores, trace
+from hocket.runtime import launchers, machine, stores, trace
 from hocket.runtime.bootstrap import (
     MOST_RANKS,
     PROTOCOL,
@@ -74,6 +75,17 @@ def address(mpi: MpiCommunicator) -> int:
 
     found: int = MPI._addressof(mpi)
     return found
+
+
+def world() -> MpiCommunicator | None:
+    """That of all ranks, where a launcher of MPI has started them on several machines and there is mpi4py."""
+    size = launchers.spread()
+    if size is None or find_spec("mpi4py") is None:
+        return None
+    from mpi4py import MPI
+
+    found: MpiCommunicator = MPI.COMM_WORLD
+    return found if found.Get_size() == size else None  # else its launcher is another MPI's
 
 
 def part(mpi: MpiCommunicator, ranks: Sequence[int], name: str) -> MpiCommunicator:

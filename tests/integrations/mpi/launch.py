@@ -191,16 +191,22 @@ def find() -> list[Mpi]:
         if not all((folder / "bin" / tool).exists() for tool in ("mpicc", "mpiexec")):
             assert not named, f"HOCKET_TEST_MPI: there is no bin/mpicc or bin/mpiexec in {folder}"
             continue
-        bare = Mpi(folder, "mpich").environment
-        said = subprocess.run(
-            [f"{folder}/bin/mpiexec", "--version"], env=bare, capture_output=True, text=True, check=False
-        ).stdout
-        kind = next((KINDS[word] for word in KINDS if re.search(word, said)), None)
-        assert kind is not None, f"an MPI that these tests do not know: {said}"
+        kind = kind_of(folder)
         found.append(Mpi(folder, kind))
         if (folder / "bin" / "mpicc_abi").exists():
             found.append(Mpi(folder, kind, abi=True))
     return found
+
+
+def kind_of(folder: Path) -> str:
+    """Which MPI is there."""
+    bare = Mpi(folder, "mpich").environment
+    said = subprocess.run(
+        [f"{folder}/bin/mpiexec", "--version"], env=bare, capture_output=True, text=True, check=False
+    ).stdout
+    kind = next((KINDS[word] for word in KINDS if re.search(word, said)), None)
+    assert kind is not None, f"an MPI that these tests do not know: {said}"
+    return kind
 
 
 def library() -> Path | None:

@@ -1,6 +1,8 @@
 """Machines that are namespaces of one: each has a network with an address on it, a name, and a /dev/shm of its own.
 
 They are joined by a bridge. A launcher starts what it starts on one of them by ``Machines.shell``, in the place of ssh.
+``python -m tests.integrations.mpi.machines PREFIX 2+2 COMMAND ...`` runs a job with so many ranks on each, of the MPI
+in the environment PREFIX.
 """
 
 from __future__ import annotations
@@ -9,12 +11,14 @@ import os
 import secrets
 import shlex
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.integrations.mpi.launch import Mpi
+from tests.integrations.mpi.launch import Mpi, kind_of
 
 _SHELL = """#!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
@@ -113,3 +117,14 @@ def _namespace(name: str) -> Iterator[None]:
 
 def _ip(*words: str) -> str:
     return subprocess.run(["ip", *words], capture_output=True, text=True, check=True).stdout
+
+
+def main(prefix: str, placement: str, *program: str) -> int:
+    ranks = [int(count) for count in placement.split("+")]
+    mpi = Mpi(Path(prefix), kind_of(Path(prefix)))
+    with tempfile.TemporaryDirectory() as folder, machines(len(ranks), Path(folder)) as on:
+        return subprocess.run(on.command(mpi, ranks, {}, program), check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

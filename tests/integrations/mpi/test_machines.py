@@ -33,7 +33,7 @@ def start(mpi: Mpi, on: Machines, ranks: tuple[int, ...], *command: str, **varia
 
 
 @pytest.mark.parametrize("ranks", [(2, 2), (1, 1, 1)], ids=str)
-@pytest.mark.parametrize("name", ["collectives", "crosses", "differ", "raises", "leaves", "stops", "parts"])
+@pytest.mark.parametrize("name", ["collectives", "crosses", "differ", "raises", "leaves", "stops", "parts", "finds"])
 def test_ranks_on_several_machines(mpi: Mpi, name: str, ranks: tuple[int, ...], tmp_path: Path) -> None:
     with machines(len(ranks), tmp_path) as on:
         done = wait(start(mpi, on, ranks, str(PROGRAMS / "nodes.py"), name), 240)

@@ -200,6 +200,13 @@ def cut(comm: hocket.Communicator) -> None:
     signal.pause()
 
 
+def finds(comm: hocket.Communicator) -> None:
+    """Ranks that a launcher has started on several machines meet over MPI without being told to."""
+    with hocket.init(60) as found:
+        assert (found.rank, found.nodes) == (comm.rank, comm.nodes)
+        np.testing.assert_array_equal(found.all_gather(np.array([comm.rank])), np.arange(comm.size))
+
+
 def parts(comm: hocket.Communicator) -> None:
     """Communicators of some ranks, on one node or several, and messages between two ranks."""
     size, me = comm.size, comm.rank
