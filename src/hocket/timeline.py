@@ -19,6 +19,9 @@ from hocket.ir.messages import transfers
 from hocket.ir.schedule import Rank, Schedule
 from hocket.trace_events import TRACKS, Event
 
+FORMATS = (".html", ".json")
+"""How the names of timelines in files end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -79,9 +82,12 @@ class Timeline:
         """
         from hocket.formats import perfetto, timeline_page
 
-        write = {".html": timeline_page.page, ".json": perfetto.text}.get(Path(path).suffix.lower())
-        if write is None:
-            raise InvalidArgument(f"the name of a timeline ends in .html or .json, not {Path(path).name!r}", caller())
+        ending = Path(path).suffix.lower()
+        if ending not in FORMATS:
+            raise InvalidArgument(
+                f"the name of a timeline ends in {' or '.join(FORMATS)}, not {Path(path).name!r}", caller()
+            )
+        write = timeline_page.page if ending == ".html" else perfetto.text
         Path(path).write_text(write([self, *others]), encoding="utf-8")
 
     def _repr_html_(self) -> str:
@@ -121,7 +127,7 @@ def measured(file: str | os.PathLike[str], schedule: Schedule, call: int | None 
     parts = tuple(_part(schedule, rank, steps[rank], tiles, what) for rank in range(len(ranks)))
     inplace = schedule.collective.inplace and parts == schedule.ranks
     ran = replace(schedule, collective=schedule.collective.placed(inplace), ranks=parts)
-    begun = min(max(event.ts for event in ranks), *(event.ts for events in steps for event in events))
+    begun = min([max(event.ts for event in ranks), *(event.ts for events in steps for event in events)])
     spans, sizes = _spans(steps, begun)
     return Timeline(
         title=f"measured: call {number}, {ranks[0].args.bytes} B",

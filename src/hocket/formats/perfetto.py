@@ -15,7 +15,7 @@ def text(timelines: Sequence[Timeline]) -> str:
     Messages are arrows. The links of a timeline are a process more, with a counter for each, in per cent.
     """
     events: list[str] = []
-    process = message = 0
+    process, message = 1, 0  # process 0 is that of an idle core
     for timeline in timelines:
         events += _of(timeline, process, message)
         process += len(timeline.schedule.ranks) + 1
