@@ -80,8 +80,9 @@ function lay() {
   gutter.replaceChildren(element("corner"));
   const groups = paired ? [data.timelines] : data.timelines.map((timeline) => [timeline]);
   for (const timelines of groups) {
-    const title = timelines.map((t) => `${t.title}: ${time(t.total)}`).join(" / ");
-    row("section", 28, title);
+    const title = timelines.map((t) => t.title).join(" / ");
+    const totals = timelines.map((t) => time(t.total)).join(" / ");
+    row("section", 28, totals, { title }).setAttribute("aria-label", `${title}: ${totals}`);
     const lanes = timelines.flatMap((t) => t.lanes.map((lane, number) => ({ t, lane, number })));
     if (paired) lanes.sort((a, b) => a.lane.rank - b.lane.rank || a.t.number - b.t.number);
     let before = null;
@@ -102,7 +103,7 @@ function row(kind, height, text, more = {}) {
   label.className = `row ${kind}`;
   label.style.height = `${height}px`;
   label.textContent = text;
-  label.setAttribute("role", kind === "lane" || kind === "link" ? "listitem" : "presentation");
+  label.setAttribute("role", kind === "gap" ? "presentation" : "listitem");
   gutter.append(label);
   rows.push({ kind, top, height, label, ...more });
   return label;
@@ -127,19 +128,21 @@ function laneRow(timeline, lane, number, firstOfRank, paired) {
 }
 
 function word(timeline) {
-  return timeline.title.split(/[:,]/)[0];
+  // What tells a timeline from the others.
+  const first = ({ title }) => title.split(/[:,]/)[0];
+  return data.timelines.filter((t) => first(t) === first(timeline)).length > 1 ? timeline.title : first(timeline);
 }
 
 function linkRows(timeline) {
   if (!timeline.links.length) return;
   row("links", 26, "links: share of their bandwidth");
-  const mean = ({ use }) => use.reduce((sum, [begin, end, share]) => sum + (end - begin) * share, 0) / (timeline.total || 1);
+  const used = ({ use }) => use.reduce((sum, [begin, end, share]) => sum + (end - begin) * share, 0);
   for (const link of timeline.links) {
     const label = row("link", 20, "", { timeline, link });
     label.style.fontSize = "11px";
     const name = document.createElement("span"), share = document.createElement("span");
     name.textContent = link.name;
-    share.textContent = `${(100 * mean(link)).toFixed(0)} %`;
+    share.textContent = `${((100 * used(link)) / (timeline.total || 1)).toFixed(0)} %`;
     label.setAttribute("aria-label", `${timeline.title}, link ${link.name}, on average ${share.textContent} used`);
     label.append(name, share);
   }
@@ -205,10 +208,11 @@ function draw() {
     r.y = r.top - scrolled;
     if (r.kind === "lane") fill(colours.band, 0, r.y, wide, r.height);
   }
-  for (const { at } of ticks.marks) fill(colours.rule, Math.round(across(at)), AXIS, 1, tall);
+  for (const { at } of ticks) fill(colours.rule, Math.round(across(at)), AXIS, 1, tall);
   for (const r of seen) {
     if (r.kind === "lane") drawLane(r, across, wide);
     else if (r.kind === "link") drawLink(r, across, wide);
+    else if (r.kind === "section") writeTitle(r);
   }
   for (const t of data.timelines) {
     const edge = across(t.total);
@@ -246,7 +250,8 @@ function drawLane(r, across, wide) {
   context.font = `${Math.min(11, tall - 1)}px "DejaVu Sans", Verdana, Arial, sans-serif`;
   context.textBaseline = "middle";
   for (let i = Math.max(0, lowest(spans, begin, view.from) - 1); i < spans.length; i++) {
-    const span = spans[i], left = across(begin[span]), right = across(end[span]), waits = across(begin[span] - waited[span]);
+    const span = spans[i], left = across(begin[span]), right = across(end[span]);
+    const waits = across(begin[span] - waited[span]);
     if (waits > wide) break;
     if (left - waits > 1.5) fill(hatch, waits, r.y + r.height * 0.35, left - waits, r.height * 0.3);
     if (right < 0 || (right < drawn && left < drawn)) continue;
@@ -268,6 +273,13 @@ function writeStep(step, opcode, left, long, middle) {
   context.fillText(text, from + 3, middle);
 }
 
+function writeTitle(r) {
+  context.font = 'bold 13px "DejaVu Sans", Verdana, Arial, sans-serif';
+  context.textBaseline = "middle";
+  context.fillStyle = colours.ink;
+  context.fillText(r.title, 8, r.y + r.height / 2);
+}
+
 function drawLink(r, across, wide) {
   // The mean share in each column of pixels.
   const columns = new Float32Array(Math.ceil(wide) + 1);
@@ -278,7 +290,10 @@ function drawLink(r, across, wide) {
   const top = r.y + 2, tall = r.height - 4;
   fill(colours.band, 0, top, wide, tall);
   context.fillStyle = colours.link;
-  columns.forEach((share, c) => share > 0 && context.fillRect(c, top + tall * (1 - Math.min(1, share)), 1, tall * Math.min(1, share)));
+  columns.forEach((share, c) => {
+    const high = tall * Math.min(1, share);
+    if (high > 0) context.fillRect(c, top + tall - high, 1, high);
+  });
 }
 
 function middles() {
@@ -358,7 +373,7 @@ function axisTicks(wide) {
     const text = ((n * every) / (thousands ? 1000 : 1)).toFixed(digits);
     marks.push({ at: n * every, text: `${text} ${thousands ? "ms" : "\u00b5s"}` });
   }
-  return { marks };
+  return marks;
 }
 
 function drawAxis(ticks, across, wide) {
@@ -367,7 +382,7 @@ function drawAxis(ticks, across, wide) {
   context.font = '11px "DejaVu Sans", Verdana, Arial, sans-serif';
   context.textBaseline = "middle";
   context.fillStyle = colours.faint;
-  for (const { at, text } of ticks.marks) {
+  for (const { at, text } of ticks) {
     context.fillRect(Math.round(across(at)), AXIS - 6, 1, 5);
     const left = Math.round(across(at)) + 4;
     if (left + context.measureText(text).width < wide) context.fillText(text, left, AXIS / 2);
@@ -388,7 +403,8 @@ function digits(number) {
 }
 
 function bytes(number) {
-  return number >= 1 << 20 ? `${digits(number / (1 << 20))} MB` : number >= 1 << 10 ? `${digits(number / (1 << 10))} KB` : `${number} B`;
+  if (number >= 1 << 20) return `${digits(number / (1 << 20))} MB`;
+  return number >= 1 << 10 ? `${digits(number / (1 << 10))} KB` : `${number} B`;
 }
 
 function place(timeline, span) {
@@ -410,7 +426,8 @@ function spanOf(timeline, rank, block, step, tile) {
 
 function waitsOf(timeline, span) {
   const { rank } = timeline.lanes[timeline.spans.lane[span]];
-  const found = stepOf(timeline, span).waits.map(([block, step]) => spanOf(timeline, rank, block, step, timeline.spans.tile[span]));
+  const tile = timeline.spans.tile[span], { waits } = stepOf(timeline, span);
+  const found = waits.map(([block, step]) => spanOf(timeline, rank, block, step, tile));
   return found.filter((other) => other !== undefined);
 }
 
@@ -465,26 +482,28 @@ function describe(timeline, span) {
   say("ends", time(spans.end[span]));
   say("takes", time(spans.end[span] - spans.begin[span]));
   say("waited", time(spans.waited[span]));
-  const message = (m, other, word) => {
+  const message = (m, other, direction) => {
     const over = messages.over[m].map((link) => timeline.names[link]).join(", ");
-    return leap(`${word} ${place(timeline, other)}: ${bytes(messages.bytes[m])}${over ? `, over ${over}` : ""}`, timeline, other);
+    const text = `${direction} ${place(timeline, other)}: ${bytes(messages.bytes[m])}${over ? `, over ${over}` : ""}`;
+    return leap(text, timeline, other);
   };
   const lines = step.where.flatMap((number) => {
     const [where, source] = data.lines[number];
     return [node("div", "", node("code", where)), ...(source ? [node("pre", source)] : [])];
   });
-  const others = data.timelines.filter((t) => t !== timeline).map((t) => {
+  const others = data.timelines.filter((t) => t !== timeline).flatMap((t) => {
     const lane = timeline.lanes[spans.lane[span]];
     const same = spanOf(t, lane.rank, lane.block, spans.step[span], spans.tile[span]);
-    return same === undefined || stepOf(t, same).text !== step.text ? null
-      : leap(`${word(t)}: begins ${time(t.spans.begin[same])}, takes ${time(t.spans.end[same] - t.spans.begin[same])}`, t, same);
+    if (same === undefined || stepOf(t, same).text !== step.text) return [];
+    const begin = t.spans.begin[same];
+    return [leap(`${word(t)}: begins ${time(begin)}, takes ${time(t.spans.end[same] - begin)}`, t, same)];
   });
   details.replaceChildren(
     node("h2", opcode.meaning + (step.moves ? "" : " (moves nothing)")), facts,
     ...list("it waits for", waitsOf(timeline, span).map((other) => leap(place(timeline, other), timeline, other))),
     ...list("it receives", (timeline.arriving.get(span) ?? []).map((m) => message(m, messages.sent[m], "from"))),
     ...list("it sends", (timeline.leaving.get(span) ?? []).map((m) => message(m, messages.received[m], "to"))),
-    ...list("the same step", others.filter((other) => other)),
+    ...list("the same step", others),
     ...(lines.length ? [node("h3", "line of the program"), ...lines] : []),
   );
 }
@@ -492,7 +511,8 @@ function describe(timeline, span) {
 function summarize() {
   const parts = [node("p", "Click a step, or go into the lanes and press Tab.")];
   for (const t of data.timelines) {
-    const table = node("table", "", node("tr", "", node("th", "opcode"), node("th", "times"), node("th", "all"), node("th", "mean")));
+    const heads = ["opcode", "times", "all", "mean"].map((head) => node("th", head));
+    const table = node("table", "", node("tr", "", ...heads));
     const many = new Map();
     t.spans.lane.forEach((_, span) => {
       const sum = many.get(stepOf(t, span).opcode) ?? [0, 0];
@@ -515,7 +535,7 @@ function summarize() {
 function spanAt(event) {
   const box = canvas.getBoundingClientRect(), down = event.clientY - box.top;
   if (down < AXIS) return null;
-  const r = rows.find((one) => one.top <= down + scroller.scrollTop && down + scroller.scrollTop < one.top + one.height);
+  const y = down + scroller.scrollTop, r = rows.find((one) => one.top <= y && y < one.top + one.height);
   if (!r || r.kind !== "lane") return r ? { row: r } : null;
   const { begin, end } = r.timeline.spans, spans = r.timeline.of[r.lane], at = event.clientX - box.left;
   const next = lowest(spans, begin, when(at));
