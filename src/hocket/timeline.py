@@ -168,7 +168,7 @@ def _find(path: Path, schedule: Schedule, number: int | None) -> list[Event]:
         )
     if len(ranks) > size:
         raise _other(f"call {call} of {schedule.name} in {path}", f"it has {len(ranks)} ranks, not {size}")
-    for rank, event in ranks.items():
+    for rank, event in sorted(ranks.items()):
         if event.args.fault:
             raise UsageError(f"call {call} of {schedule.name} in {path} failed on rank {rank}: {event.args.fault}")
     return [ranks[rank] for rank in range(size)]
