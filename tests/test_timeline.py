@@ -205,9 +205,28 @@ def calls(comm: Communicator, apart: bool) -> None:
     comm.run(schedule, x, *([np.empty_like(x)] if apart else []))
 
 
+@pytest.fixture(scope="module")
+def three_calls(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """What ``calls`` leaves, of three ranks, in place."""
+    path = tmp_path_factory.mktemp("three_calls") / "trace.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(trace.VARIABLE, str(path))
+        hocket.spawn(calls, 3, [False], threads=1)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def recorded(file: Path, three_calls: bytes) -> Path:
+    file.write_bytes(three_calls)
+    return file
+
+
 @pytest.mark.parametrize("apart", [False, True])
-def test_a_measured_call(file: Path, apart: bool) -> None:
-    hocket.spawn(calls, 3, [apart], threads=1)
+def test_a_measured_call(file: Path, apart: bool, three_calls: bytes) -> None:
+    if apart:
+        hocket.spawn(calls, 3, [apart], threads=1)
+    else:
+        file.write_bytes(three_calls)
     schedule = ring.all_reduce(3).compile()
     last, tiled = measured(file, schedule), measured(file, schedule, 1)
     assert last.title.startswith("measured: call 3, ")
@@ -221,10 +240,9 @@ def test_a_measured_call(file: Path, apart: bool) -> None:
     assert measured(file, schedule, 3) == last
 
 
-def test_times_are_those_of_the_file(file: Path) -> None:
-    hocket.spawn(calls, 3, [False], threads=1)
-    timeline = measured(file, ring.all_reduce(3).compile(), 1)
-    events = [event for event in json.loads(file.read_text()) if event.get("args", {}).get("call") == 1]
+def test_times_are_those_of_the_file(recorded: Path) -> None:
+    timeline = measured(recorded, ring.all_reduce(3).compile(), 1)
+    events = [event for event in json.loads(recorded.read_text()) if event.get("args", {}).get("call") == 1]
     steps = [event for event in events if event["cat"] == "step"]
     entered = max(event["ts"] for event in events if event["cat"] == "call" and event["tid"] == 0)
     start = min(entered, *(event["ts"] for event in steps))
@@ -276,9 +294,8 @@ def refused(file: Path, schedule: Schedule, call: int | None = None) -> str:
     return str(caught.value)
 
 
-def test_golden_messages(file: Path, golden: Callable[[Path, str], None]) -> None:
-    hocket.spawn(calls, 3, [False], threads=1)
-    lines = file.read_text().splitlines(keepends=True)
+def test_golden_messages(recorded: Path, golden: Callable[[Path, str], None]) -> None:
+    lines = recorded.read_text().splitlines(keepends=True)
     ring3 = ring.all_reduce(3).compile()
 
     def edited(name: str, *kept: str) -> Path:
@@ -293,10 +310,10 @@ def test_golden_messages(file: Path, golden: Callable[[Path, str], None]) -> Non
         "no file": refused(Path("none.json"), ring3),
         "no trace": refused(edited("text.json", "a text"), ring3),
         "not JSON": refused(edited("broken.json", '{"cat":"call","schedule":'), ring3),
-        "other program": refused(file, all_pairs.all_reduce(3).compile()),
-        "other number": refused(file, ring3, 2),
-        "other ranks": refused(file, ring.all_reduce(2).compile()),
-        "other instances": refused(file, ring.all_reduce(3).compile(instances=2)),
+        "other program": refused(recorded, all_pairs.all_reduce(3).compile()),
+        "other number": refused(recorded, ring3, 2),
+        "other ranks": refused(recorded, ring.all_reduce(2).compile()),
+        "other instances": refused(recorded, ring.all_reduce(3).compile(instances=2)),
         "rank 1 was killed": refused(edited("killed.json", *(x for x in lines if process not in x)), ring3),
         "a step more than there was room for": refused(
             edited("dropped.json", *lines[:last_step], *lines[last_step + 1 :]), ring3, 1
@@ -309,11 +326,10 @@ def test_golden_messages(file: Path, golden: Callable[[Path, str], None]) -> Non
     golden(HERE / "golden" / "timeline_refused.txt", text)
 
 
-def test_of_many_lines_only_those_of_the_call_are_decoded(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_lines_only_those_of_the_call_are_decoded(recorded: Path) -> None:
     """What a trace of millions of events costs to read."""
-    hocket.spawn(calls, 3, [False], threads=1)
-    assert len(list(trace_events.steps(file, 3))) < len(list(trace_events.steps(file, 1)))
-    assert {event.args.call for event in trace_events.steps(file, 3)} == {3}
+    assert len(list(trace_events.steps(recorded, 3))) < len(list(trace_events.steps(recorded, 1)))
+    assert {event.args.call for event in trace_events.steps(recorded, 3)} == {3}
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -324,18 +340,17 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(app, ["timeline", *words])
 
 
-def test_the_command_draws_a_page_and_for_perfetto(file: Path) -> None:
-    hocket.spawn(calls, 3, [False], threads=1)
+def test_the_command_draws_a_page_and_for_perfetto(recorded: Path) -> None:
     schedule = ring.all_reduce(3).compile()
-    done = run("ring:all_reduce", "ranks=3", "--trace", str(file))
+    done = run("ring:all_reduce", "ranks=3", "--trace", str(recorded))
     assert done.exit_code == 0, done.output
     assert "measured: call 3, 196608 B" in done.output
     assert "drew timeline.html" in done.output
     found = decoded(content(Path("timeline.html").read_text()), 0, schedule)
-    assert rounded(found) == rounded(measured(file, schedule))
-    done = run("ring:all_reduce", "ranks=3", "--trace", str(file), "--call", "1", "-o", "one.json")
+    assert rounded(found) == rounded(measured(recorded, schedule))
+    done = run("ring:all_reduce", "ranks=3", "--trace", str(recorded), "--call", "1", "-o", "one.json")
     assert done.exit_code == 0, done.output
-    measured(file, schedule, 1).draw("same.json")
+    measured(recorded, schedule, 1).draw("same.json")
     assert Path("one.json").read_text() == Path("same.json").read_text()
 
 
