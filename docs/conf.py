@@ -61,6 +61,7 @@ ORDER = {
         "coming-from",
         "algorithms",
         "runtime",
+        "timelines",
         "schedules-by-size",
         "pytorch",
         "machines",

@@ -1,18 +1,24 @@
-"""Golden files: ``golden(path, text)`` compares, ``pytest --update-golden`` rewrites. Signals and limits of time."""
+"""Golden files: ``golden(path, text)`` compares, ``pytest --update-golden`` rewrites. A browser. Signals and limits."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests import limits
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
 Golden = Callable[[Path, str], None]
+CHROMIUM = ["chromium", "chromium-browser", "google-chrome"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,3 +59,17 @@ def golden(request: pytest.FixtureRequest) -> Golden:
         assert text == path.read_text(), f"{path.name} differs; `pytest --update-golden` rewrites it"
 
     return compare
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A Chromium that the machine has; none is downloaded."""
+    reason = "playwright is not installed: pip install '.[browser]'"
+    playwright = pytest.importorskip("playwright.sync_api", reason=reason)
+    chromium = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if chromium is None:
+        pytest.skip(f"there is no Chromium: none of {', '.join(CHROMIUM)}")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium)
+        yield browser
+        browser.close()

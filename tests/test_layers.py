@@ -25,14 +25,16 @@ ALLOWED: dict[str, frozenset[str]] = {
     "language": IR,
     "semantics": IR,
     "compiler": IR,
+    "trace_events": IR,
+    "timeline": IR | {"trace_events"},
     # What goes out is proven for where it goes, and what comes in from anywhere.
-    "formats": IR | {"verify"},
+    "formats": IR | {"verify", "timeline", "trace_events"},
     "verify": IR | {"semantics"},
     "program": IR | {"language", "compiler", "verify"},
     "cost": IR | {"verify"},
     "algorithms": PUBLIC | {"cost"},
     "functions": frozenset({"errors", "program", "algorithms"}),
-    "runtime": IR | {"_native", "tunables"},
+    "runtime": IR | {"_native", "tunables", "trace_events"},
     "tuning": IR | {"program", "algorithms", "tunables", "verify"},
     "plan_files": IR | {"_native", "program", "runtime", "tuning", "tunables"},
     "config": IR | {"program", "tuning", "verify", "formats", "functions", "tunables"},
@@ -45,6 +47,7 @@ ALLOWED: dict[str, frozenset[str]] = {
 LATE: dict[str, frozenset[str]] = {
     "ir": frozenset({"formats"}),
     "program": frozenset({"formats"}),
+    "timeline": frozenset({"formats"}),
     "communicator": frozenset({"config"}),
 }
 """What may be imported besides, where a function is called: a schedule or a program draws itself, a file is read."""
@@ -52,7 +55,10 @@ LATE: dict[str, frozenset[str]] = {
 ANYTHING = {"integrations", "torch", "cli", "_native"}
 """Parts that may import what they like; ``_native`` is described by a stub."""
 
-LIGHT = ["errors", "collectives", "ir", "language", "semantics", "compiler", "formats", "verify", "program"]
+LIGHT = [
+    *("errors", "collectives", "ir", "language", "semantics", "compiler", "formats", "verify", "program"),
+    *("trace_events", "timeline"),
+]
 """Parts that must work where no native module was built."""
 
 

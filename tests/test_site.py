@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -24,7 +23,6 @@ ROOT = Path(__file__).parent.parent
 API = "\n".join(page.read_text() for page in sorted((ROOT / "docs" / "api").glob("*.md")))
 _TEXTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks" / "results").glob("*.md")]
 PAGES = sorted(path.relative_to(ROOT).with_suffix("").as_posix() for path in _TEXTS)
-CHROMIUM = ["chromium", "chromium-browser", "google-chrome"]
 WIDE, NARROW = {"width": 1400, "height": 900}, {"width": 390, "height": 800}
 
 
@@ -69,18 +67,6 @@ def address(site: Path) -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install '.[docs]'")
-    chromium = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    if chromium is None:
-        pytest.skip(f"there is no Chromium: none of {', '.join(CHROMIUM)}")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -56,6 +56,19 @@ def test_it_proves(installed: Path) -> None:
     assert "3 of 3 proven" in done.stdout
 
 
+def test_it_draws_a_timeline(installed: Path, tmp_path: Path) -> None:
+    """The page's script and styles are files of the wheel."""
+    code = (
+        "import sys; from hocket.algorithms import ring; from hocket.timeline import Span, Timeline\n"
+        "schedule = ring.all_reduce(2).compile()\n"
+        "spans = tuple(Span(r, b, s, 0, 2.0 * s, 2.0 * s + 1, 1.0) for r, b, s, _ in schedule.steps())\n"
+        "Timeline('made up', schedule, spans, (), (), 9.0).draw(sys.argv[1])"
+    )
+    done = python(code, str(tmp_path / "x.html"), cwd=installed, PYTHONPATH=beside(installed))
+    assert done.returncode == 0, done.stderr
+    assert "<canvas" in (tmp_path / "x.html").read_text()
+
+
 def test_it_exports_and_reads_what_it_wrote(installed: Path, tmp_path: Path) -> None:
     file = tmp_path / "ring.xml"
     assert hocket(installed, "export", RING, "ranks=3", "-o", str(file)).returncode == 0

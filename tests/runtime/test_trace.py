@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket import AllReduce, Communicator, Program, chunk
+from hocket import AllReduce, Communicator, Program, chunk, trace_events
 from hocket.algorithms import ring
 from hocket.errors import InvalidArgument, Location, PeerFailed
 from hocket.ir.schedule import Schedule, Step
@@ -225,7 +225,7 @@ def test_communicators_have_tracks_of_their_own(file: Path) -> None:
     names = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
     assert {"calls", "tb 0", "communicator 1, rank 0 of 2: calls", "communicator 1, rank 1 of 2: tb 0"} <= names
     tracks = {e["tid"] for e in of(events, "step")}
-    assert {track // trace._TRACKS for track in tracks} == {0, 1}
+    assert {track // trace_events.TRACKS for track in tracks} == {0, 1}
     assert sorted(ranks_of(events).values()) == [0, 1, 2, 3]
 
 

@@ -268,12 +268,16 @@ def _check_ranks(ranks: Iterable[int], size: int) -> None:
 
 def _check_picture(path: Path, *, plot: bool = False) -> None:
     """Whether a picture, or a plot, can be written there: asked before any work is done."""
-    if path.suffix.lower() not in FORMATS:
-        raise UsageError(f"the name of a picture ends in {', '.join(FORMATS)}, not {path.name!r}")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"there is no directory {path.parent}")
+    _check_output(path, "a picture", FORMATS)
     if (plot or path.suffix.lower() != ".svg") and find_spec("matplotlib") is None:
         raise MissingPackage("a plot" if plot else f"a {path.suffix}, unlike an .svg,", "matplotlib", "plots")
+
+
+def _check_output(path: Path, what: str, endings: Sequence[str]) -> None:
+    if path.suffix.lower() not in endings:
+        raise UsageError(f"the name of {what} ends in {', '.join(endings)}, not {path.name!r}")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"there is no directory {path.parent}")
 
 
 def _draw(stage: Stage, path: Path, ranks: Sequence[int] | None) -> None:
@@ -345,6 +349,49 @@ def _schedule(case: Case, options: Options) -> Schedule:
 
 def _contract(allow_differing_sums: bool) -> Contract | None:
     return "may-differ" if allow_differing_sums else None
+
+
+@app.command()
+def timeline(
+    target: Target,
+    trace: Annotated[
+        Path, typer.Option(help="A file that HOCKET_TRACE left, with a call of this program.", show_default=False)
+    ],
+    parameters: Parameters = None,
+    call: Annotated[
+        int | None, typer.Option(min=1, help="The number of the call in the file.", show_default="the last")
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The page to write, .html; or .json, for Perfetto.")
+    ] = Path("timeline.html"),
+    protocol: Protocol = None,
+    instances: Instances = None,
+    slots: Slots = None,
+    storage: Storage = None,
+) -> None:
+    """Draw when each step of a call ran.
+
+    The call was measured, in a job that ran with HOCKET_TRACE=FILE in its environment; the program, its parameters and
+    options are those of the call. The page opens in any browser, without a network. It has lanes for ranks and thread
+    blocks, in them the steps and waits, and messages between them. A click on a step shows its line of the program.
+    """
+    from hocket.timeline import FORMATS as ENDINGS
+    from hocket.timeline import measured
+
+    _check_output(output, "a timeline", ENDINGS)
+    with working(f"compiling {target}") as update:
+        options = Options(protocol, instances, slots, storage, "may-differ")
+        schedule = options.compile(one_case(target, parameters or []).load())
+        update(f"reading {trace}")
+        found = measured(trace, schedule, call)
+        update(f"drawing {output}")
+        try:
+            found.draw(output)
+        except OSError as error:
+            raise UsageError(f"cannot write {output}: {error.strerror}") from None
+    errors = Console(stderr=True)
+    say(errors, f"{found.schedule.name}, {found.title}: {found.total:.6g} us")
+    say(errors, f"drew {output}")
 
 
 @app.command()

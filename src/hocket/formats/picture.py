@@ -16,11 +16,12 @@ from hocket.errors import InvalidArgument, OutOfRange, caller
 from hocket.formats.drawing import CHARACTER, FORMATS, LINE, Box, Drawing, Line, Point, Shape, Text
 from hocket.ir.chunk_dag import ChunkDag, ChunkNode, Kind, Span
 from hocket.ir.instr_dag import OPCODES, InstrDag, opcode
-from hocket.ir.schedule import Destination, Receive, Schedule, Send, Source, Step
+from hocket.ir.messages import transfers
+from hocket.ir.schedule import Destination, Schedule, Source, Step
 from hocket.ir.text import Stage
 
 # Okabe and Ito's palette: told apart by colour-blind readers, and in grey by the labels.
-_COLOURS = {
+COLOURS = {
     "send": "#56B4E9",
     "recv": "#0072B2",
     "copy": "#BBBBBB",
@@ -40,7 +41,7 @@ _MEANINGS = {
     "rrs": "receive, reduce, send on",
     "rrcs": "receive, reduce, store, send on",
 }
-_GENERAL = "#666666"
+GENERAL = "#666666"
 _LIGHT = frozenset({"#56B4E9", "#BBBBBB", "#F0E442", "#E69F00", "#CC79A7"})
 _INK, _FAINT, _BAND = "#222222", "#777777", "#F4F4F4"
 
@@ -105,12 +106,23 @@ class _Key:
     sample: Line | None = None
 
 
-def _key_of(name: str, colour: str) -> _Key:
+def meaning(name: str) -> str:
     """What an opcode, or the shape of an instruction that has none, stands for."""
     if name in _MEANINGS:
-        return _Key(name if _MEANINGS[name] == name else f"{name}: {_MEANINGS[name]}", colour)
+        return name if _MEANINGS[name] == name else f"{name}: {_MEANINGS[name]}"
     parts = zip(("receive", "read", "send", "store"), re.findall(r"\d+", name), strict=True)
-    return _Key(f"{name}: {', '.join(f'{verb} {n}' for verb, n in parts if n != '0')}", colour)
+    return f"{name}: {', '.join(f'{verb} {n}' for verb, n in parts if n != '0')}"
+
+
+def ink(colour: str) -> str:
+    """What is legible on it."""
+    return _INK if colour in _LIGHT else "white"
+
+
+def ordered(opcodes: Iterable[str]) -> list[str]:
+    """The paper's first, then shapes of instructions that have no name."""
+    found = set(opcodes)
+    return [name for name in OPCODES.values() if name in found] + sorted(found - set(OPCODES.values()))
 
 
 @dataclass
@@ -169,23 +181,13 @@ class _Timeline:
     def __init__(self, schedule: Schedule) -> None:
         steps = list(schedule.steps())
         number = {(r, b, s): i for i, (r, b, s, _) in enumerate(steps)}
-        sent: dict[tuple[int, int, int], list[int]] = {}
-        received: dict[tuple[int, int, int], list[int]] = {}
         self.waits: list[tuple[int, int]] = []
         chains: list[tuple[int, int]] = []
         for i, (r, _, s, step) in enumerate(steps):
             if s:
                 chains.append((i - 1, i))
             self.waits += [(number[r, wait.thread_block, wait.step], i) for wait in step.waits]
-            for source in step.srcs:
-                if isinstance(source, Receive):
-                    received.setdefault((source.peer, r, source.channel), []).append(i)
-            for target in step.dsts:
-                if isinstance(target, Send):
-                    sent.setdefault((r, target.peer, target.channel), []).append(i)
-        self.transfers = [
-            pair for end, sends in sent.items() for pair in zip(sends, received.get(end, ()), strict=False)
-        ]
+        self.transfers = transfers(steps)
         start = _longest_paths(len(steps), [*chains, *self.waits, *self.transfers])
         self.steps = [_Placed((r, b), step, start[i]) for i, (r, b, _, step) in enumerate(steps)]
         self.lanes = [(r, b) for r, rank in enumerate(schedule.ranks) for b in range(len(rank.thread_blocks))]
@@ -287,7 +289,7 @@ class _Layout:
         if not level:  # labels that run upwards need as much height, and no more width than a line of text
             upright = (CHARACTER * _FONT * max((len(" ".join(pair)) for pair in words), default=1)) / _PART[1]
             tall = max(tall, min(upright, _TALL / max(1, len(lanes))))
-        labels = {lane: _lane_label(schedule, lane) for lane in lanes}
+        labels = {lane: lane_label(schedule, lane) for lane in lanes}
         names = {rank: name for rank, name in ranks.items() if any(lane[0] == rank for lane in lanes)}
         left = _MARGIN + 20
         left += CHARACTER * (
@@ -317,30 +319,35 @@ class _Layout:
         return self.wide * _PART[0], self.tall * _PART[1]
 
 
-def _draw_schedule(schedule: Schedule, ranks: Sequence[int] | None) -> Drawing:
-    timeline = _Timeline(schedule)
-    channels = {end.channel for rank in schedule.ranks for block in rank.thread_blocks for end in block.sends}
-    facts = " · ".join(
+def facts(schedule: Schedule) -> str:
+    """What it implements and is made of, in one line."""
+    blocks = [block for rank in schedule.ranks for block in rank.thread_blocks]
+    return " · ".join(
         [
             str(schedule.collective),
             f"protocol {schedule.protocol}",
             f"{schedule.slots} or more slots" if schedule.slots > 1 else "any number of slots",
-            f"{_many(len(timeline.lanes), 'thread block')} on {_many(len(schedule.ranks), 'rank')}",
-            _many(len(channels), "channel"),
-            _many(len(timeline.steps), "step"),
+            f"{_many(len(blocks), 'thread block')} on {_many(len(schedule.ranks), 'rank')}",
+            _many(len({end.channel for block in blocks for end in block.sends}), "channel"),
+            _many(sum(len(block.steps) for block in blocks), "step"),
         ]
     )
+
+
+def _draw_schedule(schedule: Schedule, ranks: Sequence[int] | None) -> Drawing:
+    timeline = _Timeline(schedule)
+    said = facts(schedule)
     wanted = list(range(len(schedule.ranks))) if ranks is None else sorted(set(ranks))
-    layout = _Layout.of(schedule, timeline, {rank: f"rank {rank}" for rank in wanted}, facts)
+    layout = _Layout.of(schedule, timeline, {rank: f"rank {rank}" for rank in wanted}, said)
     notes = [] if ranks is None else [f"Only rank{'s' * (len(wanted) != 1)} {_ranges(wanted)}."]
     if ranks is None and not layout.legible:
         groups = _alike(timeline)
         if len(groups) < len(schedule.ranks):
             folded = {g[0]: f"rank {g[0]}" + (f" \u00d7{len(g)}" if len(g) > 1 else "") for g in groups}
-            layout = _Layout.of(schedule, timeline, folded, facts)
+            layout = _Layout.of(schedule, timeline, folded, said)
             wanted = list(folded)
             notes += _folded(groups)
-    sheet = _Sheet(schedule.name, facts, layout.left + layout.across + _MARGIN)
+    sheet = _Sheet(schedule.name, said, layout.left + layout.across + _MARGIN)
     _draw_lanes(sheet, layout)
     shown = {
         i: layout.corner(placed.lane, placed.start)
@@ -353,9 +360,8 @@ def _draw_schedule(schedule: Schedule, ranks: Sequence[int] | None) -> Drawing:
     sheet.shapes += [Line(*pair, _FAINT, 0.8, (2, 2), faint, arrows) for pair in waits]
     unlabelled = _draw_steps(sheet, layout, {i: timeline.steps[i].step for i in shown}, shown)
     sheet.shapes += [Line(*pair, _INK, 0.8, None, faint, arrows) for pair in transfers]
-    names = {timeline.steps[i].step.opcode for i in shown}
-    known = [name for name in OPCODES.values() if name in names] + sorted(names - set(OPCODES.values()))
-    keys = [_key_of(name, _COLOURS.get(name, _GENERAL)) for name in known]
+    names = ordered(timeline.steps[i].step.opcode for i in shown)
+    keys = [_Key(meaning(name), COLOURS.get(name, GENERAL)) for name in names]
     keys += [_Key("transfer", sample=Line((0, 0), (0, 0), _INK, 0.8, arrow=arrows))] if transfers else []
     keys += [_Key("wait", sample=Line((0, 0), (0, 0), _FAINT, 0.8, (2, 2), arrow=arrows))] if waits else []
     left_out = _left_out(timeline, layout, wanted) + unlabelled
@@ -385,7 +391,7 @@ def _left_out(timeline: _Timeline, layout: _Layout, ranks: Sequence[int]) -> lis
     return notes + ([f"{_many(stuck, 'step')} that can never run"] if stuck else [])
 
 
-def _lane_label(schedule: Schedule, lane: Lane) -> str:
+def lane_label(schedule: Schedule, lane: Lane) -> str:
     """A thread block, the peers of its connections, or how many they are, and their channels if not just the first."""
     block = schedule.ranks[lane[0]].thread_blocks[lane[1]]
     words = [f"tb {lane[1]}"]
@@ -423,23 +429,23 @@ def _draw_steps(sheet: _Sheet, layout: _Layout, steps: dict[int, Step], corners:
     wide, tall = layout.box
     bare = 0
     for i, (x, y) in corners.items():
-        colour = _COLOURS.get(steps[i].opcode, _GENERAL)
-        ink = _INK if colour in _LIGHT else "white"
+        colour = COLOURS.get(steps[i].opcode, GENERAL)
+        text = ink(colour)
         sheet.shapes.append(Box(x, y, wide, tall, colour))
         name, place = _label(steps[i])
         middle = x + wide / 2, y + tall / 2
         if size := _fitting((name, place), wide, tall):
             half = LINE * size / 2
-            sheet.shapes.append(Text(middle[0], middle[1] - half, name, size, ink, "middle"))
-            sheet.shapes.append(Text(middle[0], middle[1] + half, place, size, ink, "middle"))
+            sheet.shapes.append(Text(middle[0], middle[1] - half, name, size, text, "middle"))
+            sheet.shapes.append(Text(middle[0], middle[1] + half, place, size, text, "middle"))
         elif size := _fitting((f"{name} {place}",), tall, wide):
-            sheet.shapes.append(Text(*middle, f"{name} {place}", size, ink, "middle", turned=True))
+            sheet.shapes.append(Text(*middle, f"{name} {place}", size, text, "middle", turned=True))
         else:
             bare += 1
             if size := _fitting((name,), wide, tall):
-                sheet.shapes.append(Text(*middle, name, size, ink, "middle"))
+                sheet.shapes.append(Text(*middle, name, size, text, "middle"))
             elif size := _fitting((name,), tall, wide):
-                sheet.shapes.append(Text(*middle, name, size, ink, "middle", turned=True))
+                sheet.shapes.append(Text(*middle, name, size, text, "middle", turned=True))
     return [f"what {_many(bare, 'step')} work{'s' * (bare == 1)} on, for lack of room"] if bare else []
 
 
@@ -542,7 +548,7 @@ def _of_instructions(dag: InstrDag, ranks: Sequence[int] | None) -> _Graph:
         [instr.rank for instr in instrs],
         texts,
         names,
-        {name: _COLOURS.get(name, _GENERAL) for name in (*_COLOURS, *names)},
+        {name: COLOURS.get(name, GENERAL) for name in (*COLOURS, *names)},
         [(sender[edge], i) for i, instr in enumerate(instrs) for edge in instr.arrivals if edge in sender],
         [(place[before], i) for number, i in place.items() for before in dag.after[number] if before in place],
         ("communication edge", "processing edge"),
@@ -571,7 +577,7 @@ def _draw_graph(graph: _Graph) -> Drawing:
         _draw_node(sheet, graph.colours[kind], text.split("\n"), at)
     solid, dashed_name = graph.names
     keys = [
-        _key_of(kind, colour) if graph.colours is not _NODE else _Key(kind, colour)
+        _Key(meaning(kind), colour) if graph.colours is not _NODE else _Key(kind, colour)
         for kind, colour in graph.colours.items()
         if kind in graph.kinds
     ]
@@ -617,11 +623,11 @@ def _describe(node: ChunkNode) -> str:
 def _draw_node(sheet: _Sheet, colour: str, lines: Sequence[str], at: Point) -> None:
     wide, tall = _NODE_SIZE
     sheet.shapes.append(Box(at[0] - wide / 2, at[1] - tall / 2, wide, tall, colour, edge=_FAINT, round=6))
-    ink = _INK if colour in _LIGHT or colour in _NODE.values() else "white"
+    above = _INK if colour in _NODE.values() else ink(colour)
     size = min(_FONT, (wide - 6) / (CHARACTER * max(map(len, lines))), (tall - 2) / (LINE * len(lines)))
     for i, line in enumerate(lines):
         y = at[1] + (i - (len(lines) - 1) / 2) * LINE * size
-        sheet.shapes.append(Text(at[0], y, line, size, ink, "middle"))
+        sheet.shapes.append(Text(at[0], y, line, size, above, "middle"))
 
 
 def _dependency(start: Point, end: Point, dashed: bool) -> Line:
@@ -632,7 +638,7 @@ def _dependency(start: Point, end: Point, dashed: bool) -> Line:
     if head[1] - foot[1] > _ROOM[1]:
         aside = (0.3 if dashed else -0.25) * (head[1] - foot[1])
         via = (foot[0] + head[0]) / 2 + aside, (foot[1] + head[1]) / 2
-    colour, dash = (_COLOURS["rrcs"], (4.0, 3.0)) if dashed else (_INK, None)
+    colour, dash = (COLOURS["rrcs"], (4.0, 3.0)) if dashed else (_INK, None)
     return Line(foot, head, colour, 1, dash, 0.75 if dashed else 0.9, arrow=True, via=via)
 
 

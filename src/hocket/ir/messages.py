@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from hocket.ir.chunk_dag import Span
-from hocket.ir.schedule import Receive, Schedule, Send
+from hocket.ir.schedule import Receive, Schedule, Send, Step
 
 MOST_READERS = 31
 """Of a multicast (native/core/plan.h)."""
 
 Connection = tuple[int, int, int]
 """(source rank, destination rank, channel)."""
+
+
+def transfers(steps: Iterable[tuple[int, int, int, Step]]) -> list[tuple[int, int]]:
+    """For each message of a tile the step that sends it and the one that receives it, as numbers of ``steps``.
+
+    Those are all of a schedule, in the order of ``Schedule.steps``: the k-th on a connection belongs to its k-th.
+    """
+    sent: dict[Connection, list[int]] = {}
+    received: dict[Connection, list[int]] = {}
+    for number, (rank, _, _, step) in enumerate(steps):
+        for source in step.srcs:
+            if isinstance(source, Receive):
+                received.setdefault((source.peer, rank, source.channel), []).append(number)
+        for target in step.dsts:
+            if isinstance(target, Send):
+                sent.setdefault((rank, target.peer, target.channel), []).append(number)
+    return [pair for end, sends in sent.items() for pair in zip(sends, received.get(end, ()), strict=False)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from hocket._native import CallEvent, StepEvent
 from hocket.errors import InvalidArgument, caller
 from hocket.ir.memory import apart
 from hocket.ir.schedule import Rank, Receive, Schedule, Send, Step
+from hocket.trace_events import CLOSE, NEXT, OPEN, TRACKS, arrow, describe, head, names, us
 
 VARIABLE = "HOCKET_TRACE"
 
@@ -37,10 +38,8 @@ MOST_STEPS = 1 << 16
 _WAITS = ("for messages", "for all to enter", "for all to enter and for partners to be done")
 """What the ranks of a call wait for, by its rounds (native/core/interpreter.h)."""
 
-_TRACKS = 1 << 16  # numbers of tracks of a communicator: its calls have the first, thread block b has that and b + 1
-_NEXT, _CLOSE = b",\n", b"\n]\n"  # after an event
 _LONGEST = 1 << 16  # bytes of an event
-_FLOWS = (1 << 53) - 1  # the numbers that JSON keeps exactly
+_NUMBERS = (1 << 53) - 1  # the numbers that JSON keeps exactly
 
 _communicators = count()
 _begun: tuple[Path, int] | None = None  # the file, and the rank of this process where it first met others
@@ -127,23 +126,18 @@ class Trace:
 
     def _head(self, phase: str, track: int, at: int) -> str:
         """How an event begins. Track 0 is that of the calls, b + 1 that of thread block b."""
-        number = self.number * _TRACKS + track
-        return f'{{"ph":"{phase}","pid":{os.getpid()},"tid":{number},"ts":{_us(at)}'
+        return head(phase, os.getpid(), self.number * TRACKS + track, at)
 
     def _names(self) -> Iterator[str]:
         """How the process and its tracks are called, and their order."""
         blocks = max((len(part.thread_blocks) for _, part in self.plans.values()), default=0)
         where = f"communicator {self.number}, rank {self.rank} of {self.size}: " if self.number else ""
-        names = [f"{where}calls", *(f"{where}tb {block}" for block in range(blocks))]
-        yield f'{self._head("M", 0, 0)},"name":"process_name","args":{{"name":"rank {self.process}"}}}}'
-        yield f'{self._head("M", 0, 0)},"name":"process_sort_index","args":{{"sort_index":{self.process}}}}}'
-        for track, name in enumerate(names):
-            yield f'{self._head("M", track, 0)},"name":"thread_name","args":{{"name":"{name}"}}}}'
-            yield f'{self._head("M", track, 0)},"name":"thread_sort_index","args":{{"sort_index":{track}}}}}'
+        tracks = [f"{where}calls", *(f"{where}tb {block}" for block in range(blocks))]
+        return names(os.getpid(), f"rank {self.process}", self.process, self.number * TRACKS, tracks)
 
     def _call(self, call: CallEvent) -> Iterator[str]:
         """A call on the track of calls, and on that of each of its thread blocks."""
-        about: dict[str, object] = {"call": call.number}
+        about: dict[str, object] = {"call": call.number, "communicator": hash(self.job) & _NUMBERS, "rank": self.rank}
         blocks = 0
         name = "barrier" if call.plan == _native.BARRIER else "exchange"  # of words: split, adopt, use
         if found := self.plans.get(call.plan):
@@ -151,18 +145,18 @@ class Trace:
             blocks = len(part.thread_blocks)
             size = call.unit * schedule.collective.most_blocks()
             name = f"{schedule.name} ({size} B)"
-            about |= {"bytes": size, "tile_bytes": call.tile, "tiles": call.tiles}
+            about |= {"schedule": schedule.name, "bytes": size, "tile_bytes": call.tile, "tiles": call.tiles}
             about |= {"threads": call.threads, "waits": _WAITS[call.rounds], "non_temporal": call.streams}
             about["in_place"] = schedule.in_place()
         if call.fault is not None:
             about["fault"] = call.fault.name
         rest = f'"cat":"call","name":{json.dumps(name)},"args":{json.dumps(about)}}}'
-        yield f'{self._head("X", 0, call.begin)},"dur":{_us(call.end - call.begin)},{rest}'
+        yield f'{self._head("X", 0, call.begin)},"dur":{us(call.end - call.begin)},{rest}'
         if call.agreed:
-            waited = _us(call.agreed - call.begin)
+            waited = us(call.agreed - call.begin)
             yield f'{self._head("X", 0, call.begin)},"dur":{waited},"cat":"call","name":"all ranks enter"}}'
             for block in range(blocks):
-                yield f'{self._head("X", block + 1, call.agreed)},"dur":{_us(call.end - call.agreed)},{rest}'
+                yield f'{self._head("X", block + 1, call.agreed)},"dur":{us(call.end - call.agreed)},{rest}'
 
     def _steps(self, thread: int, steps: Sequence[StepEvent], calls: dict[int, CallEvent]) -> Iterator[str]:
         """The steps of a thread, each followed by the ends of the arrows that begin or end in it."""
@@ -174,18 +168,18 @@ class Trace:
             key = call.plan, event.block, event.step
             if key not in said:
                 part = self.plans[call.plan][1]
-                said[key] = _said(part, event.block, event.step), list(_ends(part, event.block, event.step))
+                said[key] = describe(part, event.block, event.step), list(_ends(part, event.block, event.step))
             text, ends = said[key]
             yield (
-                f'{self._head("X", event.block + 1, event.begin)},"dur":{_us(event.end - event.begin)},{text}'
+                f'{self._head("X", event.block + 1, event.begin)},"dur":{us(event.end - event.begin)},{text}'
                 f'"tile":{event.tile},"bytes":{event.bytes},"call":{event.call},"thread":{thread}}}}}'
             )
             for end in ends if not call.rounds else ():  # there ranks wait for no single message
                 path = (end.peer, self.rank) if end.receives else (self.rank, end.peer)
                 message = event.tile * end.messages + end.number
-                arrow = hash((*self.job, event.call, *path, end.channel, message)) & _FLOWS
-                head = self._head("f" if end.receives else "s", event.block + 1, event.begin)
-                yield f'{head},"bp":"e","cat":"message","name":"message","id":{arrow}}}'
+                number = hash((*self.job, event.call, *path, end.channel, message)) & _NUMBERS
+                track = self.number * TRACKS + event.block + 1
+                yield arrow("f" if end.receives else "s", os.getpid(), track, event.begin, number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,25 +207,6 @@ def _connections(step: Step) -> list[tuple[bool, int, int]]:
     return [(isinstance(end, Receive), end.peer, end.channel) for end in ends]
 
 
-def _said(part: Rank, block: int, number: int) -> str:
-    """What is the same of a step whenever it runs: its name and arguments, up to those that are not."""
-    step = part.thread_blocks[block].steps[number]
-    about = {
-        "step": f"{block}.{number} {step}",
-        "line": ", ".join(dict.fromkeys(str(where) for where in step.where)),
-        "from": [source.peer for source in step.srcs if isinstance(source, Receive)],
-        "to": [target.peer for target in step.dsts if isinstance(target, Send)],
-        "moves": step.moves,
-    }
-    name = step.opcode if step.moves else f"{step.opcode} (moves nothing)"
-    return f'"cat":"step","name":{json.dumps(name)},"args":{json.dumps(about)[:-1]},'
-
-
-def _us(nanoseconds: int) -> str:
-    """Microseconds, exactly."""
-    return f"{nanoseconds // 1000}.{nanoseconds % 1000:03}"
-
-
 def _append(path: Path, events: Sequence[str]) -> None:
     """Add events to the array in a file, which may be empty or end in the middle of a line."""
     with path.open("a+b") as file:
@@ -240,6 +215,6 @@ def _append(path: Path, events: Sequence[str]) -> None:
         start = max(0, end - _LONGEST)
         file.seek(start)
         tail = file.read()
-        whole = len(tail) - len(_CLOSE) if tail.endswith(_CLOSE) else tail.rfind(_NEXT)
+        whole = len(tail) - len(CLOSE) if tail.endswith(CLOSE) else tail.rfind(NEXT)
         file.truncate(start + whole if whole > 0 else 0)
-        file.write((_NEXT if whole > 0 else b"[\n") + _NEXT.join(event.encode() for event in events) + _CLOSE)
+        file.write((NEXT if whole > 0 else OPEN) + NEXT.join(event.encode() for event in events) + CLOSE)
