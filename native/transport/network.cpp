@@ -15,6 +15,7 @@ enum Tag : u32 { kHeaderTag = 0, kNoticeTag = 1, kSlotTag = 2 };  // + the chann
 constexpr u32 kMostTags = 1 << 15;                                // that MPI promises (MPI 4.1, section 8.1.2)
 
 constexpr double kLeaving = 1;      // seconds that a rank which leaves tries to tell others for
+constexpr double kFarewell = 0.1;   // seconds that it then waits for theirs
 constexpr double kGrace = 0.2;      // seconds for what a node says to come
 constexpr double kLingering = 0.5;  // and for what a process sent before it ended, after the word of its end
 
@@ -37,6 +38,10 @@ Network::Network(u32 rank, std::vector<u32> nodes, RankBlock* blocks, Wire wire)
 
 Network::~Network() {
     finish();
+    // What is never received the wire may complain of.
+    const u64 others = u64(std::count_if(nodes_.begin(), nodes_.end(), [&](u32 n) { return n != nodes_[rank_]; }));
+    for (const double begun = seconds(); left_ < others && !broken_ && seconds() - begun < kFarewell; ::sched_yield())
+        hear();
     for (auto& [key, line] : lines_)
         for (Parcel& parcel : line->parcels) drop(parcel);
     for (Parcel* const parcel : {&exchange_.sent, &exchange_.received, &hearing_}) drop(*parcel);
@@ -367,6 +372,7 @@ void Network::note(const Notice& notice) {
         __atomic_store_n(&copy.gone, 1, __ATOMIC_RELAXED);  // for `is_gone`, which looks now and then
         return;
     }
+    ++left_;
     if (__atomic_exchange_n(&copy.claimed, 1, __ATOMIC_RELAXED) != 0) return;
     copy.culprit = notice.culprit;
     copy.since = notice.since;

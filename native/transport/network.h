@@ -158,6 +158,7 @@ class Network final : public OtherNodes {
     std::vector<std::unique_ptr<Told>> told_;
     Notice heard_{};
     Parcel hearing_;  // `heard_`
+    u64 left_ = 0;    // ranks of other nodes that have said so
     Sent moved_, said_;
     bool broken_ = false;
 };

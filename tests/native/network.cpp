@@ -159,6 +159,18 @@ TEST(network_mismatch) {
     }
 }
 
+// Ranks that close together leave nothing behind.
+TEST(network_farewell) {
+    for (const std::vector<u32>& nodes : kPlacements) {
+        Post post(u32(nodes.size()), 17, true);
+        on_nodes(nodes, post, 2, [&](u32, Communicator& communicator) {
+            CHECK(communicator.barrier().fault == Fault::kNone);
+            communicator.control().leave();
+        });
+        CHECK(post.waiting() == 0);
+    }
+}
+
 // A rank that fails or leaves is known to those of other nodes, by name: that it left not before they have done its
 // last call, though it says so before what it has sent arrives; that it failed in that call, if they still are in it.
 TEST(network_faults) {

@@ -30,6 +30,14 @@ class Post {
         ends_[rank].cut = true;
     }
 
+    // Messages that were sent and not received.
+    u64 waiting() {
+        const std::lock_guard<std::mutex> held(lock_);
+        u64 found = 0;
+        for (const auto& [route, messages] : sent_) found += messages.size();
+        return found;
+    }
+
   private:
     struct End {
         Post* post;
