@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from hocket.errors import BootstrapFailed
-from hocket.runtime.launchers import place, spread
+from hocket.runtime.launchers import of_mpi, place
 
 Make = Callable[[int, int, str], dict[str, str]]
 
@@ -148,14 +148,14 @@ def test_a_token_by_hand() -> None:
 @pytest.mark.parametrize(
     ("made", "changed", "expected"),
     [
-        (open_mpi, {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, 4),
-        (intel, {"MPI_LOCALNRANKS": "3"}, 4),
-        (slurm, {"SLURM_STEP_NUM_NODES": "2"}, 4),
+        (open_mpi, {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, (4, 2)),
+        (intel, {"MPI_LOCALNRANKS": "3"}, (4, 3)),
+        (slurm, {"SLURM_STEP_NUM_NODES": "2"}, (4, 0)),
+        (open_mpi, {}, (4, 4)),
         (torchrun, {"LOCAL_WORLD_SIZE": "2"}, None),
-        (open_mpi, {}, None),
         (open_mpi, {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "HOCKET_RANK": "0"}, None),
     ],
-    ids=["Open MPI", "Intel MPI", "SLURM", "torchrun", "one machine", "hocket's own within it"],
+    ids=["Open MPI", "Intel MPI", "SLURM", "one machine", "torchrun", "hocket's own within it"],
 )
-def test_ranks_on_several_machines(made: Make, changed: dict[str, str], expected: int | None) -> None:
-    assert spread(made(1, 4, "1") | changed) == expected
+def test_ranks_of_mpi(made: Make, changed: dict[str, str], expected: tuple[int, int] | None) -> None:
+    assert of_mpi(made(1, 4, "1") | changed) == expected

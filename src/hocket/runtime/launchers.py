@@ -163,12 +163,9 @@ def place(variables: Variables = os.environ) -> Place | None:
     return Place(rank, size, token)
 
 
-def spread(variables: Variables = os.environ) -> int | None:
-    """How many ranks a launcher of MPI has started on several machines; None where it is no such job."""
+def of_mpi(variables: Variables = os.environ) -> tuple[int, int] | None:
+    """How many ranks a launcher of MPI has started, and how many of them on this machine; None where none has."""
     if RANK in variables:
         return None
     found = next(((one, ranks) for one in _LAUNCHERS if (ranks := one.ranks(variables)) is not None), None)
-    if found is None or found[0].name == "torchrun":
-        return None
-    _, (_, size, local) = found
-    return size if local < size else None
+    return None if found is None or found[0].name == "torchrun" else found[1][1:]

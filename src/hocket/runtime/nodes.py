@@ -78,9 +78,9 @@ def address(mpi: MpiCommunicator) -> int:
 
 
 def world() -> MpiCommunicator | None:
-    """That of all ranks, where a launcher of MPI has started them on several machines and there is mpi4py."""
-    size = launchers.spread()
-    if size is None or find_spec("mpi4py") is None:
+    """That of all ranks, where a launcher of MPI has started them on several nodes and there is mpi4py."""
+    size, here = launchers.of_mpi() or (1, 1)
+    if (here == size and not os.environ.get(VARIABLE)) or find_spec("mpi4py") is None:
         return None
     from mpi4py import MPI
 

@@ -26,7 +26,9 @@ def run(mpi: Mpi, ranks: int, placement: str, *command: str, timeout: float = 24
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize("name", ["collectives", "crosses", "differ", "places", "raises", "leaves", "stops", "parts"])
+@pytest.mark.parametrize(
+    "name", ["collectives", "crosses", "differ", "places", "raises", "leaves", "stops", "parts", "finds"]
+)
 def test_ranks_on_several_nodes(mpi: Mpi, name: str, placement: str) -> None:
     run(mpi, PLACEMENTS[placement], placement, str(PROGRAMS / "nodes.py"), name)
 
