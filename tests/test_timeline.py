@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 import hocket
 from hocket import Communicator, Schedule, parse_schedule, trace_events
-from hocket.algorithms import all_pairs, hierarchical, ring, two_step
+from hocket.algorithms import all_pairs, direct, hierarchical, ring
 from hocket.cli import app
 from hocket.errors import HocketError, InvalidArgument
 from hocket.runtime import trace
@@ -156,6 +156,14 @@ def test_a_page_shows_lines_of_the_program() -> None:
     assert all(step["where"] for step in steps)
 
 
+def test_two_schedules_of_one_name_are_both_said() -> None:
+    from hocket.formats.timeline_page import page
+
+    text = page([lockstep(ring.all_reduce(3).compile(instances=n)) for n in (1, 2)])
+    assert "3 thread blocks" in text
+    assert "6 thread blocks" in text
+
+
 def page_of(timeline: Timeline) -> str:
     from hocket.formats.timeline_page import page
 
@@ -252,15 +260,15 @@ def test_times_are_those_of_the_file(recorded: Path) -> None:
     assert timeline.total == round(max(e["ts"] + e["dur"] for e in events if e["cat"] == "call") - start, 3)
 
 
-def in_arrays(comm: Communicator) -> None:
+def in_rounds(comm: Communicator) -> None:
     comm.run(all_pairs.all_reduce(comm.size).compile(storage="peer"), comm.empty(3 << 12, np.float32))
+    comm.run(direct.all_gather(comm.size).compile(), np.ones(2, np.float32))
 
 
-def test_messages_in_place_have_the_bytes_of_the_step_that_moves_them(file: Path) -> None:
-    hocket.spawn(in_arrays, 3, threads=1)
-    timeline = measured(file, all_pairs.all_reduce(3).compile(storage="peer"))
-    assert_valid(timeline, one_thread_each=False)  # a thread runs all thread blocks of its rank
-    assert {message.bytes for message in timeline.messages} == {1 << 14}
+def test_calls_whose_steps_wait_for_no_message_have_none(file: Path) -> None:
+    hocket.spawn(in_rounds, 3, threads=1)
+    for schedule in (all_pairs.all_reduce(3).compile(storage="peer"), direct.all_gather(3).compile()):
+        assert_valid(measured(file, schedule), one_thread_each=False, messages=False)  # a thread runs all thread blocks
 
 
 def on_threads(comm: Communicator) -> None:
@@ -288,6 +296,19 @@ def test_ranks_of_one_communicator_are_not_mixed_with_those_of_another(file: Pat
     assert len({message.bytes for message in timeline.messages}) == 1
 
 
+def whole_and_halves(comm: Communicator) -> None:
+    half = comm.split(comm.rank // 2)
+    assert half is not None
+    for one in (comm, half):
+        one.run(ring.all_reduce(one.size).compile(), np.ones(1 << 12, np.float32))
+
+
+def test_calls_of_communicators_of_several_sizes(file: Path) -> None:
+    hocket.spawn(whole_and_halves, 4)
+    for size in (4, 2):
+        assert_valid(measured(file, ring.all_reduce(size).compile()), one_thread_each=False)
+
+
 def refused(file: Path, schedule: Schedule, call: int | None = None) -> str:
     with pytest.raises(HocketError) as caught:
         measured(file, schedule, call)
@@ -310,6 +331,7 @@ def test_golden_messages(recorded: Path, golden: Callable[[Path, str], None]) ->
         "no file": refused(Path("none.json"), ring3),
         "no trace": refused(edited("text.json", "a text"), ring3),
         "not JSON": refused(edited("broken.json", '{"cat":"call","schedule":'), ring3),
+        "cut": refused(edited("cut.json", *lines[:last_step], lines[last_step][:60]), ring3, 1),
         "other program": refused(recorded, all_pairs.all_reduce(3).compile()),
         "other number": refused(recorded, ring3, 2),
         "other ranks": refused(recorded, ring.all_reduce(2).compile()),
@@ -359,6 +381,7 @@ def test_the_command_draws_a_page_and_for_perfetto(recorded: Path) -> None:
     [
         (["-o", "x.svg"], "the name of a timeline ends in .html, .json, not 'x.svg'"),
         (["-o", "no/x.html"], "there is no directory no"),
+        (["--trace", "trace.json", "-o", "trace.json"], "trace.json is the trace, which this would replace"),
         (["--trace", "none.json"], "cannot read none.json: No such file or directory"),
     ],
 )
@@ -372,6 +395,7 @@ def test_what_the_command_refuses(words: list[str], said: str, tmp_path: Path, m
 
 
 def test_a_large_one_is_small_enough() -> None:
-    """A page of 64 ranks stays one that a browser opens at once: some forty bytes a span, shared texts apart."""
-    timeline = lockstep(two_step.all_to_all(4, 4).compile())
-    assert len(page_of(timeline)) < 200 * len(timeline.spans) + 60_000
+    """A page of 64 ranks stays one that a browser opens at once: numbers of spans and messages, and each text once."""
+    timeline = lockstep(ring.all_reduce(64).compile(), tiles=4)
+    texts = sum(len(str(step)) for *_, step in timeline.schedule.steps())
+    assert len(page_of(timeline)) < 70 * len(timeline.spans) + 3 * texts + 60_000

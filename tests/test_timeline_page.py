@@ -171,8 +171,22 @@ def test_the_keyboard_zooms_pans_and_goes_from_step_to_step(opened: Open, eight:
     press("Escape")
     assert page.evaluate("document.activeElement.id") == "lanes"
     assert canvas.get_attribute("data-chosen") is None
+    click(page, eight, own[1])
+    press("Tab")
+    assert canvas.get_attribute("data-chosen") == f"0:{own[2]}"
+    press("Escape")
     press("Tab")
     assert page.evaluate("document.activeElement.id") != "lanes"
+
+
+def test_a_button_of_the_details_leads_back_to_the_lanes(opened: Open, eight: Timeline) -> None:
+    page = opened(eight)
+    number = eight.messages[0].sent
+    zoom_to(page, eight, number)
+    click(page, eight, number)
+    page.get_by_role("button", name="to rank").first.focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "lanes"
 
 
 def test_a_drag_pans_and_chooses_nothing(opened: Open, eight: Timeline) -> None:

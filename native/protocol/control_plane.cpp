@@ -140,7 +140,7 @@ Outcome ControlPlane::inspect(std::vector<u32>& gone) {
         if (ended && state == kRunning && waiting_.others != nullptr &&
             __atomic_exchange_n(&blocks_[r].gone, 1, __ATOMIC_RELAXED) == 0)  // a hint to look at, by any rank
             waiting_.others->gone(r);
-        if (ended || (state == kLeft && ends(blocks_[r]))) gone.push_back(r);
+        if (state == kLeft ? ends(blocks_[r]) : ended) gone.push_back(r);
     }
     return {};
 }

@@ -278,8 +278,8 @@ template <class Step, class Blame>
     if (progress == Progress::kDone) return Outcome{};
     if (progress == Progress::kMoved) return std::nullopt;
     for (const u32 peer : gone) {
-        if (!waits_for(&peer, outcome) || lingers(peer, since)) continue;
         const u64 state = observe_state(&blocks_[peer].state);  // pairs with publish_state in `mark`
+        if (!waits_for(&peer, outcome) || (state != kLeft && lingers(peer, since))) continue;
         outcome.fault = Fault::kPeer;
         outcome.rank = peer;
         outcome.text = state == kLeft ? "closed its communicator" : "has ended";

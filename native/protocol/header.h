@@ -114,7 +114,7 @@ struct RankBlock {
     u64 since;                  // the first call that it ends: the others may still finish those before
     u64 claimed;                // of a rank of another node: a rank of this one stores, or has stored, the above
     u64 sent_at;                // of a node's first rank: when an emulated network has sent what the node has given it
-    u64 gone;                   // its process has ended, as ranks of other nodes know: any rank of this node stores it
+    u64 gone;                   // its process has ended, as some rank of this node has seen or heard
     char text[1024 - 48];
 };
 

@@ -93,6 +93,7 @@ struct Member {
     }
     // Memory that MPI may still use, after a call that failed, is never used again.
     ~Member() {
+        if (network && wire->is_over()) network->abandon();
         if (network && network->is_busy()) (void)network.release();
     }
     Member(const Member&) = delete;

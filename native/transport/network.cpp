@@ -38,10 +38,6 @@ Network::Network(u32 rank, std::vector<u32> nodes, RankBlock* blocks, Wire wire)
 
 Network::~Network() {
     finish();
-    // What is never received the wire may complain of.
-    const u64 others = u64(std::count_if(nodes_.begin(), nodes_.end(), [&](u32 n) { return n != nodes_[rank_]; }));
-    for (const double begun = seconds(); left_ < others && !broken_ && seconds() - begun < kFarewell; ::sched_yield())
-        hear();
     for (auto& [key, line] : lines_)
         for (Parcel& parcel : line->parcels) drop(parcel);
     for (Parcel* const parcel : {&exchange_.sent, &exchange_.received, &hearing_}) drop(*parcel);
@@ -59,6 +55,11 @@ void Network::finish() {
                 if (has_arrived(told_[n]->parcels[r], r) || seconds() - begun > kLeaving) break;
                 ::sched_yield();
             }
+    if (blocks_[rank_].state != kLeft || parted_) return;
+    parted_ = true;
+    const u64 others = u64(std::count_if(nodes_.begin(), nodes_.end(), [&](u32 n) { return n != nodes_[rank_]; }));
+    for (const double since = seconds(); left_ < others && !broken_ && seconds() - since < kFarewell; ::sched_yield())
+        hear();
 }
 
 Window* Network::window(u32 peer, u32 channel, bool sends) {

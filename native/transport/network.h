@@ -48,7 +48,8 @@ class Network final : public OtherNodes {
     u64 outstanding() const;
     const u32* awaited(const u32* only = nullptr) const;
 
-    // Waits until the ranks of other nodes have been told that this one makes no more calls, for a second at most.
+    // Waits until the ranks of other nodes have been told that this one makes no more calls, for a second at most; and
+    // if it has left, a moment for theirs to come: the wire may complain of what is never received.
     void finish();
     // The wire is no more: nothing is sent or received from here on.
     void abandon() {
@@ -160,7 +161,7 @@ class Network final : public OtherNodes {
     Parcel hearing_;  // `heard_`
     u64 left_ = 0;    // ranks of other nodes that have said so
     Sent moved_, said_;
-    bool broken_ = false;
+    bool broken_ = false, parted_ = false;
 };
 
 }  // namespace hocket

@@ -105,7 +105,8 @@ def measured(file: str | os.PathLike[str], schedule: Schedule, call: int | None 
     """A call of a schedule from the file that HOCKET_TRACE left: the last, or that of this number, on any communicator.
 
     Its start is when the last rank entered it, or the first step began, if that was before. The timeline's schedule is
-    the one that ran: with buffers apart where those of the call were. Raises Unreadable for a file that is none, and
+    the one that ran: with buffers apart where those of the call were. It has messages where steps wait for them, which
+    those of short calls and of zero-copy ones do not (docs/runtime.md). Raises Unreadable for a file that is none, and
     UsageError where the call is not in it, not whole, or of another schedule.
     """
     path = Path(file)
@@ -121,7 +122,7 @@ def measured(file: str | os.PathLike[str], schedule: Schedule, call: int | None 
     except OSError as error:
         raise Unreadable(f"cannot read {path}: {error.strerror}") from None
     except msgspec.DecodeError:
-        raise Unreadable(f"{path} is no trace that HOCKET_TRACE left", _HOW) from None
+        raise Unreadable(f"{path} has a line that HOCKET_TRACE did not write, or not to its end", _HOW) from None
     what = f"call {number} of {schedule.name} in {path}"
     tiles = ranks[0].args.tiles
     parts = tuple(_part(schedule, rank, steps[rank], tiles, what) for rank in range(len(ranks)))
@@ -129,11 +130,12 @@ def measured(file: str | os.PathLike[str], schedule: Schedule, call: int | None 
     ran = replace(schedule, collective=schedule.collective.placed(inplace), ranks=parts)
     begun = min([max(event.ts for event in ranks), *(event.ts for events in steps for event in events)])
     spans, sizes = _spans(steps, begun)
+    waits = ranks[0].args.waits == trace_events.FOR_MESSAGES
     return Timeline(
         title=f"measured: call {number}, {ranks[0].args.bytes} B",
         schedule=ran,
         spans=tuple(spans),
-        messages=_messages(ran, spans, sizes),
+        messages=_messages(ran, spans, sizes) if waits else (),
         links=(),
         total=_since(begun, max(event.ts + event.dur for event in ranks)),
     )
@@ -158,27 +160,33 @@ def _find(path: Path, schedule: Schedule, number: int | None) -> list[Event]:
     wanted = [ranks for (_, call), ranks in found.items() if number in (None, call)]
     if not wanted:
         numbers = sorted({call for _, call in found})
-        raise UsageError(f"{path} has no call {number} of {schedule.name}", f"its numbers are {_ranges(numbers)}")
-    ranks = max(wanted, key=lambda ranks: max(event.ts for event in ranks.values()))
-    call = next(iter(ranks.values())).args.call
+        raise UsageError(f"{path} has no call {number} of {schedule.name}", f"its numbers are {_numbers(numbers)}")
+    of_size = [ranks for ranks in wanted if _any(ranks).args.ranks == size]
+    ranks = max(of_size or wanted, key=lambda ranks: max(event.ts for event in ranks.values()))
+    call = _any(ranks).args.call
+    if not of_size:
+        why = f"it has {_any(ranks).args.ranks} ranks, not {size}"
+        raise _other(f"call {call} of {schedule.name} in {path}", why)
     if missing := [rank for rank in range(size) if rank not in ranks]:
         raise UsageError(
-            f"of call {call} of {schedule.name}, {path} lacks rank {_ranges(missing)}",
+            f"of call {call} of {schedule.name}, {path} lacks rank {_numbers(missing)}",
             "a rank that was killed, or is of another machine, leaves nothing; --call N takes another",
         )
-    if len(ranks) > size:
-        raise _other(f"call {call} of {schedule.name} in {path}", f"it has {len(ranks)} ranks, not {size}")
     for rank, event in sorted(ranks.items()):
         if event.args.fault:
             raise UsageError(f"call {call} of {schedule.name} in {path} failed on rank {rank}: {event.args.fault}")
     return [ranks[rank] for rank in range(size)]
 
 
-def _ranges(numbers: Sequence[int]) -> str:
-    """``1 to 5`` or ``1, 2, 9``, and of many just the ends."""
-    if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
-        return f"{numbers[0]} to {numbers[-1]}"
-    return ", ".join(map(str, numbers)) if len(numbers) < 10 else f"from {numbers[0]} to {numbers[-1]}"
+def _any(ranks: Mapping[int, Event]) -> Event:
+    return next(iter(ranks.values()))
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    from hocket.formats.picture import ranges
+
+    text = ranges(numbers)
+    return text if len(text) < 80 else f"{len(numbers)} from {numbers[0]} to {numbers[-1]}"
 
 
 def _other(what: str, why: str) -> UsageError:
@@ -199,10 +207,11 @@ def _part(schedule: Schedule, rank: int, steps: Sequence[Event], tiles: int, wha
     best = next((i for i, texts in enumerate(said) if ran <= texts), None)
     if best is None:
         raise _other(what, f"rank {rank} has a step {min(ran - said[0])!r}")
-    if len(steps) < tiles * len(said[best]):
+    if len(steps) != tiles * len(said[best]):
         raise UsageError(
             f"{what} is not whole: of rank {rank} there are {len(steps)} steps, not {tiles * len(said[best])}",
-            "a communicator records its first 65536 steps on each thread; --call N takes another",
+            f"a communicator records its first {trace_events.MOST_STEPS} steps on each thread, "
+            "and a rank writes fewer that is killed meanwhile; --call N takes another",
         )
     return candidates[best]
 
@@ -235,7 +244,7 @@ def _spans(steps: Sequence[Sequence[Event]], begun: float) -> tuple[list[Span], 
 
 
 def _messages(schedule: Schedule, spans: Sequence[Span], sizes: Sequence[int]) -> tuple[Message, ...]:
-    """The messages of each tile. Of those in place one of the two steps moves nothing, and has no bytes."""
+    """The messages of each tile."""
     steps = list(schedule.steps())
     of: Mapping[tuple[int, int, int, int], int] = {
         (span.rank, span.thread_block, span.step, span.tile): i for i, span in enumerate(spans)
@@ -245,5 +254,5 @@ def _messages(schedule: Schedule, spans: Sequence[Span], sizes: Sequence[int]) -
     for first, second in transfers(steps):
         for tile in tiles:
             sent, received = of[*steps[first][:3], tile], of[*steps[second][:3], tile]
-            messages.append(Message(sent, received, max(sizes[sent], sizes[received])))
+            messages.append(Message(sent, received, sizes[sent]))
     return tuple(messages)

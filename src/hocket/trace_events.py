@@ -69,14 +69,22 @@ def arrow(phase: str, process: int, track: int, at: int, number: int) -> str:
 # ---------------------------------------------------------------------------------------------------------------
 # Reading
 
+MOST_CALLS = 1 << 15
+MOST_STEPS = 1 << 16
+"""What a communicator records, of steps on each thread; 2.6 and 3.1 MB."""
+FOR_MESSAGES = "for messages"
+"""What the ranks of a call wait for whose steps wait for each message."""
+
 
 class Arguments(Struct, frozen=True, gc=False):
-    """Those of a call (``communicator`` is one number on all of its ranks), or of a step."""
+    """Those of a call, or of a step. ``communicator`` is one number on all its ranks, ``ranks`` how many these are."""
 
     call: int = -1
     communicator: int = -1
     schedule: str = ""
     rank: int = -1
+    ranks: int = 0
+    waits: str = ""
     bytes: int = 0
     tiles: int = 0
     fault: str = ""

@@ -163,9 +163,14 @@ TEST(network_mismatch) {
 TEST(network_farewell) {
     for (const std::vector<u32>& nodes : kPlacements) {
         Post post(u32(nodes.size()), 17, true);
+        std::atomic<u64> told{0};
         on_nodes(nodes, post, 2, [&](u32, Communicator& communicator) {
             CHECK(communicator.barrier().fault == Fault::kNone);
             communicator.control().leave();
+            communicator.network()->progress();
+            ++told;
+            while (told.load() != nodes.size()) std::this_thread::yield();
+            communicator.network()->finish();
         });
         CHECK(post.waiting() == 0);
     }

@@ -145,17 +145,23 @@ def test_a_token_by_hand() -> None:
     assert found[0] == found[2] != found[1]
 
 
+def hocket_launch(rank: int, size: int, job: str) -> dict[str, str]:
+    return {"HOCKET_RANK": str(rank), "HOCKET_SIZE": str(size), "HOCKET_RENDEZVOUS": job}
+
+
 @pytest.mark.parametrize(
     ("made", "changed", "expected"),
     [
         (open_mpi, {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, (4, 2)),
         (intel, {"MPI_LOCALNRANKS": "3"}, (4, 3)),
         (slurm, {"SLURM_STEP_NUM_NODES": "2"}, (4, 0)),
+        (slurm, {"SLURM_STEP_NUM_NODES": "2", "PMI_RANK": "1", "PMI_SIZE": "4"}, (4, 0)),
+        (hocket_launch, {"HOCKET_NODES": "1+1"}, None),
         (open_mpi, {}, (4, 4)),
         (torchrun, {"LOCAL_WORLD_SIZE": "2"}, None),
         (open_mpi, {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "HOCKET_RANK": "0"}, None),
     ],
-    ids=["Open MPI", "Intel MPI", "SLURM", "one machine", "torchrun", "hocket's own within it"],
+    ids=["Open MPI", "Intel MPI", "SLURM", "SLURM's pmi2", "hocket's", "one machine", "torchrun", "hocket's within it"],
 )
 def test_ranks_of_mpi(made: Make, changed: dict[str, str], expected: tuple[int, int] | None) -> None:
     assert of_mpi(made(1, 4, "1") | changed) == expected

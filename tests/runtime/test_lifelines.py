@@ -6,6 +6,7 @@ import os
 import select
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,23 +17,28 @@ from hocket.runtime.lifelines import Leader, Offer
 
 
 class Job:
-    """Leaders that meet, of which those in ``unreachable`` are behind a firewall."""
+    """Leaders that meet, of which those in ``unreachable`` are behind a firewall. ``late``: accepts after its time."""
 
-    def __init__(self, leaders: list[int], unreachable: frozenset[int] = frozenset()) -> None:
-        self._leaders, self._unreachable = leaders, unreachable
+    def __init__(self, leaders: list[int], unreachable: frozenset[int] = frozenset(), late: int | None = None) -> None:
+        self._leaders, self._unreachable, self._late = leaders, unreachable, late
         self._offers = [Offer()] * len(leaders)
         self._connected = [False] * len(leaders)
+        self._accepted = [False] * len(leaders)
         self._together = threading.Barrier(len(leaders))
 
-    def meet(self, node: int, secret: str = "a secret") -> dict[int, int]:
+    def meet(self, node: int, secret: str) -> dict[int, int]:
         leader = Leader(node, self._leaders, secret)
         offer = leader.offer()
         self._offers[node] = Offer() if node in self._unreachable else offer
         self._together.wait()
         self._connected[node] = leader.connect(self._offers)
         self._together.wait()
+        if node == self._late:
+            leader._until = time.monotonic()
+        self._accepted[node] = leader.accept(self._connected)
+        self._together.wait()
         try:
-            return leader.accept(self._connected)
+            return leader.keep(self._accepted)
         finally:
             leader.close()
 
@@ -83,15 +89,24 @@ def test_no_stranger_is_taken_for_the_leader(monkeypatch: pytest.MonkeyPatch, de
     assert Job([0, 1]).run({1: "another"}) == [{}, {}]
 
 
-def test_a_stranger_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch, descriptors: list[int]) -> None:
-    """One connects first, and says something else."""
+def test_one_that_is_late_has_no_lifeline_at_either_end(descriptors: list[int]) -> None:
+    found = Job([0, 1, 2], late=1).run()
+    assert [set(mine) for mine in found] == [{2}, {2}, {0, 1}]
+    for mine in found:
+        assert not any(map(is_gone, mine.values()))
+        descriptors += mine.values()
+
+
+@pytest.mark.parametrize("says", [b"", b"x" * 32], ids=["silent", "another word"])
+def test_a_stranger_keeps_nobody_out(says: bytes, monkeypatch: pytest.MonkeyPatch, descriptors: list[int]) -> None:
+    """One connects first, and stays."""
     offered = Leader.offer
     strangers: list[socket.socket] = []
 
     def offer(self: Leader) -> Offer:
         mine = offered(self)
         strangers.append(socket.create_connection(("127.0.0.1", mine.port)))
-        strangers[-1].sendall(b"x" * 32)
+        strangers[-1].sendall(says)
         return mine
 
     monkeypatch.setattr(Leader, "offer", offer)
@@ -101,3 +116,24 @@ def test_a_stranger_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch, descriptor
         descriptors += mine.values()
     for stranger in strangers:
         stranger.close()
+
+
+def test_an_address_that_does_not_answer_leaves_time_for_the_next(
+    monkeypatch: pytest.MonkeyPatch, descriptors: list[int]
+) -> None:
+    connects = socket.create_connection
+    patience: list[float] = []
+
+    def connect(address: tuple[str, int], timeout: float) -> socket.socket:
+        if address[0] != "127.0.0.1":
+            patience.append(timeout)
+            raise TimeoutError
+        return connects(address, timeout)
+
+    monkeypatch.setattr(lifelines, "_addresses", lambda: ["192.0.2.1", "127.0.0.1"])
+    monkeypatch.setattr(socket, "create_connection", connect)
+    found = Job([0, 1]).run()
+    assert [set(mine) for mine in found] == [{1}, {0}]
+    assert patience[0] <= lifelines._PATIENCE / 2
+    for mine in found:
+        descriptors += mine.values()

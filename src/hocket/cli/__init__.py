@@ -379,6 +379,8 @@ def timeline(
     from hocket.timeline import measured
 
     _check_output(output, "a timeline", ENDINGS)
+    if output.resolve() == trace.resolve():
+        raise UsageError(f"{output} is the trace, which this would replace")
     with working(f"compiling {target}") as update:
         options = Options(protocol, instances, slots, storage, "may-differ")
         schedule = options.compile(one_case(target, parameters or []).load())

@@ -86,7 +86,7 @@ def _many(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def ranges(numbers: Sequence[int]) -> str:
     """``1 to 4, 7``."""
     parts: list[list[int]] = []
     for n in numbers:
@@ -339,7 +339,7 @@ def _draw_schedule(schedule: Schedule, ranks: Sequence[int] | None) -> Drawing:
     said = facts(schedule)
     wanted = list(range(len(schedule.ranks))) if ranks is None else sorted(set(ranks))
     layout = _Layout.of(schedule, timeline, {rank: f"rank {rank}" for rank in wanted}, said)
-    notes = [] if ranks is None else [f"Only rank{'s' * (len(wanted) != 1)} {_ranges(wanted)}."]
+    notes = [] if ranks is None else [f"Only rank{'s' * (len(wanted) != 1)} {ranges(wanted)}."]
     if ranks is None and not layout.legible:
         groups = _alike(timeline)
         if len(groups) < len(schedule.ranks):
@@ -371,7 +371,7 @@ def _draw_schedule(schedule: Schedule, ranks: Sequence[int] | None) -> Drawing:
 
 def _folded(groups: Sequence[Sequence[int]]) -> list[str]:
     """A note: which ranks are not drawn because another one is."""
-    same = [f"{_ranges(group[1:])} as rank {group[0]}" for group in groups if len(group) > 1]
+    same = [f"{ranges(group[1:])} as rank {group[0]}" for group in groups if len(group) > 1]
     more = f"; and {len(same) - 6} more such groups" if len(same) > 6 else ""
     head = "Drawn once: ranks that take the same steps at the same times, but for the numbers of peers and chunks"
     return [f"{head}: {'; '.join(same[:6])}{more}."] if same else []
@@ -384,7 +384,7 @@ def _left_out(timeline: _Timeline, layout: _Layout, ranks: Sequence[int]) -> lis
     if len(layout.middle) < lanes:
         missing = [rank for rank in ranks if rank not in layout.names]
         rest = f"{len(layout.middle)} of {lanes} thread blocks are drawn"
-        notes.append(f"ranks {_ranges(missing)} ({rest})" if missing else rest)
+        notes.append(f"ranks {ranges(missing)} ({rest})" if missing else rest)
     if layout.ticks < timeline.ticks:
         notes.append(f"logical times from {layout.ticks} to {timeline.ticks - 1}")
     stuck = sum(placed.start is None for placed in timeline.steps)
@@ -496,7 +496,7 @@ def _of_chunks(dag: ChunkDag, ranks: Sequence[int] | None) -> _Graph:
     numbers: list[int] = list(range(len(dag.nodes)))
     if ranks is not None:
         numbers = [n for n in numbers if not _touched(dag.nodes[n]).isdisjoint(ranks)]
-        left_out += [f"what does not touch rank{'s' * (len(ranks) != 1)} {_ranges(sorted(ranks))}"]
+        left_out += [f"what does not touch rank{'s' * (len(ranks) != 1)} {ranges(sorted(ranks))}"]
     elif len(numbers) > _MAX_NODES // 5:
         numbers = _trace_first_chunk(dag)
         rest = len(dag.nodes) - len(numbers)
@@ -529,7 +529,7 @@ def _of_instructions(dag: InstrDag, ranks: Sequence[int] | None) -> _Graph:
     left_out = []
     numbers = [i for i, instr in enumerate(dag.instrs) if ranks is None or instr.rank in ranks]
     if ranks is not None:
-        left_out += [f"what is not on rank{'s' * (len(ranks) != 1)} {_ranges(sorted(ranks))}"]
+        left_out += [f"what is not on rank{'s' * (len(ranks) != 1)} {ranges(sorted(ranks))}"]
     if len(numbers) > _MAX_NODES:
         left_out += [_many(len(numbers) - _MAX_NODES, "later instruction")]
         numbers = numbers[:_MAX_NODES]

@@ -432,6 +432,7 @@ function waitsOf(timeline, span) {
 }
 
 function choose(timeline, span, show = false) {
+  view.leaving = false;
   view.chosen = timeline ? { timeline, span } : null;
   if (timeline) {
     canvas.dataset.chosen = `${timeline.number}:${span}`;
@@ -463,7 +464,10 @@ function node(name, text, ...children) {
 
 function leap(text, timeline, span) {
   const button = node("button", text);
-  button.addEventListener("click", () => choose(timeline, span, true));
+  button.addEventListener("click", () => {
+    choose(timeline, span, true);
+    canvas.focus();
+  });
   return node("li", "", button);
 }
 
@@ -476,7 +480,7 @@ function describe(timeline, span) {
   const facts = node("dl");
   const say = (name, value) => facts.append(node("dt", name), node("dd", value));
   say("where", `${place(timeline, span)}`);
-  if (tiles(timeline) > 1) say("tile", `${spans.tile[span]} of ${tiles(timeline)}`);
+  if (tiles(timeline) > 1) say("tile", `${spans.tile[span]}, of 0 to ${tiles(timeline) - 1}`);
   facts.append(node("dt", "step"), node("dd", "", node("code", step.text)));
   say("begins", time(spans.begin[span]));
   say("ends", time(spans.end[span]));
@@ -658,7 +662,8 @@ const KEYS = {
 canvas.addEventListener("blur", () => (view.leaving = false));
 document.addEventListener("keydown", (event) => {
   const inLanes = document.activeElement === canvas;
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const typed = "[]".includes(event.key) && !event.metaKey; // by AltGr or Option on many keyboards
+  if ((event.ctrlKey || event.metaKey || event.altKey) && !typed) return;
   if (event.key === "Tab") {
     if (inLanes && !view.leaving && next(event.shiftKey ? -1 : 1)) event.preventDefault();
     return;

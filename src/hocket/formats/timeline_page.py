@@ -24,11 +24,11 @@ _FRAME = 620
 
 def page(timelines: Sequence[Timeline]) -> str:
     """The text of a page of at least one timeline, the first at the top."""
-    schedules = {timeline.schedule.name: timeline.schedule for timeline in timelines}
+    schedules = [timeline.schedule for timeline in timelines]
     template = Template(_read("timeline_page.html"))
     return template.substitute(
-        title=escape(printable(" / ".join(schedules))),
-        facts=escape(printable(" / ".join(dict.fromkeys(facts(schedule) for schedule in schedules.values())))),
+        title=escape(printable(" / ".join(dict.fromkeys(schedule.name for schedule in schedules)))),
+        facts=escape(printable(" / ".join(dict.fromkeys(map(facts, schedules))))),
         # In a script, "</" would end it, and "<!--" begin another.
         data=json.dumps(content(timelines), separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c"),
         script=_read("timeline_page.js").rstrip("\n"),

@@ -117,7 +117,8 @@ class Meeting:
     ranks' processes, if all may access each other's memory, else none; ``always``: wherever they can, they do.
     ``token``: a secret of these ranks, from which they make those of their next meetings. ``nodes``: that of each rank,
     numbered by their lowest ranks, where there are several; then ``mpi`` has these ranks, and is this meeting's own,
-    and ``emulated`` are the seconds and the bytes a second of a network that is only emulated, 0 for none.
+    and ``emulated`` are the seconds and the bytes a second of a network that is only emulated, 0 for none; ``joins``:
+    the leaders of all nodes have lifelines with each other.
     """
 
     rank: int
@@ -133,6 +134,7 @@ class Meeting:
     nodes: tuple[int, ...] = ()
     mpi: MpiCommunicator | None = None
     emulated: tuple[float, float] = (0.0, 0.0)
+    joins: bool = False
 
     def leave(self) -> None:
         """Close all but the memory and the arenas."""

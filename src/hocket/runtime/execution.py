@@ -312,6 +312,7 @@ class Endpoint:
         self.threads = 1 if meeting.nodes else threads or max(1, meeting.cores)
         self.caches = machine.cache_bytes(meeting.size)
         self.sockets, self.nodes, self._mpi = meeting.sockets, meeting.nodes, meeting.mpi
+        self._joins = meeting.joins
         self.attaches = bool(meeting.processes)
         self._trace = trace.start(meeting.rank, meeting.size, meeting.memory, self.threads)
         try:
@@ -618,7 +619,8 @@ class Endpoint:
         try:
             part = nodes.part(mpi, called, repr((kind, called, number)))
             try:
-                meeting = nodes.meet(part, self._timeout, schedules, [str(self.nodes[rank]) for rank in called])
+                placed = [str(self.nodes[rank]) for rank in called]
+                meeting = nodes.meet(part, self._timeout, schedules, placed, self._joins)
             finally:
                 part.Free()
         except BadConfig:

@@ -111,6 +111,11 @@ def _hydra(variables: Variables) -> str:
     return _first("I_MPI_HYDRA_UUID", "PMI_JOBID")(variables) or _ancestor("hydra_pmi_proxy")
 
 
+def _hydra_local(variables: Variables) -> str:
+    """SLURM speaks its language, too (``srun --mpi=pmi2``)."""
+    return _first("MPI_LOCALNRANKS")(variables) or _slurm_local(variables)
+
+
 def _ancestor(name: str) -> str:
     """Process id and start time of the nearest ancestor of that name."""
     pid = os.getpid()
@@ -142,7 +147,7 @@ _LAUNCHERS = (
         _first("OMPI_COMM_WORLD_LOCAL_SIZE"),
         _first("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid"),
     ),
-    _Launcher("MPICH", "PMI_RANK", "PMI_SIZE", _first("MPI_LOCALNRANKS"), _hydra),
+    _Launcher("MPICH", "PMI_RANK", "PMI_SIZE", _hydra_local, _hydra),
     _Launcher("SLURM", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", _slurm_local, _slurm),
 )
 

@@ -19,6 +19,7 @@ from contextlib import suppress
 import msgspec
 
 _PATIENCE = 2.0  # seconds, while ranks meet
+_STRANGER = 0.1  # of these, for one that has connected and says nothing
 _SIOCGIFADDR = 0x8915  # linux/sockios.h; not in Python
 
 
@@ -29,18 +30,24 @@ class Offer(msgspec.Struct, frozen=True):
     port: int = 0
 
 
+def connections(leaders: int) -> int:
+    """How many so many leaders have with each other."""
+    return 1 if leaders == 2 else leaders
+
+
 class Leader:
-    """One end of two connections, while its process meets others: offer, connect, and accept, on all leaders at once.
+    """One end of two connections, while its process meets others: all leaders offer, connect, accept and keep at once.
 
     ``leaders``: their ranks, by node. ``secret``: the same on all, and known to nobody else.
     """
 
     def __init__(self, node: int, leaders: Sequence[int], secret: str) -> None:
         self._node, self._leaders = node, leaders
-        self._secret = hashlib.sha256(f"lifelines {secret}".encode()).digest()
+        self._secret = secret
         self._until = time.monotonic() + _PATIENCE
         self._listener: socket.socket | None = None
         self._next: socket.socket | None = None
+        self._before: socket.socket | None = None
 
     def offer(self) -> Offer:
         """Where the one before finds this leader."""
@@ -55,62 +62,71 @@ class Leader:
         if len(self._leaders) == 2 and self._node == 1:
             return False
         own = set(offers[self._node].addresses)  # another machine may have the same ones, of bridges and the like
-        for address in [a for a in theirs.addresses if a not in own] or theirs.addresses:
+        ways = [address for address in theirs.addresses if address not in own] or list(theirs.addresses)
+        for tried, address in enumerate(ways):
             with suppress(OSError):
-                self._next = socket.create_connection((address, theirs.port), self._left())
-                self._next.sendall(self._secret)
+                self._next = socket.create_connection((address, theirs.port), self._left() / (len(ways) - tried))
+                self._next.sendall(self._word(self._node))
                 return True
         return False
 
-    def accept(self, connected: Sequence[bool]) -> dict[int, int]:
-        """What came to be: descriptors, by the rank at the other end. ``connected``: what ``connect`` said, of all."""
+    def accept(self, connected: Sequence[bool]) -> bool:
+        """Whether the one before has come. ``connected``: what ``connect`` said, of all leaders."""
+        if not connected[self._node - 1] or self._listener is None:
+            return False
+        with suppress(OSError):
+            while self._before is None and time.monotonic() < self._until:
+                self._listener.settimeout(self._left())
+                line, _ = self._listener.accept()
+                if self._knows(line):
+                    self._before = line
+                else:
+                    line.close()
+        return self._before is not None
+
+    def keep(self, accepted: Sequence[bool]) -> dict[int, int]:
+        """The descriptors of this leader, by the rank at the other end. ``accepted``: what ``accept`` said, of all.
+
+        Both ends of a connection keep theirs, or neither.
+        """
         found: dict[int, int] = {}
-        before = self._node - 1
-        if connected[before] and (line := self._answered()) is not None:
-            found[self._leaders[before]] = line.detach()
-        if self._next is not None and _received(self._next, len(self._secret), self._until) == self._secret:
-            self._next.setblocking(False)
-            found[self._leaders[self._after()]] = self._next.detach()
+        for other, end, both in (
+            (self._node - 1, self._before, accepted[self._node]),
+            (self._after(), self._next, accepted[self._after()]),
+        ):
+            if both and end is not None:
+                end.setblocking(False)
+                found[self._leaders[other]] = end.detach()
         return found
 
     def close(self) -> None:
-        """All that was not handed out."""
-        for end in (self._listener, self._next):
+        """All that was not kept."""
+        for end in (self._listener, self._next, self._before):
             if end is not None:
                 end.close()
 
-    def _answered(self) -> socket.socket | None:
-        """The connection of the one before; strangers may come, too."""
-        assert self._listener is not None
+    def _knows(self, line: socket.socket) -> bool:
+        """Whether who has connected is the one before: strangers may come, too."""
+        wanted, heard = self._word((self._node - 1) % len(self._leaders)), b""
+        until = min(self._until, time.monotonic() + _STRANGER)
         with suppress(OSError):
-            while True:
-                self._listener.settimeout(self._left())
-                line, _ = self._listener.accept()
-                if _received(line, len(self._secret), self._until) == self._secret:
-                    line.sendall(self._secret)
-                    line.setblocking(False)
-                    return line
-                line.close()
-        return None
+            while len(heard) < len(wanted):
+                line.settimeout(max(0.001, until - time.monotonic()))
+                more = line.recv(len(wanted) - len(heard))
+                if not more:
+                    break
+                heard += more
+        return heard == wanted
+
+    def _word(self, node: int) -> bytes:
+        """What the leader of a node says first."""
+        return hashlib.sha256(f"lifelines {node} {self._secret}".encode()).digest()
 
     def _after(self) -> int:
         return (self._node + 1) % len(self._leaders)
 
     def _left(self) -> float:
         return max(0.001, self._until - time.monotonic())
-
-
-def _received(line: socket.socket, length: int, until: float) -> bytes:
-    """As many bytes as come in time."""
-    data = b""
-    with suppress(OSError):
-        while len(data) < length:
-            line.settimeout(max(0.001, until - time.monotonic()))
-            more = line.recv(length - len(data))
-            if not more:
-                break
-            data += more
-    return data
 
 
 def _addresses() -> list[str]:

@@ -1,8 +1,8 @@
 """How ranks on several nodes meet: over MPI, and on each node as ranks of one always do (bootstrap.py).
 
 A node is the ranks that can share memory, found by what that takes and not by a name. Two exchanges over MPI: of who is
-where, and of whether the ranks of every node have met; so what fails on one fails on all. Two more say how leaders
-reach each other (lifelines.py).
+where, and of whether the ranks of every node have met; so what fails on one fails on all. Three more join leaders
+(lifelines.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import secrets
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import cast
 
 import msgspec
@@ -32,7 +31,7 @@ from hocket.runtime.bootstrap import (
     gather,
 )
 from hocket.runtime.launchers import Place
-from hocket.runtime.lifelines import Leader, Offer
+from hocket.runtime.lifelines import Leader, Offer, connections
 
 VARIABLE = "HOCKET_NODES"
 """Has ranks count as those of several nodes, for tests and experiments: "2+2", or the node of each rank, "0,1,0"."""
@@ -79,13 +78,15 @@ def address(mpi: MpiCommunicator) -> int:
 
 def world() -> MpiCommunicator | None:
     """That of all ranks, where a launcher of MPI has started them on several nodes and there is mpi4py."""
-    size, here = launchers.of_mpi() or (1, 1)
-    if (here == size and not os.environ.get(VARIABLE)) or find_spec("mpi4py") is None:
+    job = launchers.of_mpi()
+    if job is None or (job[0] == job[1] and not os.environ.get(VARIABLE)):
         return None
-    from mpi4py import MPI
-
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError):  # it finds no MPI
+        return None
     found: MpiCommunicator = MPI.COMM_WORLD
-    return found if found.Get_size() == size else None  # else its launcher is another MPI's
+    return found if found.Get_size() == job[0] else None  # else its launcher is another MPI's
 
 
 def part(mpi: MpiCommunicator, ranks: Sequence[int], name: str) -> MpiCommunicator:
@@ -103,10 +104,17 @@ def part(mpi: MpiCommunicator, ranks: Sequence[int], name: str) -> MpiCommunicat
     return found
 
 
-def meet(mpi: MpiCommunicator, timeout: float, schedules: Schedules, placed: Sequence[str] | None = None) -> Meeting:
+def meet(
+    mpi: MpiCommunicator,
+    timeout: float,
+    schedules: Schedules,
+    placed: Sequence[str] | None = None,
+    joins: bool = True,
+) -> Meeting:
     """Meet the ranks of a communicator of MPI, which all call this: waits for them without a limit, as MPI does.
 
-    ``placed``: the node that each counts as of, in place of what HOCKET_NODES says.
+    ``placed``: the node that each counts as of, in place of what HOCKET_NODES says. ``joins``: leaders try to reach
+    each other.
     Raises BootstrapFailed, on all of them if on one, and on a rank what ``schedules`` raises there.
     """
     from mpi4py import MPI
@@ -150,22 +158,28 @@ def meet(mpi: MpiCommunicator, timeout: float, schedules: Schedules, placed: Seq
     local, cores = _met(mpi, timeout, here, sum(hello.machine == where for hello in hellos))
     if len(places) == 1:
         return local
-    return _joined(mpi, replace(local, cores=cores, token=hellos[0].token, nodes=nodes, emulated=emulated), mates)
+    local = replace(local, cores=cores, token=hellos[0].token, nodes=nodes, emulated=emulated)
+    try:
+        return _across(mpi, local, mates, joins)
+    except BaseException:
+        local.undo()
+        raise
 
 
-def _joined(mpi: MpiCommunicator, local: Meeting, mates: Sequence[int]) -> Meeting:
+def _across(mpi: MpiCommunicator, local: Meeting, mates: Sequence[int], joins: bool) -> Meeting:
     """The meeting of all, made of that of this node's ranks, which knows the nodes already."""
     from mpi4py import MPI
 
     rank, size = mpi.Get_rank(), mpi.Get_size()
-    far = _far(mpi, local.nodes, local.token)
     own = mpi.Dup()
     cast("MPI.Comm", own).Set_errhandler(MPI.ERRORS_RETURN)
     lifelines, arenas = [-1] * size, [-1] * size
     for i, r in enumerate(mates):
         lifelines[r], arenas[r] = local.lifelines[i], local.arenas[i]
-    for r, lifeline in far.items():
-        lifelines[r] = lifeline
+    if joins:
+        far, joins = _joined(mpi, local.nodes, local.token)
+        for r, lifeline in far.items():
+            lifelines[r] = lifeline
     return replace(
         local,
         rank=rank,
@@ -175,6 +189,7 @@ def _joined(mpi: MpiCommunicator, local: Meeting, mates: Sequence[int]) -> Meeti
         sockets=1,
         processes=[],
         mpi=own,
+        joins=joins,
     )
 
 
@@ -208,15 +223,21 @@ def _met(mpi: MpiCommunicator, timeout: float, here: Place, sharing: int) -> tup
     return local, min(met.cores for met in mets)
 
 
-def _far(mpi: MpiCommunicator, nodes: Sequence[int], secret: str) -> dict[int, int]:
-    """This rank's lifelines with ranks of other nodes. ``secret``: that of this meeting."""
+def _joined(mpi: MpiCommunicator, nodes: Sequence[int], secret: str) -> tuple[dict[int, int], bool]:
+    """This rank's lifelines with ranks of other nodes, and whether all leaders have theirs.
+
+    ``secret``: that of this meeting.
+    """
     rank, leaders = mpi.Get_rank(), [nodes.index(node) for node in range(max(nodes) + 1)]
     mine = Leader(nodes[rank], leaders, secret) if rank in leaders else None
     try:
         said = mpi.allgather(msgspec.json.encode(Offer() if mine is None else mine.offer()))
         offers = [msgspec.json.decode(said[leader], type=Offer) for leader in leaders]
-        answers = mpi.allgather(b"1" if mine is not None and mine.connect(offers) else b"")
-        return {} if mine is None else mine.accept([bool(answers[leader]) for leader in leaders])
+        said = mpi.allgather(b"1" if mine is not None and mine.connect(offers) else b"")
+        connected = [bool(said[leader]) for leader in leaders]
+        said = mpi.allgather(b"1" if mine is not None and mine.accept(connected) else b"")
+        accepted = [bool(said[leader]) for leader in leaders]
+        return {} if mine is None else mine.keep(accepted), sum(accepted) == connections(len(leaders))
     finally:
         if mine is not None:
             mine.close()

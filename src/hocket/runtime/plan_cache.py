@@ -34,7 +34,7 @@ _SHORTEST_NAP, _LONGEST_NAP = 0.001, 0.1  # seconds between two looks for what a
 
 
 class PlanCache:
-    """Of one communicator. ``lifelines[r]`` is readable once rank r is gone, -1 for one alone, or of another node."""
+    """Of one communicator. ``lifelines[r]`` is readable once rank r is gone, -1 where there is none."""
 
     def __init__(
         self, descriptor: int, rank: int, lifelines: Sequence[int], timeout: float, nodes: Sequence[int] = ()
@@ -46,8 +46,8 @@ class PlanCache:
         self._nodes = nodes
         self._patience = timeout / 2  # to be in the call before others have waited too long there
         self._gone = select.poll()
-        for lifeline in lifelines:
-            if lifeline >= 0:
+        for other, lifeline in enumerate(lifelines):
+            if lifeline >= 0 and (not nodes or nodes[other] == nodes[rank]):  # whoever may hold the lock
                 self._gone.register(lifeline, select.POLLIN)
         self._turn, self._used = 0, 0
         self._places: dict[bytes, tuple[int, int]] = {}  # of what follows the heads of entries, by their keys' digests

@@ -27,15 +27,24 @@ from hocket._native import CallEvent, StepEvent
 from hocket.errors import InvalidArgument, caller
 from hocket.ir.memory import apart
 from hocket.ir.schedule import Rank, Receive, Schedule, Send, Step
-from hocket.trace_events import CLOSE, NEXT, OPEN, TRACKS, arrow, describe, head, names, us
+from hocket.trace_events import (
+    CLOSE,
+    FOR_MESSAGES,
+    MOST_CALLS,
+    MOST_STEPS,
+    NEXT,
+    OPEN,
+    TRACKS,
+    arrow,
+    describe,
+    head,
+    names,
+    us,
+)
 
 VARIABLE = "HOCKET_TRACE"
 
-MOST_CALLS = 1 << 15
-MOST_STEPS = 1 << 16
-"""What a communicator records, of steps on each thread; 2.6 and 3.1 MB."""
-
-_WAITS = ("for messages", "for all to enter", "for all to enter and for partners to be done")
+_WAITS = (FOR_MESSAGES, "for all to enter", "for all to enter and for partners to be done")
 """What the ranks of a call wait for, by its rounds (native/core/interpreter.h)."""
 
 _LONGEST = 1 << 16  # bytes of an event
@@ -147,7 +156,7 @@ class Trace:
             name = f"{schedule.name} ({size} B)"
             about |= {"schedule": schedule.name, "bytes": size, "tile_bytes": call.tile, "tiles": call.tiles}
             about |= {"threads": call.threads, "waits": _WAITS[call.rounds], "non_temporal": call.streams}
-            about["in_place"] = schedule.in_place()
+            about |= {"ranks": self.size, "in_place": schedule.in_place()}
         if call.fault is not None:
             about["fault"] = call.fault.name
         rest = f'"cat":"call","name":{json.dumps(name)},"args":{json.dumps(about)}}}'

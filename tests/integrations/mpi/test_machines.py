@@ -17,8 +17,12 @@ from tests.integrations.mpi.machines import Machines, machines, why_not
 from tests.limits import scaled
 
 ROOT = Path(__file__).parents[3]
-REASON = why_not()
-pytestmark = pytest.mark.skipif(REASON is not None, reason=REASON or "")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def there_are_namespaces() -> None:
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
 
 
 def start(mpi: Mpi, on: Machines, ranks: tuple[int, ...], *command: str, **variables: str) -> subprocess.Popen[str]:
