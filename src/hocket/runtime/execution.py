@@ -311,9 +311,8 @@ class Endpoint:
         # The thread of a call is the one that moves its messages between nodes.
         self.threads = 1 if meeting.nodes else threads or max(1, meeting.cores)
         self.caches = machine.cache_bytes(meeting.size)
-        self.sockets, self.nodes, self._mpi = meeting.sockets, meeting.nodes, meeting.mpi
-        self._joins = meeting.joins
-        self.attaches = bool(meeting.processes)
+        self.sockets, self.nodes, self.attaches = meeting.sockets, meeting.nodes, bool(meeting.processes)
+        self._mpi, self._joins = meeting.mpi, meeting.joins
         self._trace = trace.start(meeting.rank, meeting.size, meeting.memory, self.threads)
         try:
             self._member: _native.Member | None = _native.Member(
