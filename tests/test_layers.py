@@ -19,6 +19,7 @@ IR = frozenset({"errors", "collectives", "ir"})
 ALLOWED: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "tunables": frozenset({"errors"}),
+    "topology": frozenset({"errors"}),
     "collectives": frozenset({"errors"}),
     # The DAGs and the schedule carry the collective that they implement.
     "ir": IR,
@@ -30,6 +31,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "verify": IR | {"semantics"},
     "program": IR | {"language", "compiler", "verify"},
     "cost": IR | {"verify"},
+    "timeline": IR,
+    "sim": IR | {"topology", "timeline"},
     "algorithms": PUBLIC | {"cost"},
     "functions": frozenset({"errors", "program", "algorithms"}),
     "runtime": IR | {"_native", "tunables"},
