@@ -23,13 +23,13 @@ ALLOWED: dict[str, frozenset[str]] = {
     "collectives": frozenset({"errors"}),
     # The DAGs and the schedule carry the collective that they implement.
     "ir": IR,
-    "language": IR,
+    "language": IR | {"topology"},
     "semantics": IR,
     "compiler": IR,
     # What goes out is proven for where it goes, and what comes in from anywhere.
     "formats": IR | {"verify"},
     "verify": IR | {"semantics"},
-    "program": IR | {"language", "compiler", "verify"},
+    "program": IR | {"language", "compiler", "verify", "topology"},
     "cost": IR | {"verify"},
     "timeline": IR,
     "sim": IR | {"topology", "timeline"},
@@ -55,7 +55,7 @@ LATE: dict[str, frozenset[str]] = {
 ANYTHING = {"integrations", "torch", "cli", "_native"}
 """Parts that may import what they like; ``_native`` is described by a stub."""
 
-LIGHT = ["errors", "collectives", "ir", "language", "semantics", "compiler", "formats", "verify", "program"]
+LIGHT = ["errors", "topology", "collectives", "ir", "language", "semantics", "compiler", "formats", "verify", "program"]
 """Parts that must work where no native module was built."""
 
 

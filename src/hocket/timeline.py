@@ -25,7 +25,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A transfer: ``sent`` and ``received`` are indices into ``Timeline.spans``; no ``links`` where they are unknown."""
+    """A transfer: ``sent`` and ``received`` are indices into ``Timeline.spans``; ``links`` where they are known."""
 
     sent: int
     received: int

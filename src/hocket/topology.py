@@ -145,7 +145,7 @@ H100 = A100
 
 
 def ndv4(nodes: int = 1) -> Topology:
-    """Azure ND A100 v4: 8 A100, 12 NVLinks each through NVSwitch; 8 HDR NICs, two on a PCIe switch (paper, Figure 7)."""
+    """Azure ND A100 v4: 8 A100, 12 NVLinks each through NVSwitch; 8 HDR NICs, two a PCIe switch (paper, Figure 7)."""
     # 12 NVLinks of 25 GB/s raw; 20 are left of each for data (NCCL's graph/topo.h). HDR is 200 Gb/s. PCIe 4.0 x16 to a
     # switch's two GPUs carries 32 GB/s raw each way, 24 for data; that of the NICs is as wide.
     links, within = _switched(8, 12 * 20.0)
@@ -175,7 +175,7 @@ _SINGLE = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
 
 def dgx1(nodes: int = 1) -> Topology:
     """NVIDIA DGX-1: 8 V100 in a hybrid cube mesh of NVLinks, a NIC of 12.5 GB/s for two."""
-    pairs = {pair: 2 * 20.0 for pair in _DOUBLE} | {pair: 20.0 for pair in _SINGLE}
+    pairs = dict.fromkeys(_DOUBLE, 2 * 20.0) | dict.fromkeys(_SINGLE, 20.0)
     links, within = _joined(pairs)
     halves = [g // 2 for g in range(8)]
     nics = _network(links, nics=halves, bandwidth=12.5, switches=halves, switch=12.0)
@@ -313,7 +313,7 @@ class _Reader:
 
     def number(self, table: Mapping[str, object], key: str, *, zero: bool = False) -> float:
         value = table.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not (value > 0 or zero and value == 0):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not (value > 0 or (zero and value == 0)):
             raise self.wrong(f"{key} must be a positive number, not {value!r}")
         return float(value)
 

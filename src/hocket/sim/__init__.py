@@ -134,7 +134,7 @@ class Simulator:
         )
 
     def _cut(self, size: int, protocol: str) -> tuple[Protocol, list[float], float]:
-        """The protocol, the bytes of each tile of a chunk, and how many bytes a thread block copies in a microsecond."""
+        """The protocol, the bytes of each tile of a chunk, and those that a thread block copies in a microsecond."""
         if size < 0:
             raise InvalidArgument(f"a call has no {size} bytes", caller())
         chosen = self.topology.costs.protocol(protocol)

@@ -28,7 +28,7 @@ _Event = tuple[float, int, int, int, int, Flow | None]
 
 
 class Engine:
-    """One run. ``tiles``: bytes that each tile has of a chunk; ``copy`` and ``add``: bytes a microsecond of one block."""
+    """One run. ``tiles``: bytes of each tile of a chunk; ``copy``: bytes that a thread block moves in a microsecond."""
 
     def __init__(
         self, work: Work, protocol: Protocol, tiles: Sequence[float], copy: float, record: Record | None = None

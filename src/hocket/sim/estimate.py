@@ -55,7 +55,7 @@ class Estimator:
         return costs.launch + costs.start * self._work.most_blocks
 
     def link_floor(self, protocol: Protocol, share: float) -> tuple[float, int]:
-        """Microseconds that the busiest link needs for a call with ``share`` bytes in a chunk; -1 if nothing is sent."""
+        """Microseconds that the busiest link needs for ``share`` bytes in a chunk, and which; -1 if nothing is sent."""
         links = self._work.topology.links
         floor, busiest = 0.0, -1
         for number, chunks in enumerate(self._link_chunks):
@@ -65,7 +65,7 @@ class Estimator:
         return floor, busiest
 
     def chain(self, protocol: Protocol, tile: float, copy: float) -> float:
-        """When the last step of a tile ends whose chunks have so many bytes, if no link is loaded; 0: latencies only."""
+        """When the last step of a tile of so many bytes ends if no link is loaded; of none: latencies only."""
         work, costs = self._work, self._work.topology.costs
         add = copy if costs.reduce is None else min(copy, costs.reduce * 1e3)
         starts, ends = [0.0] * len(work.block), [0.0] * len(work.block)

@@ -14,7 +14,7 @@ _SLACK = 1 + 1e-9
 
 
 class Flow:
-    """A transfer under way: bytes on the wire that are ``left`` at ``since``, and its ``rate`` in bytes per microsecond.
+    """A transfer under way: bytes on the wire that are ``left`` at ``since``, its ``rate`` in bytes a microsecond.
 
     ``version`` counts how often its end was foretold. ``narrow`` is the link that holds it up, -1 for its own cap.
     ``pieces``: (begin, end, rate) of what has passed, if they are recorded.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from hocket.sim.record import Record
 from hocket.sim.work import Work
@@ -51,7 +52,7 @@ def _uses(work: Work, record: Record) -> tuple[LinkUse, ...]:
         width = work.topology.links[link].bandwidth * 1e3
         times = sorted(at)
         rate = 0.0
-        for begin, end in zip(times, times[1:], strict=False):
+        for begin, end in pairwise(times):
             rate += at[begin]
             share = rate / width
             if share < 1e-9:
