@@ -527,12 +527,16 @@ def sim(
 ) -> None:
     """Simulate a program on a machine that need not be here.
 
-    A table of times, beside floors that no run can be below and a closed form; and what holds it up (docs/simulator.md).
+    A table of times, beside floors that no run can be below and a closed form; and what holds it up
+    (docs/simulator.md).
     """
     if plot is not None:
         _check_picture(plot, plot=True)
-    from hocket.cli import sim as simulation
+    from importlib import import_module  # the module has the name of this function
+
     from hocket.sim import Simulator
+
+    simulation = import_module("hocket.cli.sim")
 
     amounts = simulation.sizes(sizes)
     machine, protocol = simulation.machine(topology, nodes, protocol)
