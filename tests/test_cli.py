@@ -24,8 +24,8 @@ from hocket.cli import app
 from hocket.cli.compiled import Facts
 from hocket.cli.measure import Job, count_wrong, show_seconds, show_size
 from hocket.cli.target import one_case, parse_size, show_value
-from hocket.compiler.pipeline import PASSES
 from hocket.collectives import bus_factor
+from hocket.compiler.pipeline import PASSES
 from hocket.errors import InvalidArgument, OutOfRange, UsageError, WrongType
 from hocket.formats.picture import draw, svg
 from hocket.ir.text import parse_instr_dag, parse_schedule, print_stage

@@ -58,8 +58,8 @@ class Costs:
 
     ``launch``: of one schedule; ``start``: of each thread block of the rank that has most. ``decode``: of a step;
     ``wait``: of a step that waits for another thread block; ``publish``: of one that others wait for. ``post``: of a
-    message to another node, one after the other at its rank. ``reduce``: GB/s of a thread block that adds up memory,
-    its own; None: as fast as it copies. ``caches``: (bytes, GB/s), the smallest first: a thread block copies at most so
+    message to another node, one after the other at its rank. ``local``: GB/s of a thread block that copies or adds up
+    memory of its rank. ``caches``: (bytes, GB/s), the smallest first: a thread block copies at most so
     fast while the working set of a node is at most so large.
     """
 
@@ -69,8 +69,8 @@ class Costs:
     wait: float
     publish: float
     post: float
+    local: float
     protocols: tuple[Protocol, ...]
-    reduce: float | None = None
     caches: tuple[tuple[float, float], ...] = ()
 
     def protocol(self, name: str) -> Protocol:
@@ -133,12 +133,12 @@ class Topology:
 
 # Slots are those of formats/msccl_targets.py. Grain: a slice of a message (Simple: NCCL's SLICESTEPS, 1 MB); what the
 # threads of a block store in one pass (512 * 8 bytes for LL; 640 threads for LL128, NCCL's minChunkSize).
-_SIMPLE = Protocol("Simple", 3.4, 9.6, 1.0, 12.0, 1 << 20, 4 << 19, 2)
-_LL = Protocol("LL", 0.6, 2.7, 1 / 2, 3.5, 1 << 12, 64 << 9, 8)
-_LL128 = Protocol("LL128", 1.2, 4.0, 120 / 128, 5.8, 19200, 614400 // 16 * 15, 8)
-_DIRECT = Protocol("Direct", 3.4, 9.6, 1.0, 12.0, 1 << 20, 4 << 19, 2)
+_SIMPLE = Protocol("Simple", 5.75, 9.6, 1.0, 9.23, 1 << 20, 4 << 19, 2)
+_LL = Protocol("LL", 0.78, 2.7, 1 / 2, 4.25, 1 << 12, 64 << 9, 8)
+_LL128 = Protocol("LL128", 3.0, 4.0, 120 / 128, 4.8, 19200, 614400 // 16 * 15, 8)
+_DIRECT = Protocol("Direct", 5.75, 9.6, 1.0, 9.23, 1 << 20, 4 << 19, 2)
 
-A100 = Costs(6.6, 0.3, 0.3, 0.5, 0.5, 1.0, (_SIMPLE, _LL, _LL128, _DIRECT))
+A100 = Costs(7.06, 0.117, 0.117, 0.195, 0.195, 1.0, 20.0, (_SIMPLE, _LL, _LL128, _DIRECT))
 V100 = A100
 H100 = A100
 """Of a GH200's GPU."""
@@ -353,7 +353,7 @@ class _Reader:
         plain = [f.name for f in fields(Costs) if f.name not in ("protocols", "caches")]
         by_name = {protocol.name: protocol for protocol in base.protocols}
         self.known(table, (*plain, *by_name, "caches"), "costs: ")
-        changed = {key: self.number(table, key, zero=key != "reduce") for key in table if key in plain}
+        changed = {key: self.number(table, key, zero=key != "local") for key in table if key in plain}
         for key in table:
             if key in by_name:
                 inner = self.table(table, key)

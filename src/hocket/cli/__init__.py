@@ -559,6 +559,43 @@ def sim(
 
 
 @app.command()
+def search(
+    collective: Annotated[str, typer.Option(help="Such as all_reduce.")] = "all_reduce",
+    topology: Annotated[str, typer.Option(help="ndv4, dgx2, dgx1, gh200, or a file NAME.toml.")] = "ndv4",
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes of it.")] = 1,
+    sizes: Annotated[str, typer.Option(help="Bytes of a rank's larger buffer, each twice the last; K = 1024.")] = (
+        "1KB..1GB"
+    ),
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="A folder for hocket.toml, XML and a CSV.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Find the fastest program of the library for each size, on a machine that is described.
+
+    With all its knobs: channels, instances, protocol. For each size the winner, the best other program, and what most
+    of the time is spent on.
+    """
+    from hocket.cli.search import as_json as in_json
+    from hocket.cli.search import candidates, print_choices, ranges, write
+    from hocket.cli.search import search as searched
+    from hocket.cli.sim import machine as described
+    from hocket.cli.sim import sizes as amounts
+
+    machine, _ = described(topology, nodes, None)
+    with working(f"searching for {collective}") as update:
+        choices = searched(candidates(collective, machine, update), amounts(sizes), update)
+    found = ranges(choices)
+    if as_json:
+        print(json.dumps(in_json(choices, found), indent=2))
+    else:
+        print_choices(choices, found, _console())
+    if output is not None:
+        write(output, collective, found, machine, Console(stderr=True))
+
+
+@app.command()
 def info(as_json: Json = False) -> None:
     """List every tuned number, with its value, its unit and why it is so.
 

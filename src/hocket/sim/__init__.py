@@ -76,9 +76,10 @@ class Simulator:
         return self._work
 
     def protocols(self) -> tuple[str, ...]:
-        """Those that its messages can have: Direct where they lie in place, the others where they are in slots."""
-        direct = self.schedule.in_place()
-        return tuple(p.name for p in self.topology.costs.protocols if (p.name == "Direct") == direct)
+        """Those that its messages can have: Direct where they lie in place, else those with as many slots as it needs."""
+        direct, needed = self.schedule.in_place(), self.schedule.slots
+        known = [p for p in self.topology.costs.protocols if (p.name == "Direct") == direct]
+        return tuple(p.name for p in known if direct or p.slots >= needed)
 
     def share(self, size: int) -> float:
         """Bytes of a chunk in a call of ``size`` bytes: an even share, as everywhere here."""
@@ -86,17 +87,17 @@ class Simulator:
 
     def estimate(self, size: int, protocol: str) -> float:
         """The closed form alone, in microseconds."""
-        chosen, tiles, copy = self._cut(size, protocol)
-        first = self._estimator.chain(chosen, tiles[0], copy)
+        chosen, tiles, copy, local = self._cut(size, protocol)
+        first = self._estimator.chain(chosen, tiles[0], copy, local)
         whole = sum(tiles) / tiles[0] if tiles[0] else 1.0
-        pipelined = first + (whole - 1) * self._estimator.period(chosen, tiles[0], copy)
+        pipelined = first + (whole - 1) * self._estimator.period(chosen, tiles[0], copy, local)
         return max(pipelined, self._estimator.start + self._estimator.link_floor(chosen, self.share(size))[0])
 
     def predict(self, size: int, protocol: str) -> Prediction:
         """Simulate a call of ``size`` bytes."""
-        chosen, tiles, copy = self._cut(size, protocol)
+        chosen, tiles, copy, local = self._cut(size, protocol)
         few = tiles if len(tiles) <= MOST_TILES else [tiles[0]] * MOST_TILES
-        finished = Engine(self._work, chosen, few, copy).run()
+        finished = Engine(self._work, chosen, few, copy, local).run()
         time = max(finished)
         if len(tiles) > len(few):
             half = MOST_TILES // 2
@@ -110,9 +111,9 @@ class Simulator:
 
     def trace(self, size: int, protocol: str) -> Trace:
         """Simulate a call tile by tile, to the last, and keep what happened."""
-        chosen, tiles, copy = self._cut(size, protocol)
+        chosen, tiles, copy, local = self._cut(size, protocol)
         record = Record()
-        time = max(Engine(self._work, chosen, tiles, copy, record).run())
+        time = max(Engine(self._work, chosen, tiles, copy, local, record).run())
         path = critical_path(self._work, record, chosen, self._estimator.start)
         title = f"{self.schedule.name}, {chosen.name}, {size} bytes on {self.topology.name}"
         timeline = timeline_of(self._work, record, tiles, title, time)
@@ -128,20 +129,21 @@ class Simulator:
             time,
             floor,
             self.topology.links[busiest].name if busiest >= 0 else "",
-            self._estimator.chain(protocol, 0.0, 1.0),
+            self._estimator.chain(protocol, 0.0, 1.0, 1.0),
             self.estimate(size, protocol.name),
             tiles,
         )
 
-    def _cut(self, size: int, protocol: str) -> tuple[Protocol, list[float], float]:
-        """The protocol, the bytes of each tile of a chunk, and those that a thread block copies in a microsecond."""
+    def _cut(self, size: int, protocol: str) -> tuple[Protocol, list[float], float, float]:
+        """The protocol, bytes of each tile of a chunk, and a thread block's bytes a microsecond, on links and alone."""
         if size < 0:
             raise InvalidArgument(f"a call has no {size} bytes", caller())
         chosen = self.topology.costs.protocol(protocol)
         share = self.share(size)
         full = max(1, math.ceil(share / chosen.slot)) - 1
         tiles = [float(chosen.slot)] * full + [share - full * chosen.slot]
-        return chosen, tiles, min(chosen.block, self._cached(size)) * 1e3
+        cached = self._cached(size)
+        return chosen, tiles, min(chosen.block, cached) * 1e3, min(self.topology.costs.local, cached) * 1e3
 
     def _cached(self, size: int) -> float:
         """GB/s at which a thread block copies where the working set of a node lies."""

@@ -28,17 +28,23 @@ _Event = tuple[float, int, int, int, int, Flow | None]
 
 
 class Engine:
-    """One run. ``tiles``: bytes of each tile of a chunk; ``copy``: bytes that a thread block moves in a microsecond."""
+    """One run. ``tiles``: bytes of each tile of a chunk; ``copy``, ``local``: bytes a microsecond of a thread block."""
 
     def __init__(
-        self, work: Work, protocol: Protocol, tiles: Sequence[float], copy: float, record: Record | None = None
+        self,
+        work: Work,
+        protocol: Protocol,
+        tiles: Sequence[float],
+        copy: float,
+        local: float,
+        record: Record | None = None,
     ) -> None:
         self._work = work
         self._costs: Costs = work.topology.costs
         self._protocol = protocol
         self._tiles = tiles
         self._copy = copy
-        self._add = copy if self._costs.reduce is None else min(copy, self._costs.reduce * 1e3)
+        self._local = local
         self._record = record
         self._links = Links([link.bandwidth * 1e3 for link in work.topology.links])
         self._widths = [min(work.topology.links[i].bandwidth for i in c.route.links) * 1e3 for c in work.connections]
@@ -135,9 +141,12 @@ class Engine:
         if work.carries[step] and size > 0.0:
             self._push(now + overhead, _FLOW, step)
             return
-        terms = work.terms[step]
-        rate = self._add / terms if terms and work.local[step] else self._copy / max(terms, 1)
+        alone = work.local[step] and not work.sends[step]
+        rate = (self._local if alone else self._copy) / max(work.terms[step], 1)
         end = now + overhead + size / rate
+        for connection in work.carries[step]:  # of messages of no bytes
+            if not work.connections[connection].pulls:
+                self._push(end + self._protocol.hop, _HEAD, connection)
         if work.receives[step] and work.chunks[step] * self._tiles[tile] > self._protocol.grain:
             self._push(end, _MOVED, step)
         else:
@@ -189,7 +198,7 @@ class Engine:
                 self._try(waiting, now, Cause("slot", step, tile))
 
     def _sent_by(self, connection: int, step: int, tile: int, now: float) -> None:
-        """What a step that has ended says: that a message of no bytes is there, or that one is ready to be posted."""
+        """What a step that has ended says: that a message may be pulled, or that one is ready to be posted."""
         what = self._work.connections[connection]
         size = self._work.chunks[step] * self._tiles[tile]
         if what.route.network:
@@ -198,7 +207,7 @@ class Engine:
             wire = max(size / self._protocol.wire, 1e-6)
             flow = Flow(what.route.links, self._widths[connection], wire, step, connection, tile, network=True)
             self._push(self._posted[rank], _POSTED, connection, 0, flow)
-        elif what.pulls or not size:
+        elif what.pulls:
             self._push(now + self._protocol.hop, _HEAD, connection)
 
     # -----------------------------------------------------------------------------------------------------------

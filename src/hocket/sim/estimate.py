@@ -64,10 +64,9 @@ class Estimator:
                 floor, busiest = time, number
         return floor, busiest
 
-    def chain(self, protocol: Protocol, tile: float, copy: float) -> float:
+    def chain(self, protocol: Protocol, tile: float, copy: float, local: float) -> float:
         """When the last step of a tile of so many bytes ends if no link is loaded; of none: latencies only."""
         work, costs = self._work, self._work.topology.costs
-        add = copy if costs.reduce is None else min(copy, costs.reduce * 1e3)
         starts, ends = [0.0] * len(work.block), [0.0] * len(work.block)
         last = start = self.start
         for i in self._order:
@@ -83,7 +82,7 @@ class Estimator:
                 tail = max(tail, arrived + (grain / copy if work.moves[i] and arrived > head else 0.0))
             starts[i] = begin + costs.decode + (costs.wait if work.waits[i] else 0.0)
             terms = max(work.terms[i], 1)
-            rate = add if work.terms[i] and work.local[i] else copy
+            rate = local if work.local[i] and not work.sends[i] else copy
             own = terms * size / rate if work.moves[i] else 0.0
             ends[i] = max(starts[i] + own, tail) + (costs.publish if work.awaited[i] else 0.0)
             last = max(last, ends[i])
@@ -116,17 +115,16 @@ class Estimator:
             return tail, tail
         return min(tail, starts[sent] + grain / copy * max(self._work.terms[sent], 1) + protocol.hop), tail
 
-    def period(self, protocol: Protocol, tile: float, copy: float) -> float:
+    def period(self, protocol: Protocol, tile: float, copy: float, local: float) -> float:
         """Microseconds that the busiest thread block, or the busiest link, takes for one tile."""
         work, costs = self._work, self._work.topology.costs
-        add = copy if costs.reduce is None else min(copy, costs.reduce * 1e3)
         busy = [0.0] * len(work.first)
         for i, block in enumerate(work.block):
             time = costs.decode
             time += costs.wait if work.waits[i] else 0.0
             time += costs.publish if work.awaited[i] else 0.0
             if work.moves[i]:
-                rate = add if work.terms[i] and work.local[i] else copy
+                rate = local if work.local[i] and not work.sends[i] else copy
                 time += max(work.terms[i], 1) * work.chunks[i] * tile / rate
             busy[block] += time
         return max(self.link_floor(protocol, tile)[0], max(busy, default=0.0))
