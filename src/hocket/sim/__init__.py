@@ -76,7 +76,7 @@ class Simulator:
         return self._work
 
     def protocols(self) -> tuple[str, ...]:
-        """Those that its messages can have: Direct where they lie in place, else those with as many slots as it needs."""
+        """Those that its messages can have: Direct where they lie in place, else those with enough slots."""
         direct, needed = self.schedule.in_place(), self.schedule.slots
         known = [p for p in self.topology.costs.protocols if (p.name == "Direct") == direct]
         return tuple(p.name for p in known if direct or p.slots >= needed)
