@@ -62,6 +62,7 @@ ORDER = {
         "algorithms",
         "runtime",
         "schedules-by-size",
+        "simulator",
         "pytorch",
         "machines",
         "mpi",
