@@ -389,7 +389,7 @@ def sends(ranks: int) -> Program:
 
 
 def figure_8g(world: World) -> tuple[list[Finding], Curves]:
-    sizes = powers(KB, GB)
+    sizes = powers(KB, GB, 2)
     base = {s: best([compiled(sends, 24)], world.on(ndv4(3), native=True), s) for s in sizes}
     machine = world.on(ndv4(3))
     by_r = {

@@ -131,16 +131,42 @@ class Topology:
 # ---------------------------------------------------------------------------------------------------------------
 # Built-in machines
 
-# Slots are those of formats/msccl_targets.py. Grain: a slice of a message (Simple: NCCL's SLICESTEPS, 1 MB); what the
-# threads of a block store in one pass (512 * 8 bytes for LL; 640 threads for LL128, NCCL's minChunkSize).
-_SIMPLE = Protocol("Simple", 5.75, 9.6, 1.0, 9.23, 1 << 20, 4 << 19, 2)
-_LL = Protocol("LL", 0.78, 2.7, 1 / 2, 4.25, 1 << 12, 64 << 9, 8)
-_LL128 = Protocol("LL128", 3.0, 4.0, 120 / 128, 4.8, 19200, 614400 // 16 * 15, 8)
-_DIRECT = Protocol("Direct", 5.75, 9.6, 1.0, 9.23, 1 << 20, 4 << 19, 2)
+_SLOTS = ("Simple", 1 << 20, 4 << 19, 2), ("LL", 1 << 12, 64 << 9, 8), ("LL128", 19200, 614400 // 16 * 15, 8)
+"""Grain, slot, and slots by protocol. Slots are those of formats/msccl_targets.py. A grain is a slice of a message
+(Simple: NCCL's SLICESTEPS, 1 MB), or what the threads of a block store in one pass (512 times 8 bytes for LL; NCCL's
+minChunkSize of 640 threads for LL128)."""
 
-A100 = Costs(7.06, 0.117, 0.117, 0.195, 0.195, 1.0, 20.0, (_SIMPLE, _LL, _LL128, _DIRECT))
+_WIRE = {"Simple": 1.0, "LL": 1 / 2, "LL128": 120 / 128}
+"""Half of LL is flags, and 8 of 128 bytes of LL128 (MSCCLang, 6.1; NCCL's prims_ll128.h)."""
+
+_NETWORK = {"Simple": 9.6, "LL": 2.7, "LL128": 4.0}
+"""Latencies of a hop of a ring between nodes (NCCL 2.8, graph/tuning.cc: hwLat, NET)."""
+
+
+def _protocols(hops: Mapping[str, float], blocks: Mapping[str, float]) -> tuple[Protocol, ...]:
+    """Direct is Simple without slots: what it stores is where it is wanted."""
+    found = [
+        Protocol(name, hops[name], _NETWORK[name], _WIRE[name], blocks[name], grain, slot, slots)
+        for name, grain, slot, slots in _SLOTS
+    ]
+    return (*found, replace(found[0], name="Direct"))
+
+
+# Fitted on the NCCL column of the table of NDv4 and the peaks of Figure 8a (benchmarks/sim_paper.py --fit): launch,
+# start, decode, wait and publish (as one), local, and the hops and rates of the protocols. A post is one microsecond: a
+# guess that nothing was fitted on.
+A100 = Costs(
+    *(5.24, 0.117, 0.070, 0.195, 0.195, 1.0, 14.3),
+    _protocols({"Simple": 6.12, "LL": 0.81, "LL128": 3.38}, {"Simple": 9.23, "LL": 4.42, "LL128": 5.81}),
+)
 V100 = A100
-H100 = A100
+"""Nothing here was measured on one."""
+
+# Fitted on AllReduce by NCCL 2.23 on 4 GPUs of one node (benchmarks/sim_paper.py --fit --only gh200).
+H100 = Costs(
+    *(5.04, 0.062, 0.117, 0.315, 0.315, 1.0, 12.9),
+    _protocols({"Simple": 2.86, "LL": 0.58, "LL128": 2.61}, {"Simple": 16.15, "LL": 6.47, "LL128": 8.40}),
+)
 """Of a GH200's GPU."""
 
 
