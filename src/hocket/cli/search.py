@@ -187,23 +187,25 @@ def xml(found: Sequence[Range]) -> Iterator[tuple[str, str]]:
             yield name, f"<!-- {error.diagnostic().message} -->\n"
 
 
-_TUNER = {"ring": "ring", "double_tree": "tree", "tree": "tree"}
-"""What NCCL has of the library, by module: its algorithm in the CSV of ext-tuner/example."""
+_TUNER = ("ring:all_reduce", "ring:all_gather", "ring:reduce_scatter")
+"""What NCCL has of the library: "ring" in the CSV of its ext-tuner/example."""
+
+_CHANNELS = 32
+"""NCCL's most (MAXCHANNELS)."""
 
 
 def tuner(collective: str, found: Sequence[Range], machine: Topology) -> tuple[str, list[str]]:
-    """The CSV of NCCL's example tuner, for the ranges whose program NCCL has; and the names of the others."""
+    """The CSV of NCCL's example tuner, for the ranges whose program and channels NCCL has; the names of the others."""
     lines = ["# colltype,minbytes,maxbytes,algorithm,protocol,channels,nNodes,nRanks"]
     missing = []
     for part in found:
         candidate = part.candidate
-        algorithm = _TUNER.get(candidate.algorithm.name.partition(":")[0])
-        if algorithm is None or candidate.protocol == "Direct":
+        channels = candidate.instances * int(str(candidate.parameters.get("channels", 1)))
+        if candidate.algorithm.name not in _TUNER or channels > _CHANNELS:
             missing.append(candidate.name)
             continue
-        channels = candidate.instances * int(str(candidate.parameters.get("channels", 1)))
         most = 2**63 - 1 if part.most is None else part.most
-        words = (collective.replace("_", ""), part.least, most, algorithm, candidate.protocol.lower(), channels)
+        words = (collective.replace("_", ""), part.least, most, "ring", candidate.protocol.lower(), channels)
         lines.append(",".join(map(str, (*words, machine.nodes, machine.ranks))))
     return "\n".join(lines) + "\n", missing
 
@@ -218,7 +220,7 @@ def write(folder: Path, collective: str, found: Sequence[Range], machine: Topolo
     (folder / "nccl_tuner.csv").write_text(csv)
     say(console, f"wrote {folder}: hocket.toml, {counted(len(found), 'file')} of XML, nccl_tuner.csv")
     if missing:
-        say(console, f"NCCL has no such program: {'; '.join(dict.fromkeys(missing))}", "dim")
+        say(console, f"NCCL has no such program or channels: {'; '.join(dict.fromkeys(missing))}", "dim")
 
 
 def print_choices(choices: Sequence[Choice], found: Sequence[Range], console: Console) -> None:
