@@ -627,7 +627,8 @@ def main() -> None:
         record()
     if given.only in (None, "controls"):
         print_findings("Negative controls: inside means that it failed, as it must", controls())
-    print(f"\n{sum(f.inside for f in found)} of {len(found)} inside their bands")
+    if found:
+        print(f"\n{sum(f.inside for f in found)} of {len(found)} inside their bands")
 
 
 if __name__ == "__main__":
