@@ -572,10 +572,10 @@ def search(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Find the fastest program of the library for each size, on a machine that is described.
+    """Find the fastest program for each size, by simulation.
 
-    With all its knobs: channels, instances, protocol. For each size the winner, the best other program, and what most
-    of the time is spent on.
+    Of the library, with all its knobs: channels, instances, protocol; on a machine that need not be here. For each size
+    the winner, the best other program, and what most of the time is spent on.
     """
     from hocket.cli.search import as_json as in_json
     from hocket.cli.search import candidates, print_choices, ranges, write
