@@ -142,7 +142,7 @@ class Engine:
             self._push(now + overhead, _FLOW, step)
             return
         alone = work.local[step] and not work.sends[step]
-        rate = (self._local if alone else self._copy) / max(work.terms[step], 1)
+        rate = (self._local if alone else self._copy) / work.passes[step]
         end = now + overhead + size / rate
         for connection in work.carries[step]:  # of messages of no bytes
             if not work.connections[connection].pulls:
@@ -219,7 +219,7 @@ class Engine:
         tile = self._tile[work.block[step]]
         wire = work.chunks[step] * self._tiles[tile] / self._protocol.wire
         names = work.carries[step]
-        cap = self._copy / self._protocol.wire / len(names) / max(work.terms[step], 1)
+        cap = self._copy / self._protocol.wire / work.passes[step]
         self._pending[step] = len(names)
         for name in names:
             flow = Flow(work.connections[name].route.links, cap, wire, step, name, tile, network=False)

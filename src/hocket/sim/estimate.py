@@ -81,9 +81,8 @@ class Estimator:
                 begin = max(begin, head)
                 tail = max(tail, arrived + (grain / copy if work.moves[i] and arrived > head else 0.0))
             starts[i] = begin + costs.decode + (costs.wait if work.waits[i] else 0.0)
-            terms = max(work.terms[i], 1)
             rate = local if work.local[i] and not work.sends[i] else copy
-            own = terms * size / rate if work.moves[i] else 0.0
+            own = work.passes[i] * size / rate if work.moves[i] else 0.0
             ends[i] = max(starts[i] + own, tail) + (costs.publish if work.awaited[i] else 0.0)
             last = max(last, ends[i])
         return last
@@ -113,7 +112,7 @@ class Estimator:
         tail = ends[sent] - published + protocol.hop
         if size <= grain:
             return tail, tail
-        return min(tail, starts[sent] + grain / copy * max(self._work.terms[sent], 1) + protocol.hop), tail
+        return min(tail, starts[sent] + grain / copy * self._work.passes[sent] + protocol.hop), tail
 
     def period(self, protocol: Protocol, tile: float, copy: float, local: float) -> float:
         """Microseconds that the busiest thread block, or the busiest link, takes for one tile."""
@@ -125,6 +124,6 @@ class Estimator:
             time += costs.publish if work.awaited[i] else 0.0
             if work.moves[i]:
                 rate = local if work.local[i] and not work.sends[i] else copy
-                time += max(work.terms[i], 1) * work.chunks[i] * tile / rate
+                time += work.passes[i] * work.chunks[i] * tile / rate
             busy[block] += time
         return max(self.link_floor(protocol, tile)[0], max(busy, default=0.0))

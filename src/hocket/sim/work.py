@@ -27,10 +27,10 @@ class Connection:
 class Work:
     """Steps are numbered thread block by thread block, those of rank 0 first; connections by their senders' steps.
 
-    By step: the ``block`` it is on; ``chunks`` it works on; whether it ``moves`` bytes; how many ``terms`` it adds up,
-    0 if it only copies, and whether they are ``local``; the steps it ``waits`` for; whether others wait for it
-    (``awaited``); the connections it ``receives`` from and ``sends`` to; and those whose links its own thread block
-    fills (``carries``).
+    By step: the ``block`` it is on; ``chunks`` it works on; whether it ``moves`` bytes; how many ``passes`` its thread
+    block makes over them, for terms and messages, and whether what it reads is ``local``; the steps it ``waits`` for;
+    whether others wait for it (``awaited``); the connections it ``receives`` from and ``sends`` to; and those whose links
+    its own thread block fills (``carries``).
     By thread block: its ``first`` step, how many (``length``), and its ``rank``.
     """
 
@@ -42,7 +42,7 @@ class Work:
     block: tuple[int, ...]
     chunks: tuple[int, ...]
     moves: tuple[bool, ...]
-    terms: tuple[int, ...]
+    passes: tuple[int, ...]
     local: tuple[bool, ...]
     waits: tuple[tuple[int, ...], ...]
     awaited: tuple[bool, ...]
@@ -126,6 +126,7 @@ class _Tables:
         numbers = {name: number for number, name in enumerate(self._sent)}
         connections = tuple([self._connection(name) for name in numbers])
         receives, sends = self._ends(numbers)
+        carries = self._carries(receives, sends, connections)
         return Work(
             self._schedule,
             self._topology,
@@ -135,13 +136,13 @@ class _Tables:
             tuple(block),
             tuple([step.count or 0 for step, _ in self._steps]),
             tuple([step.moves for step, _ in self._steps]),
-            tuple([len(step.srcs) - 1 for step, _ in self._steps]),
+            tuple([max(1, len(s.srcs) - 1, len(c)) for (s, _), c in zip(self._steps, carries, strict=True)]),
             tuple([not any(type(source) is Receive for source in step.srcs) for step, _ in self._steps]),
             tuple(waits),
             tuple(awaited),
             tuple(receives),
             tuple(sends),
-            tuple(self._carries(receives, sends, connections)),
+            tuple(carries),
             connections,
         )
 
