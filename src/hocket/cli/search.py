@@ -167,7 +167,7 @@ def _value(value: object) -> str:
     return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 
-def xml(found: Sequence[Range]) -> Iterator[tuple[str, str]]:
+def xml(found: Sequence[Range]) -> Iterator[tuple[str, str | HocketError]]:
     """The name of a file for each range, and MSCCL's XML for the bytes of the range, or why there is none."""
     for number, part in enumerate(found):
         candidate = part.candidate
@@ -184,7 +184,7 @@ def xml(found: Sequence[Range]) -> Iterator[tuple[str, str]]:
                 ),
             )
         except HocketError as error:  # it does not fit MSCCL, or takes more slots there
-            yield name, f"<!-- {error.diagnostic().message} -->\n"
+            yield name, error
 
 
 _TUNER = ("ring:all_reduce", "ring:all_gather", "ring:reduce_scatter")
@@ -215,10 +215,13 @@ def write(folder: Path, collective: str, found: Sequence[Range], machine: Topolo
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "hocket.toml").write_text(toml(collective, found, machine))
     for name, text in xml(found):
-        (folder / name).write_text(text)
+        if isinstance(text, HocketError):
+            say(console, f"no {name}: {text.diagnostic().message}", "dim")
+        else:
+            (folder / name).write_text(text)
     csv, missing = tuner(collective, found, machine)
     (folder / "nccl_tuner.csv").write_text(csv)
-    say(console, f"wrote {folder}: hocket.toml, {counted(len(found), 'file')} of XML, nccl_tuner.csv")
+    say(console, f"wrote {folder}: hocket.toml, files of XML, nccl_tuner.csv")
     if missing:
         say(console, f"NCCL has no such program or channels: {'; '.join(dict.fromkeys(missing))}", "dim")
 

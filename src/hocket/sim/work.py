@@ -29,8 +29,8 @@ class Work:
 
     By step: the ``block`` it is on; ``chunks`` it works on; whether it ``moves`` bytes; how many ``passes`` its thread
     block makes over them, for terms and messages, and whether what it reads is ``local``; the steps it ``waits`` for;
-    whether others wait for it (``awaited``); the connections it ``receives`` from and ``sends`` to; and those whose links
-    its own thread block fills (``carries``).
+    whether others wait for it (``awaited``); the connections it ``receives`` from and ``sends`` to; and those whose
+    links its own thread block fills (``carries``).
     By thread block: its ``first`` step, how many (``length``), and its ``rank``.
     """
 
