@@ -22,8 +22,9 @@ from hocket.algorithms import all_pairs, hierarchical, ring
 from hocket.algorithms.catalogue import CATALOGUE
 from hocket.cli import app
 from hocket.cli.compiled import Facts
-from hocket.cli.measure import Job, bus_factor, count_wrong, show_seconds, show_size
+from hocket.cli.measure import Job, count_wrong, show_seconds, show_size
 from hocket.cli.target import one_case, parse_size, show_value
+from hocket.collectives import bus_factor
 from hocket.compiler.pipeline import PASSES
 from hocket.errors import InvalidArgument, OutOfRange, UsageError, WrongType
 from hocket.formats.picture import draw, svg

@@ -34,6 +34,7 @@ CODES = {
     "deadlock",
     "invalid-argument",
     "invalid-schedule",
+    "no-link",
     "out-of-range",
     "outside-program",
     "overlap",

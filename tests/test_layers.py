@@ -19,10 +19,11 @@ IR = frozenset({"errors", "collectives", "ir"})
 ALLOWED: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "tunables": frozenset({"errors"}),
+    "topology": frozenset({"errors"}),
     "collectives": frozenset({"errors"}),
     # The DAGs and the schedule carry the collective that they implement.
     "ir": IR,
-    "language": IR,
+    "language": IR | {"topology"},
     "semantics": IR,
     "compiler": IR,
     "trace_events": IR,
@@ -30,8 +31,9 @@ ALLOWED: dict[str, frozenset[str]] = {
     # What goes out is proven for where it goes, and what comes in from anywhere.
     "formats": IR | {"verify", "timeline", "trace_events"},
     "verify": IR | {"semantics"},
-    "program": IR | {"language", "compiler", "verify"},
+    "program": IR | {"language", "compiler", "verify", "topology"},
     "cost": IR | {"verify"},
+    "sim": IR | {"topology", "timeline"},
     "algorithms": PUBLIC | {"cost"},
     "functions": frozenset({"errors", "program", "algorithms"}),
     "runtime": IR | {"_native", "tunables", "trace_events"},
@@ -56,8 +58,8 @@ ANYTHING = {"integrations", "torch", "cli", "_native"}
 """Parts that may import what they like; ``_native`` is described by a stub."""
 
 LIGHT = [
-    *("errors", "collectives", "ir", "language", "semantics", "compiler", "formats", "verify", "program"),
-    *("trace_events", "timeline"),
+    *("errors", "topology", "collectives", "ir", "language", "semantics", "compiler", "formats", "verify", "program"),
+    *("trace_events", "timeline", "sim"),
 ]
 """Parts that must work where no native module was built."""
 

@@ -579,3 +579,20 @@ def _read(name: str, words: dict[str, str]) -> Collective:
     if issubclass(cls, _Rooted):
         return cls(ranks, int(words["chunks"]), inplace, int(words["root"]))
     return cls(ranks, int(words["chunks"]), inplace)
+
+
+def bus_factor(collective: Collective) -> float | None:
+    """busbw / algbw as nccl-tests defines it (its PERFORMANCE.md), a prefix sum as a Reduce; None for Custom."""
+    p = collective.size
+    match collective:
+        case AllReduce():
+            return 2 * (p - 1) / p
+        case AllGather() | ReduceScatter() | AllToAll():
+            return (p - 1) / p
+        case Gather() | Scatter():
+            return (p - 1) / p
+        case Broadcast() | Reduce() | AllToNext():
+            return 1.0
+        case Scan() | Exscan():
+            return 1.0
+    return None

@@ -903,6 +903,35 @@ class TargetLimit(HocketError, ValueError):
         return Diagnostic(self.code, f"{self.target}: {self.reason}", tuple(labels.values()))
 
 
+@dataclass(eq=False)
+class BadTopology(HocketError, ValueError):
+    """A topology that does not exist, or a file that describes none."""
+
+    code = "topology"
+    reason: str
+    help: str | None = None
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic(self.code, self.reason, help=self.help)
+
+
+@dataclass(eq=False)
+class NoLink(HocketError, ValueError):
+    """A transfer between two ranks that nothing of the topology joins."""
+
+    code = "no-link"
+    topology: str
+    source: int
+    target: int
+    where: Where | None = None
+
+    def diagnostic(self) -> Diagnostic:
+        labels = (Label(self.where, "this transfer", True),) if self.where else ()
+        return Diagnostic(
+            self.code, f"no link of {self.topology} leads from rank {self.source} to {self.target}", labels
+        )
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Faults of a run
 

@@ -17,6 +17,7 @@ from hocket.collectives import BUFFERS, BufferName, Collective, whole
 from hocket.errors import (
     CountMismatch,
     InvalidArgument,
+    NoLink,
     OutOfRange,
     OutsideProgram,
     Overlap,
@@ -27,6 +28,7 @@ from hocket.errors import (
     caller,
 )
 from hocket.ir.chunk_dag import STORAGES, ChunkDag, ChunkDagBuilder, Hints, Kind, Span, Storage
+from hocket.topology import Topology
 
 Position = SupportsIndex | tuple[SupportsIndex, ...]
 """A rank or an index: a number, or a tuple flattened row-major by the shape of the collective."""
@@ -46,8 +48,9 @@ MAX_INSTANCES = 1 << 10
 class Tracer:
     """Records one program. Active between ``start`` and ``stop``, in the thread (context) that started it."""
 
-    def __init__(self, name: str, collective: Collective, protocol: str) -> None:
+    def __init__(self, name: str, collective: Collective, protocol: str, topology: Topology | None = None) -> None:
         self.collective = collective
+        self._topology = topology
         self.factor = 1
         self._ranks = collective.size
         self._builder = ChunkDagBuilder(name, collective, protocol)
@@ -88,6 +91,9 @@ class Tracer:
         return self._add(Kind.REDUCE, source.physical, target.span, target.physical, wishes, site)
 
     def _add(self, kind: Kind, src: Span, span: Span, dst: Span, wishes: Wishes, site: Site) -> Ref:
+        topology = self._topology
+        if topology is not None and src.rank != dst.rank and topology.route(src.rank, dst.rank) is None:
+            raise NoLink(topology.name, src.rank, dst.rank, site)
         ch, storage = wishes
         if ch is not None and type(ch) is not int:
             ch = _number("channel", ch, site)

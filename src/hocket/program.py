@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from hocket.collectives import Collective, whole
+from hocket.collectives import BufferName, Collective, members, whole
 from hocket.compiler.pipeline import Observer, Options, run_passes
 from hocket.errors import InvalidArgument, OutsideProgram, caller
 from hocket.ir.chunk_dag import ChunkDag
 from hocket.ir.collector import collector_paused
 from hocket.ir.schedule import PROTOCOLS, Schedule
 from hocket.ir.text import print_stage
-from hocket.language import MAX_INSTANCES, Tracer
+from hocket.language import MAX_INSTANCES, Tracer, chunk
+from hocket.topology import Topology
 from hocket.verify import CONTRACTS, check_program, proven
 from hocket.verify import Contract as Contract
 
@@ -25,12 +27,17 @@ STORAGES = ("fifo", "peer")
 """Where a compiled program's messages lie: all in slots, or in place where they can."""
 
 
+Send = tuple[int, int, int, int] | tuple[int, int, int, int, str]
+"""Of a solver: step, chunk, source, target, and "reduce" where the target adds it to its own."""
+
+
 class Program:
     """A collective algorithm, written as the body of a ``with`` statement (paper section 3).
 
     ``name`` is what pictures and errors call it; ``protocol`` is how arrival is signalled ("auto" lets the runtime
     choose); ``instances`` replicates the whole program (paper section 5.1). ``reproducible`` is a contract on the bits
-    of its sums that it must keep (``hocket.verify.Contract``), by default "across-ranks" for an AllReduce.
+    of its sums that it must keep (``hocket.verify.Contract``), by default "across-ranks" for an AllReduce. With a
+    ``topology``, a transfer between ranks that no link of it joins raises NoLink.
     """
 
     def __init__(
@@ -41,6 +48,7 @@ class Program:
         protocol: str = "auto",
         instances: int = 1,
         reproducible: Contract | None = None,
+        topology: Topology | None = None,
     ) -> None:
         if not isinstance(collective, Collective):
             raise InvalidArgument(
@@ -53,9 +61,33 @@ class Program:
         self.protocol = _protocol(protocol)
         self.instances = _positive("instances", instances, MAX_INSTANCES)
         self.reproducible = _contract(reproducible)
-        self._tracer = Tracer(self.name, collective, self.protocol)
+        if topology is not None and not isinstance(topology, Topology):
+            raise InvalidArgument(f"a topology is one of hocket.topology, such as ndv4(), not {topology!r}", caller())
+        if topology is not None and topology.ranks < collective.size:
+            raise InvalidArgument(f"{topology.name} has {topology.ranks} ranks, not {collective.size}", caller())
+        self._tracer = Tracer(self.name, collective, self.protocol, topology)
         self._pause = ExitStack()
         self._state = "new"
+
+    @classmethod
+    def from_sends(
+        cls,
+        collective: Collective,
+        sends: Iterable[Send],
+        *,
+        name: str | None = None,
+        topology: Topology | None = None,
+    ) -> Program:
+        """The program that the output of a solver (SCCL, TACCL, TE-CCL, TACOS) stands for: sends of single chunks.
+
+        ``sends`` are (step, chunk, source, target), or (step, chunk, source, target, "reduce") where the target adds
+        the chunk to its own; a rank may send on what it received in an earlier step. Where data only moves, chunks are
+        numbered through the inputs of all ranks, those of rank 0 first; where it is summed, a chunk is a place of the
+        input that all ranks have. Whether the collective comes of it, ``compile`` proves.
+        """
+        with cls(collective, name=name, topology=topology) as program:
+            _trace_sends(collective, sorted(sends, key=lambda send: send[0]))
+        return program
 
     def __enter__(self) -> Self:
         if self._state != "new":
@@ -141,6 +173,52 @@ class Program:
             reproducible=self.reproducible if reproducible is None else _contract(reproducible),
             observer=observer,
         )
+
+
+_Places = dict[tuple[int, int], tuple[BufferName, int]]
+"""Where a rank has a chunk: by rank and chunk."""
+
+
+def _trace_sends(collective: Collective, sends: Sequence[Send]) -> None:
+    starts = [0, *accumulate(collective.inputs(rank) for rank in range(collective.size))]
+    summed = collective.reduces()
+    wanted: dict[tuple[int, int], list[int]] = {}
+    has: _Places = {}
+    for rank in range(collective.size):
+        has |= {(rank, i if summed else starts[rank] + i): ("in", i) for i in range(collective.inputs(rank))}
+        for index in range(collective.outputs(rank)):
+            for source, i in members(collective.required(rank, index) or ()):
+                wanted.setdefault((rank, i if summed else starts[source] + i), []).append(index)
+    wanted = {key: list(dict.fromkeys(indices)) for key, indices in wanted.items()}
+    scratch = [0] * collective.size
+    came = dict.fromkeys(has, -1)
+    for number, (step, moved, source, target, *how) in enumerate(sends):
+        if came.get((source, moved), step) >= step:
+            raise InvalidArgument(f"send {number}: rank {source} has no chunk {moved} before step {step}", caller())
+        c = chunk(source, *has[source, moved])
+        if how:
+            chunk(target, *has[target, moved]).reduce(c)
+        else:
+            if (target, moved) not in has:
+                indices = wanted.get((target, moved))
+                has[target, moved] = ("out", indices[0]) if indices else ("sc", scratch[target])
+                scratch[target] += not indices
+            c.copy(target, *has[target, moved])
+        came[target, moved] = step
+    for (rank, moved), indices in wanted.items():
+        buffer, at = has.get((rank, moved), ("sc", -1))
+        for index in indices:
+            if at >= 0 and not _same(collective, rank, (buffer, at), ("out", index)):
+                chunk(rank, buffer, at).copy(rank, "out", index)
+
+
+def _same(collective: Collective, rank: int, one: tuple[BufferName, int], other: tuple[BufferName, int]) -> bool:
+    (buffer, index), (name, at) = one, other
+    if "sc" in (buffer, name):
+        return one == other
+    physical, offset = collective.place(rank, buffer)
+    wanted, begin = collective.place(rank, name)
+    return (physical, offset + index) == (wanted, begin + at)
 
 
 @collector_paused()

@@ -551,6 +551,100 @@ def explain(
 
 
 @app.command()
+def sim(
+    target: Target,
+    parameters: Parameters = None,
+    topology: Annotated[str, typer.Option(help="ndv4, dgx2, dgx1, gh200, or a file NAME.toml.")] = "ndv4",
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes of it.")] = 1,
+    sizes: Annotated[str, typer.Option(help="Bytes of a rank's larger buffer, each twice the last; K = 1024.")] = (
+        "1KB..1GB"
+    ),
+    vs: Annotated[
+        str | None,
+        typer.Option(metavar="'FILE:FUNC NAME=VALUE ...'", help="A program to compare with.", show_default=False),
+    ] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="Simple, LL, LL128 or Direct.", show_default="the fastest for each size")
+    ] = None,
+    instances: Instances = None,
+    storage: Storage = None,
+    why: Annotated[bool, typer.Option("--why", help="Print the critical path of the largest size.")] = False,
+    as_json: Json = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw time and speedup over size: .svg, .png or .pdf.", show_default=False)
+    ] = None,
+) -> None:
+    """Simulate a program on a machine that need not be here.
+
+    A table of times, beside floors that no run can be below and a closed form; and what holds it up
+    (docs/simulator.md).
+    """
+    if plot is not None:
+        _check_picture(plot, plot=True)
+    from importlib import import_module  # the module has the name of this function
+
+    from hocket.sim import Simulator
+
+    simulation = import_module("hocket.cli.sim")
+
+    amounts = simulation.sizes(sizes)
+    machine, protocol = simulation.machine(topology, nodes, protocol)
+    with working(f"compiling {target}") as update:
+        fifo = "fifo" if storage is None else storage
+        one = Simulator(simulation.compiled(target, parameters or [], instances, fifo), machine)
+        other = None if vs is None else Simulator(simulation.other(vs, fifo), machine)
+        update(f"simulating {target}")
+        rows = simulation.predicted(one, other, amounts, protocol)
+        trace = one.trace(amounts[-1], rows[-1].found.protocol) if why else None
+    if plot is not None:
+        simulation.draw_rows(one, rows, plot)
+    if as_json:
+        found = simulation.as_json(one, rows)
+        print(json.dumps(found if trace is None else found | {"why": simulation.shares(trace)}, indent=2))
+        return
+    simulation.print_rows(one, rows, _console())
+    if trace is not None:
+        simulation.print_why(trace, _console())
+
+
+@app.command()
+def search(
+    collective: Annotated[str, typer.Option(help="Such as all_reduce.")] = "all_reduce",
+    topology: Annotated[str, typer.Option(help="ndv4, dgx2, dgx1, gh200, or a file NAME.toml.")] = "ndv4",
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes of it.")] = 1,
+    sizes: Annotated[str, typer.Option(help="Bytes of a rank's larger buffer, each twice the last; K = 1024.")] = (
+        "1KB..1GB"
+    ),
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="A folder for hocket.toml, XML and a CSV.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Find the fastest program for each size, by simulation.
+
+    Of the library, with all its knobs: channels, instances, protocol; on a machine that need not be here. For each size
+    the winner, the best other program, and what most of the time is spent on.
+    """
+    from hocket.cli.search import as_json as in_json
+    from hocket.cli.search import candidates, print_choices, ranges, write
+    from hocket.cli.search import search as searched
+    from hocket.cli.sim import machine as described
+    from hocket.cli.sim import sizes as amounts
+
+    machine, _ = described(topology, nodes, None)
+    with working(f"searching for {collective}") as update:
+        choices = searched(candidates(collective, machine, update), amounts(sizes), update)
+    found = ranges(choices)
+    if as_json:
+        print(json.dumps(in_json(choices, found), indent=2))
+    else:
+        print_choices(choices, found, _console())
+    if output is not None:
+        write(output, collective, found, machine, Console(stderr=True))
+
+
+@app.command()
 def info(as_json: Json = False) -> None:
     """List every tuned number, with its value, its unit and why it is so.
 

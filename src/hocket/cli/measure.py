@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import hocket
 from hocket import _native, collectives
-from hocket.collectives import Collective
+from hocket.collectives import Collective, bus_factor
 from hocket.errors import UsageError, counted
 from hocket.ir.geometry import bounds
 from hocket.ir.schedule import Schedule
@@ -220,23 +220,6 @@ def measure(schedule: Schedule, size: int, dtype: str, op: str, iterations: int,
 
 def _bytes(values: Array) -> NDArray[np.uint8]:
     return values.view(np.uint8).reshape(len(values), values.itemsize)
-
-
-def bus_factor(collective: Collective) -> float | None:
-    """busbw / algbw as nccl-tests defines it (its PERFORMANCE.md), a prefix sum as a Reduce; None for Custom."""
-    p = collective.size
-    match collective:
-        case collectives.AllReduce():
-            return 2 * (p - 1) / p
-        case collectives.AllGather() | collectives.ReduceScatter() | collectives.AllToAll():
-            return (p - 1) / p
-        case collectives.Gather() | collectives.Scatter():
-            return (p - 1) / p
-        case collectives.Broadcast() | collectives.Reduce() | collectives.AllToNext():
-            return 1.0
-        case collectives.Scan() | collectives.Exscan():
-            return 1.0
-    return None
 
 
 def _on_each_rank(comm: Communicator, job: Job) -> tuple[list[float], int, Array | None]:

@@ -1,0 +1,153 @@
+"""The simulator: how long a proven schedule takes on a described machine, and what holds it up (docs/simulator.md)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hocket.errors import InvalidArgument, caller
+from hocket.ir.schedule import Schedule
+from hocket.sim.engine import Engine
+from hocket.sim.estimate import Estimator
+from hocket.sim.path import Segment, critical_path
+from hocket.sim.record import Record
+from hocket.sim.spans import timeline_of
+from hocket.sim.work import Work, prepare
+from hocket.timeline import Timeline
+from hocket.topology import Protocol, Topology
+
+__all__ = ["MOST_TILES", "Prediction", "Segment", "Simulator", "Trace"]
+
+MOST_TILES = 8
+"""Tiles that are simulated one by one: more repeat what the last of these do, each in the time of one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One call. ``bytes`` are those of a rank's larger buffer; times in microseconds.
+
+    ``link_floor``: the bytes of the ``busiest`` link over its bandwidth; ``latency_floor``: the longest chain of
+    latencies; ``estimate``: the closed form. ``tiles`` of each chunk.
+    """
+
+    program: str
+    topology: str
+    protocol: str
+    bytes: int
+    time: float
+    link_floor: float
+    busiest: str
+    latency_floor: float
+    estimate: float
+    tiles: int
+
+    @property
+    def algbw(self) -> float:
+        """1e9 bytes a second, as nccl-tests has it."""
+        return self.bytes / self.time / 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A call in full: its timeline, and the chain of what it waited for, in the order of time."""
+
+    prediction: Prediction
+    timeline: Timeline
+    path: tuple[Segment, ...]
+
+
+class Simulator:
+    """A schedule on a topology: made once, asked for any size and protocol. Deterministic.
+
+    Raises NoLink for a transfer that the topology has no way for, BadTopology for a schedule that it is too small for.
+    """
+
+    def __init__(self, schedule: Schedule, topology: Topology) -> None:
+        self.schedule = schedule
+        self.topology = topology
+        self._work = prepare(schedule, topology)
+        self._estimator = Estimator(self._work)
+        collective = schedule.collective
+        ranks = range(collective.size)
+        self._larger = max((max(collective.inputs(r), collective.outputs(r)) for r in ranks), default=1) or 1
+
+    @property
+    def work(self) -> Work:
+        return self._work
+
+    def protocols(self) -> tuple[str, ...]:
+        """Those that its messages can have: Direct where they lie in place, else those with enough slots."""
+        direct, needed = self.schedule.in_place(), self.schedule.slots
+        known = [p for p in self.topology.costs.protocols if (p.name == "Direct") == direct]
+        return tuple(p.name for p in known if direct or p.slots >= needed)
+
+    def share(self, size: int) -> float:
+        """Bytes of a chunk in a call of ``size`` bytes: an even share, as everywhere here."""
+        return size / self._larger
+
+    def estimate(self, size: int, protocol: str) -> float:
+        """The closed form alone, in microseconds."""
+        chosen, tiles, copy, local = self._cut(size, protocol)
+        first = self._estimator.chain(chosen, tiles[0], copy, local)
+        whole = sum(tiles) / tiles[0] if tiles[0] else 1.0
+        pipelined = first + (whole - 1) * self._estimator.period(chosen, tiles[0], copy, local)
+        return max(pipelined, self._estimator.start + self._estimator.link_floor(chosen, self.share(size))[0])
+
+    def predict(self, size: int, protocol: str) -> Prediction:
+        """Simulate a call of ``size`` bytes."""
+        chosen, tiles, copy, local = self._cut(size, protocol)
+        few = tiles if len(tiles) <= MOST_TILES else [tiles[0]] * MOST_TILES
+        finished = Engine(self._work, chosen, few, copy, local).run()
+        time = max(finished)
+        if len(tiles) > len(few):
+            half = MOST_TILES // 2
+            period = (finished[-1] - finished[half - 1]) / (MOST_TILES - half)
+            time += period * (sum(tiles) / tiles[0] - MOST_TILES)
+        return self._prediction(size, chosen, time, len(tiles))
+
+    def best(self, size: int) -> Prediction:
+        """By whichever protocol is fastest."""
+        return min((self.predict(size, name) for name in self.protocols()), key=lambda found: found.time)
+
+    def trace(self, size: int, protocol: str) -> Trace:
+        """Simulate a call tile by tile, to the last, and keep what happened."""
+        chosen, tiles, copy, local = self._cut(size, protocol)
+        record = Record()
+        time = max(Engine(self._work, chosen, tiles, copy, local, record).run())
+        path = critical_path(self._work, record, chosen, self._estimator.start)
+        title = f"{self.schedule.name}, {chosen.name}, {size} bytes on {self.topology.name}"
+        timeline = timeline_of(self._work, record, tiles, title, time)
+        return Trace(self._prediction(size, chosen, time, len(tiles)), timeline, path)
+
+    def _prediction(self, size: int, protocol: Protocol, time: float, tiles: int) -> Prediction:
+        floor, busiest = self._estimator.link_floor(protocol, self.share(size))
+        return Prediction(
+            self.schedule.name,
+            self.topology.name,
+            protocol.name,
+            size,
+            time,
+            floor,
+            self.topology.links[busiest].name if busiest >= 0 else "",
+            self._estimator.chain(protocol, 0.0, 1.0, 1.0),
+            self.estimate(size, protocol.name),
+            tiles,
+        )
+
+    def _cut(self, size: int, protocol: str) -> tuple[Protocol, list[float], float, float]:
+        """The protocol, bytes of each tile of a chunk, and a thread block's bytes a microsecond, on links and alone."""
+        if size < 0:
+            raise InvalidArgument(f"a call has no {size} bytes", caller())
+        chosen = self.topology.costs.protocol(protocol)
+        share = self.share(size)
+        full = max(1, math.ceil(share / chosen.slot)) - 1
+        tiles = [float(chosen.slot)] * full + [share - full * chosen.slot]
+        cached = self._cached(size)
+        return chosen, tiles, min(chosen.block, cached) * 1e3, min(self.topology.costs.local, cached) * 1e3
+
+    def _cached(self, size: int) -> float:
+        """GB/s at which a thread block copies where the working set of a node lies."""
+        caches = self.topology.costs.caches
+        ranks = min(self.schedule.collective.size, self.topology.gpus)
+        whole = size * ranks * (1 if self.schedule.collective.inplace else 2)
+        return next((speed for most, speed in caches if whole <= most), caches[-1][1] if caches else math.inf)

@@ -1,0 +1,141 @@
+"""``hocket sim`` and ``hocket search``, topologies from files, and programs of sends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hocket import AllGather, AllReduce, AllToAll, HocketError, Program, chunk
+from hocket.cli import app
+from hocket.errors import BadTopology, InvalidArgument, NoLink, PostconditionFailed
+from hocket.sim import Simulator
+from hocket.topology import BUILT_IN, dgx1, named, ndv4
+
+RING = ["ring:all_reduce", "ranks=8"]
+
+
+def invoke(*words: str) -> str:
+    done = CliRunner().invoke(app, list(words))
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_sim_prints_a_row_for_each_size_and_compares() -> None:
+    found = json.loads(invoke("sim", *RING, "--sizes", "1KB..4KB", "--vs", "all_pairs:all_reduce ranks=8", "--json"))
+    assert [row["bytes"] for row in found["sizes"]] == [1024, 2048, 4096]
+    for row in found["sizes"]:
+        assert row["speedup"] == pytest.approx(row["against"]["time"] / row["time"])
+        assert row["busbw"] == pytest.approx(row["algbw"] * 14 / 8)
+
+
+def test_the_shares_of_why_add_up_and_name_lines() -> None:
+    found = json.loads(invoke("sim", *RING, "--sizes", "1MB", "--protocol", "ll128", "--why", "--json"))
+    assert sum(share for *_, share in found["why"]) == pytest.approx(100)
+    assert any(line.startswith("ring.py:") for _, _, line, _ in found["why"])
+    assert "100.0 %" in invoke("sim", *RING, "--sizes", "1MB", "--why")
+
+
+def test_search_writes_what_config_reads(tmp_path: Path) -> None:
+    folder = tmp_path / "found"
+    said = invoke(
+        "search", "--topology", "dgx1", "--collective", "all_gather", "--sizes", "1KB..2KB", "-o", str(folder)
+    )
+    assert "winner" in said
+    assert "proven" in invoke("check", str(folder / "hocket.toml"))
+    assert list(folder.glob("*.xml"))
+    assert (folder / "nccl_tuner.csv").read_text().startswith("# colltype")
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_gpu_reaches_another_and_the_network(name: str) -> None:
+    machine = named(name, 2)
+    for rank in range(machine.ranks):
+        assert any(machine.route(rank, other) for other in range(machine.gpus) if other != rank)
+        far = machine.route(rank, (rank + machine.gpus) % machine.ranks)
+        assert far is not None
+        assert far.network
+
+
+FILE = "gpus = 2\nswitch = 100\n[network]\nnics = [0, 0]\nbandwidth = 10\n[costs]\nlaunch = 3\n[costs.LL]\nhop = 2.0\n"
+
+
+def test_a_file_is_a_topology(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(FILE)
+    machine = named(str(path), 2)
+    assert (machine.name, machine.ranks, machine.costs.launch) == ("mine", 4, 3.0)
+    assert machine.costs.protocol("ll").hop == 2.0
+    assert machine.route(0, 3) != machine.route(3, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("gpus = 0", "gpus must be a positive whole number, not 0"),
+        ("gpus = 2", "switch must be a positive number, not None"),
+        ("gpus = 2\nswitch = 1\nspeed = 2", "there is no key 'speed'"),
+        ("gpus = 2\npairs = [[0, 2, 5]]", "names no two GPUs of 2"),
+        ("gpus = 2\nswitch = 1\n[costs]\nlaunch = -1", "launch must be a positive number, not -1"),
+        ("gpus = 2\nswitch = 1\n[costs.LL]\nspeed = 1", "costs.LL: there is no key 'speed'"),
+        ("gpus = ", "Invalid value"),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_key(text: str, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(text)
+    with pytest.raises(BadTopology) as raised:
+        named(str(path))
+    assert reason in str(raised.value)
+    assert "wrong.toml" in str(raised.value)
+
+
+def test_a_transfer_over_no_link_is_an_error_at_its_line() -> None:
+    with pytest.raises(NoLink) as raised, Program(AllGather(8), topology=dgx1()):
+        chunk(0, "in", 0).copy(5, "out", 0)
+    assert 'chunk(0, "in", 0).copy(5, "out", 0)' in str(raised.value)
+
+
+def test_a_schedule_over_no_link_is_refused_with_the_line_of_the_program() -> None:
+    with Program(AllToAll(8)) as program:
+        for source in range(8):
+            for target in range(8):
+                chunk(source, "in", target).copy(target, "out", source)
+    with pytest.raises(NoLink) as raised:
+        Simulator(program.compile(opcodes=True), dgx1())
+    assert "test_commands.py" in str(raised.value)
+
+
+def test_a_machine_that_is_too_small_says_what_is_not() -> None:
+    from hocket.algorithms import ring
+
+    with pytest.raises(BadTopology, match="with 2 nodes it has 16"):
+        Simulator(ring.all_reduce(16).compile(opcodes=True), ndv4())
+    with pytest.raises(BadTopology, match="120 thread blocks on a rank"):
+        Simulator(ring.all_reduce(8, instances=120).compile(opcodes=True), ndv4())
+
+
+def around(ranks: int) -> list[tuple[int, int, int, int]]:
+    return [(step, (r - step) % ranks, r, (r + 1) % ranks) for step in range(ranks - 1) for r in range(ranks)]
+
+
+def test_sends_of_a_solver_are_a_program() -> None:
+    assert Program.from_sends(AllGather(4), around(4)).compile().collective == AllGather(4)
+    straight = [(0, 3 * s + d, s, d) for s in range(3) for d in range(3) if s != d]
+    Program.from_sends(AllToAll(3), straight).compile()
+    by_two = [(0, 1, 0, 2), (1, 1, 2, 1), *(send for send in straight if send[1] != 1)]
+    Program.from_sends(AllToAll(3), by_two).compile()
+    summed = [(*send, "reduce") for send in around(4)]
+    shared = [(3 + step, (r + 1 - step) % 4, r, (r + 1) % 4) for step in range(3) for r in range(4)]
+    Program.from_sends(AllReduce(4, chunks=4, inplace=True), [*summed, *shared]).compile()
+
+
+def test_wrong_sends_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="send 0: rank 1 has no chunk 2 before step 0"):
+        Program.from_sends(AllGather(4), [(0, 2, 1, 3)])
+    with pytest.raises(PostconditionFailed):
+        Program.from_sends(AllGather(4), around(4)[:-1]).compile()
+    with pytest.raises(HocketError, match="no link of dgx1"):
+        Program.from_sends(AllGather(8), [(0, 0, 0, 5)], topology=dgx1())
