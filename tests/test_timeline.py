@@ -376,12 +376,28 @@ def test_the_command_draws_a_page_and_for_perfetto(recorded: Path) -> None:
     assert Path("one.json").read_text() == Path("same.json").read_text()
 
 
+def test_the_command_draws_a_simulated_call_above_the_measured(recorded: Path) -> None:
+    machine = ["--topology", "ndv4", "--size", "192KB"]
+    done = run("ring:all_reduce", "ranks=3", *machine, "--trace", str(recorded))
+    assert done.exit_code == 0, done.output
+    assert re.search(r"simulated: \S+, 196608 B on ndv4: \S+ us", done.output)
+    simulated, measured = content(Path("timeline.html").read_text())["timelines"]
+    assert simulated["title"].startswith("simulated: ")
+    assert simulated["links"]
+    assert measured["title"].startswith("measured: call 3, ")
+    done = run("ring:all_reduce", "ranks=3", *machine, "-o", "alone.json")
+    assert done.exit_code == 0, done.output
+    names = {event["name"] for event in json.loads(Path("alone.json").read_text())}
+    assert "process_name" in names
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["-o", "x.svg"], "the name of a timeline ends in .html, .json, not 'x.svg'"),
         (["-o", "no/x.html"], "there is no directory no"),
         (["--trace", "trace.json", "-o", "trace.json"], "trace.json is the trace, which this would replace"),
+        (["--trace", "trace.json", "--topology", "ndv4"], "a timeline is of a call in a --trace, or simulated on a"),
         (["--trace", "none.json"], "cannot read none.json: No such file or directory"),
     ],
 )

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from enum import StrEnum
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -354,12 +355,20 @@ def _contract(allow_differing_sums: bool) -> Contract | None:
 @app.command()
 def timeline(
     target: Target,
-    trace: Annotated[
-        Path, typer.Option(help="A file that HOCKET_TRACE left, with a call of this program.", show_default=False)
-    ],
     parameters: Parameters = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="A file that HOCKET_TRACE left, with a call of this program.", show_default=False),
+    ] = None,
     call: Annotated[
         int | None, typer.Option(min=1, help="The number of the call in the file.", show_default="the last")
+    ] = None,
+    topology: Annotated[
+        str | None, typer.Option(help="Simulate a call on this machine, as hocket sim does.", show_default=False)
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes of it.")] = 1,
+    size: Annotated[
+        str | None, typer.Option(help="Bytes of a rank's larger buffer in the simulated call.", show_default=False)
     ] = None,
     output: Annotated[
         Path, typer.Option("-o", "--output", help="The page to write, .html; or .json, for Perfetto.")
@@ -369,30 +378,39 @@ def timeline(
     slots: Slots = None,
     storage: Storage = None,
 ) -> None:
-    """Draw when each step of a call ran.
+    """Draw when each step of a call ran, or would run.
 
-    The call was measured, in a job that ran with HOCKET_TRACE=FILE in its environment; the program, its parameters and
-    options are those of the call. The page opens in any browser, without a network. It has lanes for ranks and thread
-    blocks, in them the steps and waits, and messages between them. A click on a step shows its line of the program.
+    With --trace, the call was measured in a job that ran with HOCKET_TRACE=FILE in its environment; the program, its
+    parameters and options are those of the call. With --topology it is simulated; with both, one is above the other.
+    The page opens in any browser, without a network. It has lanes for ranks and thread blocks, in them the steps and
+    waits, and messages between them. A click on a step shows its line of the program.
     """
     from hocket.timeline import FORMATS as ENDINGS
-    from hocket.timeline import measured
+    from hocket.timeline import Timeline, measured
 
     _check_output(output, "a timeline", ENDINGS)
-    if output.resolve() == trace.resolve():
+    if trace is not None and output.resolve() == trace.resolve():
         raise UsageError(f"{output} is the trace, which this would replace")
+    if (topology is None) != (size is None) or (topology is None and trace is None):
+        raise UsageError("a timeline is of a call in a --trace, or simulated on a --topology with a --size, or both")
+    found: list[Timeline] = []
     with working(f"compiling {target}") as update:
         options = Options(protocol, instances, slots, storage, "may-differ")
         schedule = options.compile(one_case(target, parameters or []).load())
-        update(f"reading {trace}")
-        found = measured(trace, schedule, call)
+        if topology is not None and size is not None:
+            update(f"simulating {target}")
+            found.append(import_module("hocket.cli.sim").timeline(schedule, topology, nodes, size))
+        if trace is not None:
+            update(f"reading {trace}")
+            found.append(measured(trace, schedule, call))
         update(f"drawing {output}")
         try:
-            found.draw(output)
+            found[0].draw(output, *found[1:])
         except OSError as error:
             raise UsageError(f"cannot write {output}: {error.strerror}") from None
     errors = Console(stderr=True)
-    say(errors, f"{found.schedule.name}, {found.title}: {found.total:.6g} us")
+    for one in found:
+        say(errors, f"{one.schedule.name}, {one.title}: {one.total:.6g} us")
     say(errors, f"drew {output}")
 
 
@@ -581,12 +599,9 @@ def sim(
     """
     if plot is not None:
         _check_picture(plot, plot=True)
-    from importlib import import_module  # the module has the name of this function
-
     from hocket.sim import Simulator
 
-    simulation = import_module("hocket.cli.sim")
-
+    simulation = import_module("hocket.cli.sim")  # which has the name of this function
     amounts = simulation.sizes(sizes)
     machine, protocol = simulation.machine(topology, nodes, protocol)
     with working(f"compiling {target}") as update:

@@ -19,6 +19,7 @@ from hocket.errors import UsageError, printable
 from hocket.ir.schedule import Schedule
 from hocket.program import Program
 from hocket.sim import Prediction, Simulator, Trace
+from hocket.timeline import Timeline
 from hocket.topology import Topology
 from hocket.tunables import show_size
 from hocket.tuning import Sizes
@@ -82,6 +83,13 @@ def machine(name: str, nodes: int, protocol: str | None) -> tuple[Topology, str 
     if protocol is not None:
         protocol = one_of("--protocol", protocol, [known.name for known in found.costs.protocols])
     return found, protocol
+
+
+def timeline(schedule: Schedule, name: str, nodes: int, size: str) -> Timeline:
+    """A call of one size, by the fastest protocol."""
+    amount = sizes(size)[0]
+    simulator = Simulator(schedule, machine(name, nodes, None)[0])
+    return simulator.trace(amount, simulator.best(amount).protocol).timeline
 
 
 def as_json(simulator: Simulator, rows: Sequence[Row]) -> dict[str, object]:

@@ -115,7 +115,7 @@ class Simulator:
         record = Record()
         time = max(Engine(self._work, chosen, tiles, copy, local, record).run())
         path = critical_path(self._work, record, chosen, self._estimator.start)
-        title = f"{self.schedule.name}, {chosen.name}, {size} bytes on {self.topology.name}"
+        title = f"simulated: {chosen.name}, {size} B on {self.topology.name}"
         timeline = timeline_of(self._work, record, tiles, title, time)
         return Trace(self._prediction(size, chosen, time, len(tiles)), timeline, path)
 
