@@ -661,7 +661,7 @@ def search(
 
 @app.command()
 def info(as_json: Json = False) -> None:
-    """List every tuned number, with its value, its unit and why it is so.
+    """List every tuned number, with its value and unit.
 
     Those that HOCKET_TUNABLES sets are marked.
     """
