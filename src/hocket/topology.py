@@ -291,7 +291,7 @@ def _network(
 def load(path: Path, nodes: int = 1) -> Topology:
     """The topology of a TOML file (docs/simulator.md). Raises BadTopology."""
     try:
-        given = tomllib.loads(path.read_text())
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadTopology(f"cannot read {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -315,12 +315,16 @@ def load(path: Path, nodes: int = 1) -> Topology:
         switch = reader.number(table, "switch") if switches else 0.0
         network = _network(links, nics, reader.number(table, "bandwidth"), switches, switch)
     like = given.get("like", "ndv4")
-    if like not in BUILT_IN:
+    if not isinstance(like, str) or like not in BUILT_IN:
         raise reader.wrong(f"like: there is no topology {like!r}")
-    costs = reader.costs(BUILT_IN[str(like)](1).costs, reader.table(given, "costs") if "costs" in given else {})
-    blocks = reader.whole(given, "thread_blocks") if "thread_blocks" in given else 108
+    base = BUILT_IN[like](1)
+    costs = reader.costs(base.costs, reader.table(given, "costs") if "costs" in given else {})
+    blocks = reader.whole(given, "thread_blocks") if "thread_blocks" in given else base.thread_blocks
     name = str(given.get("name", path.stem))
     return _topology(name, nodes, gpus, links, within, network, blocks, costs)
+
+
+_MOST = 1e18
 
 
 class _Reader:
@@ -339,9 +343,11 @@ class _Reader:
 
     def number(self, table: Mapping[str, object], key: str, *, zero: bool = False) -> float:
         value = table.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not (value > 0 or (zero and value == 0)):
-            raise self.wrong(f"{key} must be a positive number, not {value!r}")
-        return float(value)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if 0 < value <= _MOST or (zero and value == 0):
+                return float(value)
+            value = f"{value:.3g}" if value < _MOST else "so large a one"
+        raise self.wrong(f"{key} must be a positive number, not {value}")
 
     def whole(self, table: Mapping[str, object], key: str) -> int:
         value = table.get(key)

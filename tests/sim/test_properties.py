@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +17,8 @@ from hocket import AllToNext, Broadcast, Program, Schedule, chunk
 from hocket.algorithms import all_pairs, all_to_next, chain, hierarchical, ring, two_step
 from hocket.ir.schedule import Wait
 from hocket.sim import MOST_TILES, Simulator
-from hocket.topology import Link, Topology, ndv4
+from hocket.sim.links import Flow, Links
+from hocket.topology import Link, Topology, load, ndv4
 from tests.property.programs import random_case
 
 SETTINGS = settings(max_examples=20, deadline=None, derandomize=True)
@@ -192,7 +194,62 @@ def test_a_timeline_and_its_path_add_up(simulator: Simulator, size: int, protoco
 
 def test_no_link_is_used_beyond_its_bandwidth(simulator: Simulator) -> None:
     for use in simulator.trace(1 << 24, "Simple").timeline.links:
-        assert all(0 < share <= 1 for _, _, share in use.intervals)
+        assert all(0 < share <= 1 + 1e-6 for _, _, share in use.intervals)
+
+
+def test_nothing_is_forwarded_before_it_is_there(tmp_path: Path) -> None:
+    """Behind a slow link, two fast ones: what goes on over them cannot be sooner."""
+    file = tmp_path / "chain.toml"
+    file.write_text("gpus = 4\npairs = [[0, 1, 1], [1, 2, 100], [2, 3, 100]]\n")
+    schedule = chain.broadcast(4).compile()
+    for size, protocol in ((1 << 21, "Simple"), (1 << 15, "LL")):
+        timeline = Simulator(schedule, load(file)).trace(size, protocol).timeline
+        ends = [max(span.end for span in timeline.spans if span.rank == rank) for rank in range(4)]
+        assert ends[1:] == sorted(ends[1:])
+
+
+@given(st.integers(0, 1 << 30))
+@settings(max_examples=50, deadline=None)
+def test_links_are_shared_by_max_min_fairness(seed: int) -> None:
+    """Against progressive filling over all flows, after each that begins or ends."""
+    rng = random.Random(seed)
+    bandwidths = [rng.choice([1.0, 2.0, 5.0, 10.0]) for _ in range(5)]
+    links, flows = Links(bandwidths), list[Flow]()
+    for now in range(1, 25):
+        if flows and rng.random() < 0.4:
+            flow = flows.pop(rng.randrange(len(flows)))
+            flow.change(now, 0.0)
+            links.remove(flow)
+        else:
+            ways = tuple(rng.sample(range(5), rng.randint(1, 3)))
+            flows.append(Flow(ways, rng.choice([0.3, 1.0, 3.0, 8.0]), 1e9, 0, 0, 0, network=False))
+            links.add(flows[-1], now)
+        if links.dirty:
+            links.share(now)
+        assert [flow.rate for flow in flows] == pytest.approx(filled(bandwidths, flows))
+
+
+def filled(bandwidths: Sequence[float], flows: Sequence[Flow]) -> list[float]:
+    rates, room, left = [0.0] * len(flows), list(bandwidths), set(range(len(flows)))
+    while left:
+        share = {link: room[link] / n for link in range(len(room)) if (n := sum(link in flows[i].links for i in left))}
+        least = min([*share.values(), *(flows[i].cap for i in left)])
+        full = {link for link, each in share.items() if each <= least * (1 + 1e-12)}
+        for i in [i for i in left if flows[i].cap <= least * (1 + 1e-12) or full & set(flows[i].links)]:
+            rates[i] = least
+            left.remove(i)
+            for link in flows[i].links:
+                room[link] -= least
+    return rates
+
+
+def test_a_message_that_is_late_is_on_the_critical_path(tmp_path: Path) -> None:
+    """The receiver needs little time of its own; nearly all is the link's."""
+    file = tmp_path / "slow.toml"
+    file.write_text("gpus = 1\nswitch = 100\n[network]\nnics = [0]\nbandwidth = 1\n")
+    schedule = chain.broadcast(2).compile()
+    trace = Simulator(schedule, load(file, 2)).trace(1 << 21, "Simple")
+    assert sum(s.end - s.begin for s in trace.path if s.kind == "link") > 0.95 * trace.prediction.link_floor
 
 
 def test_no_run_is_below_its_floors(simulator: Simulator) -> None:
@@ -224,13 +281,3 @@ def test_direct_messages_have_no_slots_to_wait_for() -> None:
     assert simulator.protocols() == ("Direct",)
     through = Simulator(compiled(p), ndv4()).predict(1 << 26, "Simple")
     assert simulator.predict(1 << 26, "Direct").time < through.time
-
-
-def test_links_are_shared_alike() -> None:
-    """Seven receivers that fill one port: each gets a seventh of it."""
-    topology = ndv4()
-    quick = tuple(replace(p, block=100.0) for p in topology.costs.protocols)
-    topology = replace(topology, costs=replace(topology.costs, protocols=quick))
-    simulator = Simulator(compiled(two_step.all_to_all(1, 8)), topology)
-    found = simulator.predict(1 << 26, "Simple")
-    assert found.time >= found.link_floor

@@ -51,7 +51,10 @@ def compiled(target: str, words: Sequence[str], instances: int | None, storage: 
 
 def other(text: str, storage: str) -> Schedule:
     """What ``--vs`` names: FILE:FUNC name=value in one word."""
-    words = shlex.split(text)
+    try:
+        words = shlex.split(text)
+    except ValueError:  # a quotation without an end
+        words = []
     if not words:
         raise UsageError("--vs names a program, such as --vs 'ring:all_reduce ranks=8 instances=24'")
     return compiled(words[0], words[1:], None, storage)
@@ -87,7 +90,9 @@ def machine(name: str, nodes: int, protocol: str | None) -> tuple[Topology, str 
 
 def timeline(schedule: Schedule, name: str, nodes: int, size: str) -> Timeline:
     """A call of one size, by the fastest protocol."""
-    amount = sizes(size)[0]
+    amount, *more = sizes(size)
+    if more:
+        raise UsageError(f"--size {size} is several sizes: a timeline is of one")
     simulator = Simulator(schedule, machine(name, nodes, None)[0])
     return simulator.trace(amount, simulator.best(amount).protocol).timeline
 

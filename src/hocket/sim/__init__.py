@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hocket.errors import InvalidArgument, caller
+from hocket.errors import BadTopology, InvalidArgument, caller
 from hocket.ir.schedule import Schedule
 from hocket.sim.engine import Engine
 from hocket.sim.estimate import Estimator
@@ -44,7 +44,7 @@ class Prediction:
     @property
     def algbw(self) -> float:
         """1e9 bytes a second, as nccl-tests has it."""
-        return self.bytes / self.time / 1e3
+        return self.bytes / self.time / 1e3 if self.time else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,11 @@ class Simulator:
         return self._prediction(size, chosen, time, len(tiles))
 
     def best(self, size: int) -> Prediction:
-        """By whichever protocol is fastest."""
-        return min((self.predict(size, name) for name in self.protocols()), key=lambda found: found.time)
+        """By whichever protocol is fastest. Raises BadTopology if none has as many slots as the schedule needs."""
+        names = self.protocols()
+        if not names:
+            raise BadTopology(f"no protocol of {self.topology.name} has the {self.schedule.slots} slots that it needs")
+        return min((self.predict(size, name) for name in names), key=lambda found: found.time)
 
     def trace(self, size: int, protocol: str) -> Trace:
         """Simulate a call tile by tile, to the last, and keep what happened."""
@@ -139,6 +142,9 @@ class Simulator:
         if size < 0:
             raise InvalidArgument(f"a call has no {size} bytes", caller())
         chosen = self.topology.costs.protocol(protocol)
+        if chosen.name not in self.protocols():
+            kind = "in slots" if chosen.name == "Direct" else "in place, or need more slots"
+            raise BadTopology(f"{chosen.name} is not for {self.schedule.name}, whose messages lie {kind}")
         share = self.share(size)
         full = max(1, math.ceil(share / chosen.slot)) - 1
         tiles = [float(chosen.slot)] * full + [share - full * chosen.slot]

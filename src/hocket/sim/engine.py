@@ -48,7 +48,7 @@ class Engine:
         self._record = record
         self._links = Links([link.bandwidth * 1e3 for link in work.topology.links])
         self._widths = [min(work.topology.links[i].bandwidth for i in c.route.links) * 1e3 for c in work.connections]
-        self._slots = max(protocol.slots, work.schedule.slots)
+        self._slots = protocol.slots
         blocks, steps, connections = len(work.first), len(work.block), len(work.connections)
         self._at = list(work.first)
         self._tile = [0] * blocks
@@ -60,6 +60,7 @@ class Engine:
         self._freed = [0] * connections
         self._tails: list[deque[float]] = [deque() for _ in range(connections)]
         self._lagging = [-1] * connections
+        self._stored: dict[int, list[Flow]] = {}
         self._for_step: dict[int, list[int]] = {}
         self._for_message = [-1] * connections
         self._for_slot = [-1] * connections
@@ -165,8 +166,20 @@ class Engine:
                     return
             rest = protocol.grain / self._copy if work.moves[step] else 0.0
             for connection in streamed:
-                end = max(end, self._tails[connection].popleft() + rest)
+                tail = self._tails[connection].popleft()
+                if tail + rest > end:
+                    end = tail + rest
+                    self._is_late(step, connection, tail)
+        for flow in self._stored.pop(step, ()):
+            self._tail(flow, end)
         self._push(end + (self._costs.publish if work.awaited[step] else 0.0), _DONE, step)
+
+    def _is_late(self, step: int, connection: int, tail: float) -> None:
+        """What ends a step is the tail of a message."""
+        if self._record is not None:
+            what = self._work.connections[connection]
+            sender = what.sends[what.receives.index(step)]
+            self._record.late[step, self._tile[self._work.block[step]]] = sender, tail
 
     def _finish(self, step: int, now: float) -> None:
         """A step is done for a tile: its slots are free, its messages for the network are posted, others go on."""
@@ -260,32 +273,38 @@ class Engine:
         self._fresh = []
 
     def _flown(self, flow: Flow, now: float) -> None:
-        """The last byte of a flow is stored; its receiver sees it a hop later."""
+        """A flow has passed. Where its step forwards what it receives, the last of that may still be to come."""
         flow.change(now, 0.0)
         self._links.remove(flow)
         connection = flow.connection
-        if not self._work.connections[connection].pulls:
-            tail = now + (self._protocol.network_hop if flow.network else self._protocol.hop)
-            if self._streams(flow):
-                self._tails[connection].append(tail)
-                if not flow.headed:
-                    self._push(tail, _HEAD, connection, 0, flow)
-                lagging = self._lagging[connection]
-                if lagging >= 0:
-                    self._lagging[connection] = -1
-                    self._moved(lagging, now)
-            else:
-                self._push(tail, _HEAD, connection)
         if flow.network:
+            self._tail(flow, now)
             queue = self._wires[connection]
             if queue:
                 self._start(queue.popleft(), now)
             else:
                 self._wires[connection] = None
             return
+        if not self._work.connections[connection].pulls:
+            self._stored.setdefault(flow.step, []).append(flow)
         self._pending[flow.step] -= 1
         if not self._pending[flow.step]:
             self._moved(flow.step, now)
+
+    def _tail(self, flow: Flow, now: float) -> None:
+        """The last byte of a message is stored; its receiver sees it a hop later."""
+        connection = flow.connection
+        tail = now + (self._protocol.network_hop if flow.network else self._protocol.hop)
+        if not self._streams(flow):
+            self._push(tail, _HEAD, connection)
+            return
+        self._tails[connection].append(tail)
+        if not flow.headed:
+            self._push(tail, _HEAD, connection, 0, flow)
+        lagging = self._lagging[connection]
+        if lagging >= 0:
+            self._lagging[connection] = -1
+            self._moved(lagging, now)
 
     def _arrive(self, connection: int, now: float) -> None:
         number = self._arrived[connection]

@@ -17,7 +17,7 @@ class Flow:
     """A transfer under way: bytes on the wire that are ``left`` at ``since``, its ``rate`` in bytes a microsecond.
 
     ``version`` counts how often its end was foretold. ``narrow`` is the link that holds it up, -1 for its own cap.
-    ``pieces``: (begin, end, rate) of what has passed, if they are recorded.
+    ``pieces``: (begin, end, rate, narrow) of what has passed, if they are recorded.
     """
 
     __slots__ = (
@@ -52,13 +52,13 @@ class Flow:
         self.connection = connection
         self.tile = tile
         self.network = network
-        self.pieces: list[tuple[float, float, float]] | None = None
+        self.pieces: list[tuple[float, float, float, int]] | None = None
 
     def change(self, now: float, rate: float) -> None:
         if now > self.since:
             self.left -= self.rate * (now - self.since)
             if self.pieces is not None and self.rate > 0.0:
-                self.pieces.append((self.since, now, self.rate))
+                self.pieces.append((self.since, now, self.rate, self.narrow))
         self.since = now
         self.rate = rate
         self.version += 1

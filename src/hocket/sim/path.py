@@ -56,6 +56,9 @@ class _Walk:
         end = record.ends[at]
         while True:
             begin = record.begins[at]
+            if at in record.late and end > record.ends[at] - _ROUNDED:
+                at, end = yield from self._rest(at, end)
+                continue
             yield from self._step(at, begin, end)
             cause = record.causes[at]
             if cause.kind == "launch":
@@ -92,18 +95,29 @@ class _Walk:
         if starts > begin:
             yield Segment("synchronisation", where, begin, starts, name, at[1])
 
+    def _rest(self, at: tuple[int, int], end: float) -> Generator[Segment, None, tuple[tuple[int, int], float]]:
+        """A step that ended with the tail of a message; returns its sender's step, and until when that matters."""
+        name, (rank, block, _) = self._name(at), self._work.place(at[0])
+        where = f"rank {rank}, thread block {block}"
+        sender, tail = self._record.late[at]
+        moved = max(end - (self._work.topology.costs.publish if self._work.awaited[at[0]] else 0.0), tail)
+        if end > moved:
+            yield Segment("synchronisation", where, moved, end, name, at[1])
+        if moved > tail:
+            yield Segment("thread block", where, tail, moved, name, at[1])
+        return (sender, at[1]), (yield from self._message((sender, at[1]), tail))
+
     def _pieces(self, flow: Flow, begin: float, end: float, name: StepName, where: str) -> Iterator[Segment]:
         """What held a flow up, the last first."""
         links = self._work.topology.links
         at = end
-        for low, high, rate in reversed(flow.pieces or []):
+        for low, high, _, narrow in reversed(flow.pieces or []):
             low, high = max(low, begin), min(high, at)
             if high <= low:
                 continue
             if low - begin < _ROUNDED:
                 low = begin
-            if rate < flow.cap * (1 - 1e-9):
-                narrow = flow.narrow if flow.narrow >= 0 else flow.links[0]
+            if narrow >= 0:
                 yield Segment("link", links[narrow].name, low, at, name, flow.tile)
             elif flow.network:
                 widths = [links[link].bandwidth for link in flow.links]

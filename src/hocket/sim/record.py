@@ -17,13 +17,17 @@ class Cause(NamedTuple):
 
 
 class Record:
-    """Times by step and tile: its begin, when its bytes began to move, its end; and all flows."""
+    """Times by step and tile: its begin, when its bytes began to move, its end; and all flows.
+
+    ``late``: where the tail of a message ended it, the step that sent that, and when it was seen.
+    """
 
     def __init__(self) -> None:
         self.begins: dict[tuple[int, int], float] = {}
         self.starts: dict[tuple[int, int], float] = {}
         self.ends: dict[tuple[int, int], float] = {}
         self.causes: dict[tuple[int, int], Cause] = {}
+        self.late: dict[tuple[int, int], tuple[int, float]] = {}
         self.flows: list[Flow] = []
 
     def begin(self, step: int, tile: int, now: float, starts: float, cause: Cause | None) -> None:

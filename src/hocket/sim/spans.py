@@ -41,7 +41,7 @@ def _uses(work: Work, record: Record) -> tuple[LinkUse, ...]:
     """The share of each link that is used, piece by piece; links that nothing uses are left out."""
     changes: dict[int, dict[float, float]] = {}
     for flow in record.flows:
-        for begin, end, rate in flow.pieces or ():
+        for begin, end, rate, _ in flow.pieces or ():
             for link in flow.links:
                 at = changes.setdefault(link, {})
                 at[begin] = at.get(begin, 0.0) + rate
@@ -60,6 +60,6 @@ def _uses(work: Work, record: Record) -> tuple[LinkUse, ...]:
             if intervals and intervals[-1][1] == begin and abs(intervals[-1][2] - share) < 1e-9:
                 intervals[-1] = intervals[-1][0], end, intervals[-1][2]
             else:
-                intervals.append((begin, end, min(share, 1.0)))
+                intervals.append((begin, end, share))
         uses.append(LinkUse(work.topology.links[link].name, tuple(intervals)))
     return tuple(uses)
