@@ -6,11 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from hocket import AllGather, AllReduce, AllToAll, HocketError, Program, chunk
+from hocket.algorithms import ring
+from hocket.algorithms.catalogue import CATALOGUE
 from hocket.cli import app
-from hocket.errors import BadTopology, InvalidArgument, NoLink, PostconditionFailed
+from hocket.cli.search import NEAR, Candidate, Range, search, toml, write
+from hocket.errors import BadTopology, InvalidArgument, NoLink, PostconditionFailed, UsageError
 from hocket.sim import Simulator
 from hocket.topology import BUILT_IN, dgx1, named, ndv4
 
@@ -47,6 +51,97 @@ def test_search_writes_what_config_reads(tmp_path: Path) -> None:
     assert "proven" in invoke("check", str(folder / "hocket.toml"))
     assert list(folder.glob("*.xml"))
     assert (folder / "nccl_tuner.csv").read_text().startswith("# colltype")
+
+
+def candidate(name: str, protocol: str, simulator: Simulator | None = None, instances: int = 1) -> Candidate:
+    algorithm = next(a for a in CATALOGUE if a.name == name)
+    if simulator is None:
+        program = algorithm.factory(ranks=8, instances=instances)
+        simulator = Simulator(program.compile(opcodes=True, slots=8), ndv4())
+    return Candidate(algorithm, {"ranks": 8}, instances, protocol, simulator)
+
+
+def test_neighbours_that_differ_by_protocol_are_one_entry() -> None:
+    one, four = candidate("ring:all_reduce", "LL"), candidate("ring:all_reduce", "LL128", instances=4)
+    simple = candidate("ring:all_reduce", "Simple", four.simulator, 4)
+    found = [Range(0, 1023, one), Range(1024, 4095, four), Range(4096, 8191, simple), Range(8192, None, one)]
+    assert (
+        toml("all_reduce", found, ndv4())
+        == """\
+# hocket search --collective all_reduce --topology ndv4 --nodes 1
+# No entry names a protocol: the runtime chooses it.
+
+[[all_reduce]]
+program = "hocket.algorithms.ring:all_reduce"
+arguments = { ranks = 8 }
+ranks = 8
+instances = 1
+sizes = "0..1023"
+
+[[all_reduce]]
+program = "hocket.algorithms.ring:all_reduce"
+arguments = { ranks = 8 }
+ranks = 8
+instances = 4
+sizes = "1024..8191"
+
+[[all_reduce]]
+program = "hocket.algorithms.ring:all_reduce"
+arguments = { ranks = 8 }
+ranks = 8
+instances = 1
+sizes = "8192.."
+"""
+    )
+
+
+def test_a_search_removes_what_an_earlier_one_wrote_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "2024_mine.xml").touch()
+    (tmp_path / "ring_all_reduce.xml").touch()
+    ring_, pairs = candidate("ring:all_reduce", "LL"), candidate("all_pairs:all_reduce", "LL")
+    quiet = Console(quiet=True)
+    write(tmp_path, "all_reduce", [Range(0, 1023, pairs), Range(1024, None, ring_)], ndv4(), quiet)
+    assert (tmp_path / "1_ring_all_reduce.xml").exists()
+    write(tmp_path, "all_reduce", [Range(0, None, ring_)], ndv4(), quiet)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "0_ring_all_reduce.xml",
+        "2024_mine.xml",
+        "hocket.toml",
+        "nccl_tuner.csv",
+        "ring_all_reduce.xml",
+    ]
+
+
+def test_what_is_no_folder_is_refused_before_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hocket.cli.search.candidates", lambda *_: pytest.fail("it has begun to search"))
+    file = tmp_path / "file"
+    file.touch()
+    for folder in (file, file / "below"):
+        done = CliRunner().invoke(app, ["search", "-o", str(folder)])
+        assert done.exit_code == 2
+        said = f"cannot write to {folder}: {file} is not a folder"
+        assert "".join(said.split()) in "".join(done.output.split())  # lines may be broken anywhere
+
+
+def test_what_cannot_be_written_is_an_error_of_usage(tmp_path: Path) -> None:
+    found = [Range(0, None, candidate("ring:all_reduce", "LL"))]
+    (tmp_path / "0_ring_all_reduce.xml").mkdir()
+    with pytest.raises(UsageError, match="cannot write to"):
+        write(tmp_path, "all_reduce", found, ndv4(), Console(quiet=True))
+    with pytest.raises(UsageError, match="cannot write to"):
+        write(tmp_path / ("x" * 300), "all_reduce", found, ndv4(), Console(quiet=True))
+
+
+def test_there_is_a_runner_up_however_far_behind() -> None:
+    """At 1 GB the closed form of All Pairs by LL is not within NEAR of that of a ring of 16 instances."""
+    far = candidate("all_pairs:all_reduce", "LL")
+    near = candidate("ring:all_reduce", "Simple", instances=16)
+    (choice,) = search([far, near], [1 << 30], lambda _: None)
+    assert far.simulator.estimate(1 << 30, "LL") > NEAR * near.simulator.estimate(1 << 30, "Simple")
+    assert (choice.winner, choice.second) == (near, far)
+    assert choice.margin is not None
+    (alone,) = search([near], [1 << 30], lambda _: None)
+    assert alone.second is None
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -109,8 +204,6 @@ def test_a_schedule_over_no_link_is_refused_with_the_line_of_the_program() -> No
 
 
 def test_a_machine_that_is_too_small_says_what_is_not() -> None:
-    from hocket.algorithms import ring
-
     with pytest.raises(BadTopology, match="with 2 nodes it has 16"):
         Simulator(ring.all_reduce(16).compile(opcodes=True), ndv4())
     with pytest.raises(BadTopology, match="120 thread blocks on a rank"):

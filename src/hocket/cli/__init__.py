@@ -642,11 +642,13 @@ def search(
     the winner, the best other program, and what most of the time is spent on.
     """
     from hocket.cli.search import as_json as in_json
-    from hocket.cli.search import candidates, print_choices, ranges, write
+    from hocket.cli.search import candidates, check_folder, print_choices, ranges, write
     from hocket.cli.search import search as searched
     from hocket.cli.sim import machine as described
     from hocket.cli.sim import sizes as amounts
 
+    if output is not None:
+        check_folder(output)
     machine, _ = described(topology, nodes, None)
     with working(f"searching for {collective}") as update:
         choices = searched(candidates(collective, machine, update), amounts(sizes), update)

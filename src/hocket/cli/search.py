@@ -1,6 +1,6 @@
 """``hocket search``: which of the library's programs, with which knobs, is fastest on a machine, size by size.
 
-The closed form ranks all candidates at each size; those near its best are simulated.
+The closed form ranks all candidates at each size; those near its best are simulated, and the best of another program.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
@@ -16,6 +17,7 @@ from rich.table import Table
 from hocket.algorithms.entry import Algorithm, Parameters
 from hocket.cli.catalogue import listed
 from hocket.cli.console import say
+from hocket.cli.export import write_text
 from hocket.errors import BadTopology, HocketError, UsageError, counted
 from hocket.formats import msccl_xml
 from hocket.sim import Prediction, Simulator
@@ -26,9 +28,13 @@ INSTANCES = (1, 2, 4, 8, 16, 24)
 """Of a whole program, as far as its thread blocks all run at once."""
 
 NEAR = 1.5
-"""The closed form misses what shared links and slots cost: what it puts within so much of its best is simulated,"""
+"""What the closed form puts within so much of its best is simulated: chosen, and no bound on what it misses. That is
+the chain from tile to tile, from a thread block's last receive of one to its first send of the next, and waiting for
+shared links and slots."""
 MOST = 12
-"""but no more than the best so many at a size."""
+"""But no more than the best so many at a size, beside one of another program."""
+
+CONFIG, TUNER = "hocket.toml", "nccl_tuner.csv"
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """The fastest at a size, and the fastest of another program."""
+    """The fastest at a size, and the fastest of another program: None only where the library has no other."""
 
     size: int
     winner: Candidate
@@ -126,10 +132,13 @@ def search(all_candidates: Sequence[Candidate], sizes: Sequence[int], said: Call
             ((candidate.simulator.estimate(size, candidate.protocol), i) for i, candidate in enumerate(all_candidates))
         )
         near = [all_candidates[i] for estimate, i in ranked[:MOST] if estimate <= NEAR * ranked[0][0]]
+        others = (all_candidates[i] for _, i in ranked if all_candidates[i].algorithm is not near[0].algorithm)
+        other = next(others, None)
+        if other is not None and other not in near:
+            near.append(other)
         found = sorted(((c.simulator.predict(size, c.protocol), c) for c in near), key=lambda pair: pair[0].time)
         prediction, winner = found[0]
-        others = [pair for pair in found if pair[1].algorithm is not winner.algorithm]
-        behind, second = others[0] if others else (None, None)
+        behind, second = next((pair for pair in found if pair[1].algorithm is not winner.algorithm), (None, None))
         choices.append(Choice(size, winner, prediction, second, behind))
     return choices
 
@@ -148,19 +157,36 @@ def ranges(choices: Sequence[Choice]) -> list[Range]:
 # What is written
 
 
+def check_folder(folder: Path) -> None:
+    """Whether ``write`` can have such a folder: asked before any work is done. Raises UsageError."""
+    try:
+        whole = folder.absolute()
+        there = next(path for path in (whole, *whole.parents) if path.exists())
+    except OSError as error:
+        raise UsageError(f"cannot write to {folder}: {error.strerror}") from None
+    if not there.is_dir():
+        raise UsageError(f"cannot write to {folder}: {there} is not a folder")
+
+
 def toml(collective: str, found: Sequence[Range], machine: Topology) -> str:
-    """For HOCKET_CONFIG (docs/schedules-by-size.md)."""
-    entries = [f"# hocket search --collective {collective} --topology {machine.name} --nodes {machine.nodes}"]
-    for part in found:
-        candidate = part.candidate
+    """For HOCKET_CONFIG (docs/schedules-by-size.md). Neighbours that differ by protocol only are one entry."""
+    call = f"hocket search --collective {collective} --topology {machine.name} --nodes {machine.nodes}"
+    entries = [f"# {call}\n# No entry names a protocol: the runtime chooses it.\n"]
+    for _, group in groupby(found, lambda part: _without_protocol(part.candidate)):
+        parts = list(group)
+        candidate = parts[0].candidate
         given = ", ".join(f"{k} = {_value(v)}" for k, v in candidate.parameters.items())
-        most = "" if part.most is None else f"{part.most}"
+        most = "" if parts[-1].most is None else f"{parts[-1].most}"
         entries.append(
-            f'\n[[{collective}]]\nprogram = "hocket.algorithms.{candidate.algorithm.name}"\n'
+            f'[[{collective}]]\nprogram = "hocket.algorithms.{candidate.algorithm.name}"\n'
             f"arguments = {{ {given} }}\nranks = {machine.ranks}\ninstances = {candidate.instances}\n"
-            f'sizes = "{part.least}..{most}"\n'
+            f'sizes = "{parts[0].least}..{most}"\n'
         )
     return "\n".join(entries)
+
+
+def _without_protocol(candidate: Candidate) -> tuple[str, Parameters, int]:
+    return candidate.algorithm.name, candidate.parameters, candidate.instances
 
 
 def _value(value: object) -> str:
@@ -171,7 +197,7 @@ def xml(found: Sequence[Range]) -> Iterator[tuple[str, str | HocketError]]:
     """The name of a file for each range, and MSCCL's XML for the bytes of the range, or why there is none."""
     for number, part in enumerate(found):
         candidate = part.candidate
-        name = f"{number}_{candidate.algorithm.name.replace(':', '_')}.xml"
+        name = f"{number}_{_stem(candidate.algorithm)}.xml"
         try:
             yield (
                 name,
@@ -187,7 +213,11 @@ def xml(found: Sequence[Range]) -> Iterator[tuple[str, str | HocketError]]:
             yield name, error
 
 
-_TUNER = ("ring:all_reduce", "ring:all_gather", "ring:reduce_scatter")
+def _stem(algorithm: Algorithm) -> str:
+    return algorithm.name.replace(":", "_")
+
+
+_IN_NCCL = ("ring:all_reduce", "ring:all_gather", "ring:reduce_scatter")
 """What NCCL has of the library: "ring" in the CSV of its ext-tuner/example."""
 
 _CHANNELS = 32
@@ -201,7 +231,7 @@ def tuner(collective: str, found: Sequence[Range], machine: Topology) -> tuple[s
     for part in found:
         candidate = part.candidate
         channels = candidate.instances * int(str(candidate.parameters.get("channels", 1)))
-        if candidate.algorithm.name not in _TUNER or channels > _CHANNELS:
+        if candidate.algorithm.name not in _IN_NCCL or channels > _CHANNELS:
             missing.append(candidate.name)
             continue
         most = 2**63 - 1 if part.most is None else part.most
@@ -211,19 +241,35 @@ def tuner(collective: str, found: Sequence[Range], machine: Topology) -> tuple[s
 
 
 def write(folder: Path, collective: str, found: Sequence[Range], machine: Topology, console: Console) -> None:
-    """hocket.toml, a file of XML for each range, and the tuner's CSV."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "hocket.toml").write_text(toml(collective, found, machine))
+    """hocket.toml, a file of XML for each range, and the tuner's CSV, in place of an earlier search's.
+
+    Raises UsageError for what cannot be written.
+    """
+    _clear(folder)
+    write_text(folder / CONFIG, toml(collective, found, machine))
     for name, text in xml(found):
         if isinstance(text, HocketError):
             say(console, f"no {name}: {text.diagnostic().message}", "dim")
         else:
-            (folder / name).write_text(text)
+            write_text(folder / name, text)
     csv, missing = tuner(collective, found, machine)
-    (folder / "nccl_tuner.csv").write_text(csv)
-    say(console, f"wrote {folder}: hocket.toml, files of XML, nccl_tuner.csv")
+    write_text(folder / TUNER, csv)
+    say(console, f"wrote {folder}: {CONFIG}, files of XML, {TUNER}")
     if missing:
         say(console, f"NCCL has no such program or channels: {'; '.join(dict.fromkeys(missing))}", "dim")
+
+
+def _clear(folder: Path) -> None:
+    """Make the folder, and remove from it what an earlier search wrote, of whichever collective."""
+    stems = {_stem(algorithm) for algorithm in listed(None)}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.iterdir():
+            number, _, stem = path.stem.partition("_")
+            if path.name in (CONFIG, TUNER) or (path.suffix == ".xml" and number.isdecimal() and stem in stems):
+                path.unlink()
+    except OSError as error:
+        raise UsageError(f"cannot write to {folder}: {error.strerror}") from None
 
 
 def print_choices(choices: Sequence[Choice], found: Sequence[Range], console: Console) -> None:
