@@ -917,19 +917,19 @@ class BadTopology(HocketError, ValueError):
 
 @dataclass(eq=False)
 class NoLink(HocketError, ValueError):
-    """A transfer between two ranks that nothing of the topology joins."""
+    """A transfer between two ranks that nothing of the topology joins; ``send``: which of ``Program.from_sends``."""
 
     code = "no-link"
     topology: str
     source: int
     target: int
     where: Where | None = None
+    send: int | None = None
 
     def diagnostic(self) -> Diagnostic:
         labels = (Label(self.where, "this transfer", True),) if self.where else ()
-        return Diagnostic(
-            self.code, f"no link of {self.topology} leads from rank {self.source} to {self.target}", labels
-        )
+        message = f"no link of {self.topology} leads from rank {self.source} to {self.target}"
+        return Diagnostic(self.code, message if self.send is None else f"send {self.send}: {message}", labels)
 
 
 # ---------------------------------------------------------------------------------------------------------------

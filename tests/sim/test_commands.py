@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
+from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hocket import AllGather, AllReduce, AllToAll, HocketError, Program, chunk
+from hocket import AllGather, AllReduce, AllToAll, AllToNext, HocketError, Program, Reduce, chunk
 from hocket.algorithms import ring
 from hocket.algorithms.catalogue import CATALOGUE
 from hocket.cli import app
 from hocket.cli.search import NEAR, Candidate, Range, search, toml, write
 from hocket.errors import BadTopology, InvalidArgument, NoLink, PostconditionFailed, UsageError
+from hocket.ir.chunk_dag import Kind
+from hocket.program import Send
 from hocket.sim import Simulator
 from hocket.topology import BUILT_IN, dgx1, named, ndv4
 
@@ -218,6 +226,8 @@ def test_sends_of_a_solver_are_a_program() -> None:
     assert Program.from_sends(AllGather(4), around(4)).compile().collective == AllGather(4)
     straight = [(0, 3 * s + d, s, d) for s in range(3) for d in range(3) if s != d]
     Program.from_sends(AllToAll(3), straight).compile()
+    Program.from_sends(AllToAll(3, inplace=True), straight).compile()
+    Program.from_sends(AllToNext(4, inplace=True), [(0, r, r, r + 1) for r in range(3)]).compile()
     by_two = [(0, 1, 0, 2), (1, 1, 2, 1), *(send for send in straight if send[1] != 1)]
     Program.from_sends(AllToAll(3), by_two).compile()
     summed = [(*send, "reduce") for send in around(4)]
@@ -225,10 +235,99 @@ def test_sends_of_a_solver_are_a_program() -> None:
     Program.from_sends(AllReduce(4, chunks=4, inplace=True), [*summed, *shared]).compile()
 
 
+Holds = dict[tuple[int, str, int], Counter[int]]
+"""How often the input of which rank is in the sum at a place."""
+
+
+def after(program: Program) -> Holds:
+    """What the operations of an AllReduce's program leave, but for the output."""
+    size = program.collective.size
+    holds: Holds = {(r, "in", c): Counter([r]) for r in range(size) for c in range(program.collective.inputs(r))}
+    for _, node in program.chunk_dag.operations():
+        assert node.src is not None
+        value = holds[node.src.rank, node.src.buffer, node.src.index]
+        place = node.dst.rank, node.dst.buffer, node.dst.index
+        holds[place] = value + holds[place] if node.kind is Kind.REDUCE else value
+    return {place: value for place, value in holds.items() if place[1] == "in"}
+
+
+def meant(ranks: int, chunks: int, sends: list[Send]) -> Holds:
+    """What sends leave if all of a step read what was there before it, and arrive in the order of the list."""
+    holds: Holds = {(r, "in", c): Counter([r]) for r in range(ranks) for c in range(chunks)}
+    for step in sorted({send[0] for send in sends}):
+        before = dict(holds)
+        for at, c, source, target, *how in sends:
+            if at == step:
+                value = before[source, "in", c]
+                holds[target, "in", c] = holds[target, "in", c] + value if how else value
+    return holds
+
+
+def a_send() -> st.SearchStrategy[Send]:
+    pair = st.permutations(range(4)).map(lambda ranks: ranks[:2])
+    how = st.sampled_from([(), ("reduce",)])
+    return st.tuples(st.integers(0, 2), st.integers(0, 1), pair, how).map(lambda s: (s[0], s[1], *s[2], *s[3]))
+
+
+@given(st.lists(a_send(), max_size=16))
+def test_all_sends_of_a_step_read_what_was_there_before(sends: list[Send]) -> None:
+    assert after(Program.from_sends(AllReduce(4, chunks=2), sends)) == meant(4, 2, sends)
+
+
+def test_a_send_of_what_arrives_in_the_same_step_is_of_what_was_there_before() -> None:
+    sends = [(0, 0, 0, 1, "reduce"), (0, 0, 1, 2, "reduce")]
+    for order in (sends, sends[::-1]):
+        dag = Program.from_sends(Reduce(3, root=2), order).chunk_dag
+        assert [(node.src.rank, node.dst.rank) for _, node in dag.operations() if node.src][:2] == [(1, 2), (0, 1)]
+        assert not any(dag.scratch)
+    with pytest.raises(InvalidArgument, match="send 1: rank 1 has no chunk 0 before step 0"):
+        Program.from_sends(AllGather(3), [(0, 0, 0, 1), (0, 0, 1, 2)])
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_ranks_exchange_what_they_have_in_one_step(inplace: bool, chunks: int) -> None:
+    doubling = [(step, c, r, r ^ 1 << step, "reduce") for step in range(3) for r in range(8) for c in range(chunks)]
+    Program.from_sends(AllReduce(8, chunks=chunks, inplace=inplace), doubling).compile()
+    Program.from_sends(AllReduce(8, chunks=chunks, inplace=inplace), doubling[::-1]).compile()
+
+
+def test_a_circle_with_a_tail_costs_one_copy_to_scratch() -> None:
+    sends = [(0, 0, source, target, "reduce") for source, target in [(4, 3), (3, 0), (0, 1), (1, 2), (2, 0)]]
+    for order in permutations(sends):
+        assert sum(Program.from_sends(AllReduce(5), order).chunk_dag.scratch) == 1
+
+
+@pytest.mark.parametrize(
+    ("sends", "reason"),
+    [
+        (3, "sends are a list of (step, chunk, source, target), not 3"),
+        ([(5, 0, 0, 1), (0, 2, 1, 3)], "send 1: rank 1 has no chunk 2 before step 0"),
+        ([(0, 0, 0, 1, "reduce")], "send 0: rank 1 has no chunk 0 before step 0 to add to"),
+        ([(0, 0, 0, 1), (0, 0, 0, 7)], "send 1: its target must be in [0, 4), not 7"),
+        ([(0, 0, -1, 1)], "send 0: its source must be in [0, 4), not -1"),
+        ([(0, 4, 0, 1)], "send 0: its chunk must be in [0, 4), not 4"),
+        ([("0", 0, 0, 1)], "send 0: its step must be a whole number, not '0'"),
+        ([(0, True, 0, 1)], "send 0: its chunk must be a whole number, not True"),
+        ([(0, 0)], "send 0 must be (step, chunk, source, target) or"),
+        ([(0, 0, 0, 1, "reduce", 0)], "send 0 must be (step, chunk, source, target) or"),
+        (["0001"], "send 0 must be (step, chunk, source, target) or"),
+        ([7], "send 0 must be (step, chunk, source, target) or"),
+        ([(0, 0, 0, 1, "add")], "send 0: its fifth word must be \"reduce\", not 'add'"),
+        ([(0, 0, 0, 1, None)], 'send 0: its fifth word must be "reduce", not None'),
+        ([(0, 0, 0, 0)], "send 0: rank 0 sends to itself"),
+    ],
+)
+def test_a_wrong_send_is_named_by_its_position(sends: Any, reason: str) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(reason)) as raised:
+        Program.from_sends(AllGather(4), sends)
+    assert "Program.from_sends(AllGather(4), sends)" in str(raised.value)
+
+
 def test_wrong_sends_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="send 0: rank 1 has no chunk 2 before step 0"):
         Program.from_sends(AllGather(4), [(0, 2, 1, 3)])
     with pytest.raises(PostconditionFailed):
         Program.from_sends(AllGather(4), around(4)[:-1]).compile()
-    with pytest.raises(HocketError, match="no link of dgx1"):
-        Program.from_sends(AllGather(8), [(0, 0, 0, 5)], topology=dgx1())
+    with pytest.raises(HocketError, match="send 1: no link of dgx1 leads from rank 0 to 5"):
+        Program.from_sends(AllGather(8), [(0, 0, 0, 1), (0, 0, 0, 5)], topology=dgx1())
