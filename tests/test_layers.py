@@ -41,6 +41,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "config": IR | {"program", "tuning", "verify", "formats", "functions", "tunables"},
     "explain": IR | {"verify", "runtime", "tuning"},
     "communicator": IR | {"program", "runtime", "tuning", "tunables", "explain"},
+    "calibrate": PUBLIC | {"sim", "topology", "tuning"},
     "__init__": IR | {"language", "program", "verify", "communicator"},
     "__main__": frozenset({"cli"}),
     "py.typed": frozenset(),
@@ -49,6 +50,7 @@ LATE: dict[str, frozenset[str]] = {
     "ir": frozenset({"formats"}),
     "program": frozenset({"formats"}),
     "communicator": frozenset({"config"}),
+    "explain": frozenset({"sim", "topology"}),
 }
 """What may be imported besides, where a function is called: a schedule or a program draws itself, a file is read."""
 

@@ -110,7 +110,8 @@ def _simulators(algorithm: Algorithm, parameters: Parameters, machine: Topology)
     for instances in INSTANCES:
         try:
             program = algorithm.factory(**parameters, instances=instances)
-            yield Simulator(program.compile(opcodes=True, slots=8), machine), instances
+            schedule = program.compile() if machine.costs.memory else program.compile(opcodes=True, slots=8)
+            yield Simulator(schedule, machine), instances
         except BadTopology:  # more thread blocks than run at once: so have more instances
             return
         except HocketError:  # not with these opcodes, or over a link that is not there
