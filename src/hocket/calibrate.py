@@ -30,13 +30,14 @@ ROUNDS, SECONDS = 3, 25.0
 """Times that everything is measured, in turns, as far as that takes no more than so many seconds: others on the machine
 disturb them at different times."""
 
+_WARM = 0.05  # seconds in which a core that was idle comes up to speed
 _SECONDS = 0.02  # of one measurement in a round
 _MOST_CALLS = 100  # of a batch
 _BATCHES, _FEW_BATCHES = 64, 2  # where calls are short; where one takes longer than a batch
 _TINY, _SINGLE, _LENT = 8, 96, 1536  # bytes: of a call in which nothing but its cost counts, of a message that takes
 # lines of its own, of a call in which shared arrays are lent
 _SHORT, LONG = 2, 18  # hops of the two ping-pongs, of which the difference counts
-_CUT, STEPS = 12 << 10, 8  # bytes of an exchange, and messages that it is cut into
+_CUT, STEPS = 3 << 10, 8  # bytes of an exchange, and messages that it is cut into
 _KINDS = ("copy", "update", "add", "far")  # what is measured for each working set
 MOST = 64  # ranks at once
 _MOST_TILE = 256 << 10  # of what one rank moves alone: slot_bytes (native/policy/tunables.def)
@@ -125,13 +126,17 @@ def _tasks(ranks: int) -> list[Task]:
         found.append(Task(("crossing",), _SINGLE, exchange(ranks).compile()))
         found.append(Task(("call",), _TINY, name="reduce"))
         found += [Task(("lent", shared), _LENT, name="broadcast", shared=shared) for shared in (True,)]
-    return sorted(found, key=lambda task: task.size)  # a process that has slept much is interrupted least
+    found.sort(key=lambda task: task.size)  # a process that has slept much is interrupted least
+    return [*(task for task in found if task.size <= _CUT), *found]
 
 
 def _on_each_rank(comm: Communicator, tasks: Sequence[Task]) -> list[float]:
     """Seconds of a call of each task: the least of its batches."""
     allowed = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {allowed[comm.rank % len(allowed)]})
+    end = time.perf_counter() + _WARM
+    while time.perf_counter() < end:
+        pass
     return [_timed(comm, task) for task in tasks]
 
 
@@ -209,6 +214,8 @@ def _undisturbed(us: Mapping[Key, float]) -> dict[Key, float]:
         least = math.inf
         for w in reversed([w for w in WORKING_SETS if (ranks, kind, w) in us]):
             least = found[ranks, kind, w] = min(least, us[ranks, kind, w])
+        if kind != "far":
+            found[ranks, "run", kind] = min(least, us[ranks, "run", kind])
     return found
 
 
@@ -224,10 +231,12 @@ def topology(figures: dict[Key, Figure], name: str = "local") -> Topology:
     hops = {"eager": crossing, "fifo": hop}
     paths = tuple(replace(path, hop=hops.get(path.name, 0.0)) for path in CORES.protocols)
     costs = replace(CORES, launch=launch, decode=decode, protocols=paths)
-    memory = tuple(point for ranks in counts for point in _memory(ranks, us, costs))
+    memory = list[Memory]()
+    for ranks in counts:
+        memory += _memory(ranks, us, costs, memory)
     # What all others can take from a core at once is not measured: no transfer is to be held up by it.
     link = counts[-1] * max(speed for point in memory for speed in (point.copy, point.update))
-    found = cores(name, counts[-1], 1, link, replace(costs, memory=memory))
+    found = cores(name, counts[-1], 1, link, replace(costs, memory=tuple(memory)))
     return found if not several else _with_barrier(found, us[2, "lent", True])
 
 
@@ -247,8 +256,8 @@ FASTEST, _SLOWEST = 500.0, 0.01  # GB/s that a core may be found to move
 _HALVINGS = 24
 
 
-def _memory(ranks: int, us: dict[Key, float], costs: Costs) -> list[Memory]:
-    """The curves for so many ranks at once."""
+def _memory(ranks: int, us: dict[Key, float], costs: Costs, fewer: Sequence[Memory]) -> list[Memory]:
+    """The curves for so many ranks at once, which are no faster than ``fewer``."""
     base = us[ranks, "run", "copy"]
 
     def speed(key: str, w: int, size: int, besides: float) -> float:
@@ -260,6 +269,9 @@ def _memory(ranks: int, us: dict[Key, float], costs: Costs) -> list[Memory]:
     for w in sets:
         copy, update = (speed(key, w, w // 2, 0.0) for key in ("copy", "update"))
         add = speed("add", w, w // 3, w // 3 / 1e3 / copy)
+        for point in fewer:
+            if point.bytes == w:
+                copy, update, add = min(copy, point.copy), min(update, point.update), min(add, point.add)
         points.append(Memory(ranks, w, copy, update, add, FASTEST))
     if ranks == 1:
         return points
