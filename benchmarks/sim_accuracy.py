@@ -1,11 +1,12 @@
 """What the simulator predicts for this machine, and what calls take: ``python benchmarks/sim_accuracy.py [--json F]``.
 
-First ``hocket calibrate`` measures it, on other programs and other sizes, unless ``--topology F`` gives what it found.
-Then programs of the library for AllReduce, AllGather, ReduceScatter and AllToAll are called by name on two ranks, hot,
-in place where they are so, in float32, each rank on a core of its own: in one round where they are short, through the
-fifo, and with zero copies in arrays of ``comm.empty``. Cross-memory attach is off. Measured is the least over batches
-of the slowest rank's mean, all programs in turns in each of several rounds. At the end the median of the errors, the
-worst ratio, and for each size what the program predicted to be the best costs more than the one that is.
+What ``hocket calibrate`` does measures the machine, on other programs and other sizes, once before each round, of which
+the least counts as it does for calls; or ``--topology F`` gives what it found. Programs of the library for AllReduce,
+AllGather, ReduceScatter and AllToAll are called by name on two ranks, hot, in place where they are so, in float32, each
+rank on a core of its own: in one round where they are short, through the fifo, and with zero copies in arrays of
+``comm.empty``. Cross-memory attach is off. Measured is the least over batches of the slowest rank's mean, all programs
+in turns in each of several rounds. At the end the median of the errors, the worst ratio, and for each size what the
+program predicted to be the best costs more than the one that is.
 """
 
 from __future__ import annotations
@@ -141,18 +142,22 @@ def timed(comm: Communicator, one: Candidate) -> list[list[float]]:
     return found
 
 
-def measured(found: list[Candidate]) -> dict[int, list[list[float]]]:
-    """By candidate and size, the microseconds of the slowest rank in each batch of all rounds."""
+def measured(found: list[Candidate], given: Topology | None) -> tuple[dict[int, list[list[float]]], Topology]:
+    """By candidate and size, the microseconds of the slowest rank in each batch of all rounds; and the machine."""
     times: dict[int, list[list[float]]] = defaultdict(lambda: [[] for _ in SIZES])
+    figures: dict[calibrate.Key, calibrate.Figure] = {}
     for _ in range(ROUNDS):
+        if given is None:
+            for key, figure in calibrate.measure(RANKS, lambda _: None).items():
+                figures[key] = min(figure, figures.get(key, figure), key=lambda one: one.least)
         for number, one in enumerate(found):
             for place, of_ranks in enumerate(zip(*hocket.spawn(timed, RANKS, (one,), threads=1), strict=True)):
                 times[number][place] += list(np.max(of_ranks, axis=0) * 1e6)
-    return times
+    return times, given or calibrate.topology(figures)
 
 
-def rows_of(found: list[Candidate], machine: Topology) -> list[Row]:
-    times = measured(found)
+def rows_of(found: list[Candidate], given: Topology | None) -> list[Row]:
+    times, machine = measured(found, given)
     rows = []
     for number, one in enumerate(found):
         simulator = Simulator(one.schedule, machine)
@@ -216,10 +221,7 @@ def main() -> None:
     os.environ["HOCKET_REACH"] = "never"
     about = describe()
     print(title(about))
-    machine = (
-        calibrate.topology(calibrate.measure(RANKS, lambda _: None)) if given.topology is None else load(given.topology)
-    )
-    rows = rows_of(candidates(), machine)
+    rows = rows_of(candidates(), None if given.topology is None else load(given.topology))
     print_rows(rows)
     found = summary(rows)
     if given.json is not None:

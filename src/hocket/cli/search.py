@@ -107,7 +107,7 @@ def _fits(parameters: Parameters, machine: Topology) -> bool:
 
 
 def _simulators(algorithm: Algorithm, parameters: Parameters, machine: Topology) -> Iterator[tuple[Simulator, int]]:
-    for instances in INSTANCES:
+    for instances in (1,) if machine.costs.memory else INSTANCES:  # a core has one thread for all of them
         try:
             program = algorithm.factory(**parameters, instances=instances)
             schedule = program.compile() if machine.costs.memory else program.compile(opcodes=True, slots=8)
