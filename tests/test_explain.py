@@ -22,6 +22,12 @@ from hocket.tuning import NAMED, Call, choose, declined
 SIZES = (96, 12 << 10, 3 << 19, 6 << 20)
 
 
+@pytest.fixture(autouse=True)
+def not_calibrated(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests may have calibrated the machine."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
 def explained_and_called(comm: Communicator) -> tuple[list[Explanation], list[Traffic]]:
     """Every collective by name, in each size: what rank 0 says of it before, alone, and what this rank then moves."""
     found, moved = [], []

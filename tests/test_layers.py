@@ -42,6 +42,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "config": IR | {"program", "tuning", "verify", "formats", "functions", "tunables"},
     "explain": IR | {"verify", "runtime", "tuning"},
     "communicator": IR | {"program", "runtime", "tuning", "tunables", "explain"},
+    "calibrate": PUBLIC | {"sim", "topology", "tuning"},
     "__init__": IR | {"language", "program", "verify", "communicator"},
     "__main__": frozenset({"cli"}),
     "py.typed": frozenset(),
@@ -51,6 +52,7 @@ LATE: dict[str, frozenset[str]] = {
     "program": frozenset({"formats"}),
     "timeline": frozenset({"formats"}),
     "communicator": frozenset({"config"}),
+    "explain": frozenset({"sim", "topology"}),
 }
 """What may be imported besides, where a function is called: a schedule or a program draws itself, a file is read."""
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hocket.errors import counted
+from hocket.errors import BadTopology, counted
+from hocket.ir.memory import lying_apart
 from hocket.ir.order import in_order, pace
 from hocket.ir.schedule import Schedule
 from hocket.ir.traffic import Path, Traffic, traffic
@@ -63,11 +64,13 @@ class Explanation:
     still find its arrays in no cache, and store so (docs/design/policy.md, "residency probe").
     ``loaded`` and ``stored``: by the instructions of all ranks.
 
-    ``predicted`` is what the busiest rank moves and what it waits for its first tile, at ``bandwidth``: that of a core
-    while all copy, measured when first asked for a working set like that of this call. To it come constants for the
-    call, each round and each step on a tile. ``oversubscribed``: there are more ranks than cores, so that they take
-    turns: each round then waits for all that share a core. It knows nothing of who else uses the machine, nor that what
-    another core has written takes longer to read.
+    ``predicted`` is simulated where ``hocket calibrate`` has measured this machine and each rank has a core and one
+    thread; ``bandwidth`` is then 0. Else it is an estimate, and ``uncertain`` says why: what the busiest rank moves and
+    what it waits for its first tile, at ``bandwidth``, that of a core while all copy, measured when first asked for a
+    working set like that of this call. To it come constants for the call, each round and each step on a tile.
+    ``oversubscribed``: there are more ranks than cores, so that they take turns: each round then waits for all that
+    share a core. The estimate does not know that what another core has written takes longer to read, and neither knows
+    who else uses the machine.
     """
 
     collective: str
@@ -94,6 +97,7 @@ class Explanation:
     stored: int
     bandwidth: float
     predicted: float
+    uncertain: str
 
     def __str__(self) -> str:
         moved, buffers = self.loaded + self.stored, (self.loaded + self.stored) / max(1, self.bytes)
@@ -124,9 +128,14 @@ class Explanation:
             ),
             "caches": f"{self.touched} bytes are touched, {self.caches} fit: {past}",
             "traffic": f"{moved} bytes ({self.loaded} loaded, {self.stored} stored), {buffers:.4g} times the buffer",
-            "predicted": f"{self.predicted * 1e6:.4g} us, at {self.bandwidth / 1e9:.3g} GB/s a core",
+            "predicted": f"{self.predicted * 1e6:.4g} us, {self._source()}",
         }
         return "\n".join(f"{name:<10} {text}" for name, text in lines.items())
+
+    def _source(self) -> str:
+        if not self.uncertain:
+            return "simulated with what hocket calibrate has measured here"
+        return f"a rough estimate at {self.bandwidth / 1e9:.3g} GB/s a core: {self.uncertain}"
 
 
 def explain(
@@ -159,18 +168,16 @@ def explain(
                 found.append(Shared(inplace, lent.name, sums.loaded, sums.stored))
         return tuple(found)
 
-    why_not = declined(choice, one_round=False, attached=True)
-    work, depth = pace(schedule, in_order(schedule))
-    cores = min(ranks * outlook.threads, len(os.sched_getaffinity(0)))
-    share = ranks * outlook.threads / cores  # ranks that take turns on a core
-    bandwidth = _bandwidth(_rounded(outlook.touched // cores), cores)
-    late = max(0, depth - work) / outlook.tiles
-    steps = max(sum(len(block.steps) for block in rank.thread_blocks) for rank in schedule.ranks)
-    rounds = _rounds(schedule)
-    data = (work * share / outlook.threads + late) * chunk / bandwidth
-    constant = _CALL if outlook.one_round else _CALL + rounds * _ROUND + steps * outlook.tiles * _STEP
+    bandwidth = 0.0
     if endpoint.oversubscribed:
-        constant += share * _TURN * (1 if outlook.one_round else 1 + rounds)  # all enter, then each round
+        predicted, uncertain = None, "there are more ranks than cores"
+    elif outlook.threads > 1:
+        predicted, uncertain = None, "threads share a call"
+    else:
+        predicted, uncertain = _simulated(lying_apart(schedule) if apart else schedule, size, outlook.tile)
+    if predicted is None:
+        predicted, bandwidth = _estimated(endpoint, schedule, n, choice.tile, chunk)
+    why_not = declined(choice, one_round=False, attached=True)
     return Explanation(
         collective=choice.call.name,
         ranks=ranks,
@@ -182,7 +189,7 @@ def explain(
         why_not_attached=why_not or ("" if endpoint.attaches else "ranks may not copy from each other's memory"),
         thread_blocks=max(len(rank.thread_blocks) for rank in schedule.ranks),
         steps=sum(1 for _ in schedule.steps()),
-        rounds=rounds,
+        rounds=_rounds(schedule),
         tile=outlook.tile,
         tiles=outlook.tiles,
         slots=outlook.slots,
@@ -195,8 +202,40 @@ def explain(
         loaded=moved.loaded,
         stored=moved.stored,
         bandwidth=bandwidth,
-        predicted=constant + data,
+        predicted=predicted,
+        uncertain=uncertain,
     )
+
+
+def _simulated(schedule: Schedule, size: int, tile: int) -> tuple[float | None, str]:
+    """The seconds that a simulation on this machine takes, or why there is none."""
+    from hocket import topology  # a rank that explains nothing needs neither
+    from hocket.sim import Simulator
+
+    try:
+        machine = topology.local()
+    except BadTopology as error:
+        return None, error.reason if error.help is None else f"{error.reason}; {error.help}"
+    if schedule.collective.size > machine.gpus:
+        return None, "there are more ranks than cores were calibrated"
+    return Simulator(schedule, machine).best(size, tile).time * 1e-6, ""
+
+
+def _estimated(endpoint: Endpoint, schedule: Schedule, n: int, tile: int | None, chunk: float) -> tuple[float, float]:
+    """Seconds, and the bandwidth that they are of."""
+    ranks, outlook = schedule.collective.size, endpoint.outlook(schedule, n, tile)
+    work, depth = pace(schedule, in_order(schedule))
+    cores = min(ranks * outlook.threads, len(os.sched_getaffinity(0)))
+    share = ranks * outlook.threads / cores  # ranks that take turns on a core
+    bandwidth = _bandwidth(_rounded(outlook.touched // cores), cores)
+    late = max(0, depth - work) / outlook.tiles
+    steps = max(sum(len(block.steps) for block in rank.thread_blocks) for rank in schedule.ranks)
+    rounds = _rounds(schedule)
+    data = (work * share / outlook.threads + late) * chunk / bandwidth
+    constant = _CALL if outlook.one_round else _CALL + rounds * _ROUND + steps * outlook.tiles * _STEP
+    if endpoint.oversubscribed:
+        constant += share * _TURN * (1 if outlook.one_round else 1 + rounds)  # all enter, then each round
+    return constant + data, bandwidth
 
 
 def _rounds(schedule: Schedule) -> int:

@@ -6,6 +6,7 @@ GPUs, a PCIe switch, a node's memory. Units: microseconds, bytes, GB/s (1e9 byte
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -39,7 +40,7 @@ class Protocol:
     ``hop``, ``network_hop``: from the last byte stored to the receiver's seeing it, within a node and between nodes.
     ``wire``: data's share of what goes over a link. ``block``: data that one thread block stores, in GB/s. ``grain``:
     bytes after whose arrival the receiver begins; the rest follows while it works. ``slot``: bytes of a slot, which
-    bound a tile. ``slots`` of a connection.
+    bound a tile. ``slots`` of a connection. ``start``: of a call by it, besides the launch.
     """
 
     name: str
@@ -50,6 +51,24 @@ class Protocol:
     grain: int
     slot: int
     slots: int
+    start: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """How fast cores move bytes while ``ranks`` do at once, each in a working set of ``bytes``; in GB/s.
+
+    ``copy``: from one place to another. ``update``: the same, added to what is there. ``add``: a further array that is
+    added to what is copied. ``far``: what another core has stored, or loads, at both ends together; the time adds to
+    that of the copy.
+    """
+
+    ranks: int
+    bytes: int
+    copy: float
+    update: float
+    add: float
+    far: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +79,8 @@ class Costs:
     ``wait``: of a step that waits for another thread block; ``publish``: of one that others wait for. ``post``: of a
     message to another node, one after the other at its rank. ``local``: GB/s of a thread block that copies or adds up
     memory of its rank. ``caches``: (bytes, GB/s), the smallest first: a thread block copies at most so
-    fast while the working set of a node is at most so large.
+    fast while the working set of a node is at most so large. ``memory``: of cores, as measured (sim/cores.py); each
+    runs the thread blocks of its rank in turns.
     """
 
     launch: float
@@ -72,6 +92,7 @@ class Costs:
     local: float
     protocols: tuple[Protocol, ...]
     caches: tuple[tuple[float, float], ...] = ()
+    memory: tuple[Memory, ...] = ()
 
     def protocol(self, name: str) -> Protocol:
         """Raises BadTopology if the machine has none of that name, whatever its case."""
@@ -216,6 +237,40 @@ def gh200(nodes: int = 1) -> Topology:
     return _topology("gh200", nodes, 4, links, within, nics, 132, H100)
 
 
+# Slots of paths: what a rank sends in one round, slot_bytes, lent_tile_bytes (native/policy/tunables.def). A message is
+# there when all of a tile is. Times and speeds of a machine are what `hocket calibrate` finds: these are of none.
+_PATHS = (
+    Protocol("eager", 0.0, 0.0, 1.0, 1e3, 16 << 10, 16 << 10, 4),
+    Protocol("fifo", 0.0, 0.0, 1.0, 1e3, 256 << 10, 256 << 10, 4),
+    Protocol("zero-copy", 0.0, 0.0, 1.0, 1e3, 1 << 20, 1 << 20, 4),
+)
+CORES = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1e3, _PATHS, memory=(Memory(1, 1, 1.0, 1.0, 1.0, 1.0),))
+"""Of cores, which a file of ``like = "cores"`` says all that matters of."""
+
+
+def cores(name: str, count: int, nodes: int, bandwidth: float, costs: Costs) -> Topology:
+    """Cores that share memory. ``bandwidth``: of what one gets from others."""
+    links, within = _switched(count, bandwidth, "core")
+    return _topology(name, nodes, count, links, within, ((), ()), 1 << 16, costs)
+
+
+def local_file() -> Path:
+    """Where ``hocket calibrate`` leaves the topology of this machine. Raises BadTopology."""
+    if cache := os.environ.get("XDG_CACHE_HOME"):
+        return Path(cache) / "hocket" / "local.toml"
+    if home := os.environ.get("HOME"):
+        return Path(home) / ".cache" / "hocket" / "local.toml"
+    raise BadTopology("neither XDG_CACHE_HOME nor HOME says where the topology of this machine is")
+
+
+def local() -> Topology:
+    """This machine, as calibrated. Raises BadTopology."""
+    path = local_file()
+    if not path.exists():
+        raise BadTopology("this machine is not calibrated", "run hocket calibrate, which takes half a minute")
+    return load(path)
+
+
 BUILT_IN: Mapping[str, Callable[[int], Topology]] = MappingProxyType(
     {"ndv4": ndv4, "dgx2": dgx2, "dgx1": dgx1, "gh200": gh200}
 )
@@ -227,9 +282,14 @@ def named(name: str, nodes: int = 1) -> Topology:
         raise BadTopology(f"a topology has at least one node, not {nodes}")
     if name in BUILT_IN:
         return BUILT_IN[name](nodes)
+    if name == "local":
+        if nodes > 1:
+            raise BadTopology("local is one node: this machine")
+        return local()
     if name.endswith(".toml"):
         return load(Path(name), nodes)
-    raise BadTopology(f"there is no topology {name!r}", f"it is one of {', '.join(BUILT_IN)}, or a file NAME.toml")
+    known = ", ".join(BUILT_IN)
+    raise BadTopology(f"there is no topology {name!r}", f"it is one of {known}, local, or a file NAME.toml")
 
 
 _Ways = tuple[tuple[int, ...], ...]
@@ -248,9 +308,11 @@ def _topology(
     return Topology(name, nodes, gpus, tuple(links), MappingProxyType(dict(within)), *network, thread_blocks, costs)
 
 
-def _switched(gpus: int, bandwidth: float) -> tuple[list[Link], dict[tuple[int, int], tuple[int, ...]]]:
+def _switched(
+    gpus: int, bandwidth: float, what: str = "GPU"
+) -> tuple[list[Link], dict[tuple[int, int], tuple[int, ...]]]:
     """Each GPU has a port of a switch that does not block."""
-    links = [Link(f"GPU {g} {way}", bandwidth) for g in range(gpus) for way in ("out", "in")]
+    links = [Link(f"{what} {g} {way}", bandwidth) for g in range(gpus) for way in ("out", "in")]
     return links, {(a, b): (2 * a, 2 * b + 1) for a in range(gpus) for b in range(gpus) if a != b}
 
 
@@ -285,7 +347,7 @@ def _network(
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# A user's file
+# Files
 
 
 def load(path: Path, nodes: int = 1) -> Topology:
@@ -299,6 +361,15 @@ def load(path: Path, nodes: int = 1) -> Topology:
     reader = _Reader(str(path))
     reader.known(given, ("name", "gpus", "thread_blocks", "switch", "pairs", "memory", "network", "like", "costs"), "")
     gpus = reader.whole(given, "gpus")
+    like = given.get("like", "ndv4")
+    if not isinstance(like, str) or (like not in BUILT_IN and like != "cores"):
+        raise reader.wrong(f"like: there is no topology {like!r}")
+    name = str(given.get("name", path.stem))
+    if like == "cores":
+        costs = reader.costs(CORES, reader.table(given, "costs"))
+        if len(costs.memory) < 2:
+            raise reader.wrong("costs: memory is a list of two or more of what was measured: [[costs.memory]]")
+        return cores(name, gpus, nodes, reader.number(given, "switch"), costs)
     if "pairs" in given:
         links, within = _joined(reader.pairs(given["pairs"], gpus))
     else:
@@ -314,14 +385,24 @@ def load(path: Path, nodes: int = 1) -> Topology:
         switches = reader.numbers(table, "switches", gpus) if "switches" in table else ()
         switch = reader.number(table, "switch") if switches else 0.0
         network = _network(links, nics, reader.number(table, "bandwidth"), switches, switch)
-    like = given.get("like", "ndv4")
-    if not isinstance(like, str) or like not in BUILT_IN:
-        raise reader.wrong(f"like: there is no topology {like!r}")
     base = BUILT_IN[like](1)
     costs = reader.costs(base.costs, reader.table(given, "costs") if "costs" in given else {})
     blocks = reader.whole(given, "thread_blocks") if "thread_blocks" in given else base.thread_blocks
-    name = str(given.get("name", path.stem))
     return _topology(name, nodes, gpus, links, within, network, blocks, costs)
+
+
+def dump_cores(found: Topology) -> str:
+    """The file of a topology of cores: ``load`` reads the same."""
+    costs = found.costs
+    lines = [f'name = "{found.name}"', 'like = "cores"', f"gpus = {found.gpus}"]
+    lines += [f"switch = {found.node_links[0].bandwidth!r}", "", "[costs]"]
+    lines += [f"{f.name} = {getattr(costs, f.name)!r}" for f in fields(Costs) if f.type == "float"]
+    for protocol in costs.protocols:
+        lines += ["", f"[costs.{protocol.name}]"]
+        lines += [f"{f.name} = {getattr(protocol, f.name)!r}" for f in fields(Protocol) if f.name != "name"]
+    for point in costs.memory:
+        lines += ["", "[[costs.memory]]", *(f"{f.name} = {getattr(point, f.name)!r}" for f in fields(Memory))]
+    return "\n".join(lines) + "\n"
 
 
 _MOST = 1e18
@@ -382,19 +463,31 @@ class _Reader:
 
     def costs(self, base: Costs, table: Mapping[str, object]) -> Costs:
         """``base``, but for the keys of the table; those of a protocol are in a table of its name."""
-        plain = [f.name for f in fields(Costs) if f.name not in ("protocols", "caches")]
+        plain = [f.name for f in fields(Costs) if f.name not in ("protocols", "caches", "memory")]
         by_name = {protocol.name: protocol for protocol in base.protocols}
-        self.known(table, (*plain, *by_name, "caches"), "costs: ")
+        self.known(table, (*plain, *by_name, "caches", *(["memory"] if base.memory else [])), "costs: ")
         changed = {key: self.number(table, key, zero=key != "local") for key in table if key in plain}
         for key in table:
             if key in by_name:
                 inner = self.table(table, key)
                 self.known(inner, [f.name for f in fields(Protocol)][1:], f"costs.{key}: ")
                 values = {k: self.whole(inner, k) for k in inner if k in ("grain", "slot", "slots")}
-                rates = {k: self.number(inner, k, zero="hop" in k) for k in inner if k not in values}
+                rates = {k: self.number(inner, k, zero="hop" in k or k == "start") for k in inner if k not in values}
                 by_name[key] = replace(by_name[key], **values, **rates)  # type: ignore[arg-type]
         found = replace(base, **changed, protocols=tuple(by_name.values()))  # type: ignore[arg-type]
+        if "memory" in table:
+            found = replace(found, memory=self._memory(table["memory"]))
         return replace(found, caches=self._caches(table["caches"])) if "caches" in table else found
+
+    def _memory(self, value: object) -> tuple[Memory, ...]:
+        found = []
+        for point in value if isinstance(value, list) else [value]:
+            if not isinstance(point, dict):
+                raise self.wrong(f"memory is a list of tables: [[costs.memory]], not {point!r}")
+            self.known(point, [f.name for f in fields(Memory)], "costs.memory: ")
+            whole = [self.whole(point, key) for key in ("ranks", "bytes")]
+            found.append(Memory(*whole, *(self.number(point, key) for key in ("copy", "update", "add", "far"))))
+        return tuple(sorted(found, key=lambda point: (point.ranks, point.bytes)))
 
     def _caches(self, value: object) -> tuple[tuple[float, float], ...]:
         found = []

@@ -572,7 +572,7 @@ def explain(
 def sim(
     target: Target,
     parameters: Parameters = None,
-    topology: Annotated[str, typer.Option(help="ndv4, dgx2, dgx1, gh200, or a file NAME.toml.")] = "ndv4",
+    topology: Annotated[str, typer.Option(help="ndv4, dgx2, dgx1, gh200, local, or a file NAME.toml.")] = "ndv4",
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of it.")] = 1,
     sizes: Annotated[str, typer.Option(help="Bytes of a rank's larger buffer, each twice the last; K = 1024.")] = (
         "1KB..1GB"
@@ -582,7 +582,11 @@ def sim(
         typer.Option(metavar="'FILE:FUNC NAME=VALUE ...'", help="A program to compare with.", show_default=False),
     ] = None,
     protocol: Annotated[
-        str | None, typer.Option(help="Simple, LL, LL128 or Direct.", show_default="the fastest for each size")
+        str | None,
+        typer.Option(
+            help="Simple, LL, LL128 or Direct; on local a path.",
+            show_default="the fastest for each size",
+        ),
     ] = None,
     instances: Instances = None,
     storage: Storage = None,
@@ -606,8 +610,8 @@ def sim(
     machine, protocol = simulation.machine(topology, nodes, protocol)
     with working(f"compiling {target}") as update:
         fifo = "fifo" if storage is None else storage
-        one = Simulator(simulation.compiled(target, parameters or [], instances, fifo), machine)
-        other = None if vs is None else Simulator(simulation.other(vs, fifo), machine)
+        one = Simulator(simulation.compiled(target, parameters or [], instances, fifo, machine), machine)
+        other = None if vs is None else Simulator(simulation.other(vs, fifo, machine), machine)
         update(f"simulating {target}")
         rows = simulation.predicted(one, other, amounts, protocol)
         trace = one.trace(amounts[-1], rows[-1].found.protocol) if why else None
@@ -623,9 +627,32 @@ def sim(
 
 
 @app.command()
+def calibrate(
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="A file NAME.toml.", show_default="where the topology local is looked for"),
+    ] = None,
+    ranks: Annotated[
+        int | None, typer.Option("-n", "--ranks", min=1, help="At once, at most.", show_default="one for each core")
+    ] = None,
+) -> None:
+    """Measure this machine in half a minute: the topology local.
+
+    What a call, a step and a message cost, and how fast cores copy and add up from their caches and from memory.
+    hocket sim --topology local and hocket explain predict with it. Best done while nothing else runs.
+    """
+    from hocket.cli.calibrate import measured, print_found, write
+
+    figures, found = measured(ranks)
+    print_found(found, figures, _console())
+    path = write(found, output)
+    _console().print(f"\nwritten to {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
 def search(
     collective: Annotated[str, typer.Option(help="Such as all_reduce.")] = "all_reduce",
-    topology: Annotated[str, typer.Option(help="ndv4, dgx2, dgx1, gh200, or a file NAME.toml.")] = "ndv4",
+    topology: Annotated[str, typer.Option(help="ndv4, dgx2, dgx1, gh200, local, or a file NAME.toml.")] = "ndv4",
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of it.")] = 1,
     sizes: Annotated[str, typer.Option(help="Bytes of a rank's larger buffer, each twice the last; K = 1024.")] = (
         "1KB..1GB"

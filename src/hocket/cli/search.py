@@ -113,10 +113,11 @@ def _fits(parameters: Parameters, machine: Topology) -> bool:
 
 
 def _simulators(algorithm: Algorithm, parameters: Parameters, machine: Topology) -> Iterator[tuple[Simulator, int]]:
-    for instances in INSTANCES:
+    for instances in (1,) if machine.costs.memory else INSTANCES:  # a core has one thread for all of them
         try:
             program = algorithm.factory(**parameters, instances=instances)
-            yield Simulator(program.compile(opcodes=True, slots=8), machine), instances
+            schedule = program.compile() if machine.costs.memory else program.compile(opcodes=True, slots=8)
+            yield Simulator(schedule, machine), instances
         except BadTopology:  # more thread blocks than run at once: so have more instances
             return
         except HocketError:  # not with these opcodes, or over a link that is not there

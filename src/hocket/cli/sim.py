@@ -39,17 +39,19 @@ def sizes(text: str) -> list[int]:
     return sizes
 
 
-def compiled(target: str, words: Sequence[str], instances: int | None, storage: str) -> Schedule:
-    """As GPUs run it: the paper's instructions, one connection each way in a thread block."""
+def compiled(target: str, words: Sequence[str], instances: int | None, storage: str, machine: Topology) -> Schedule:
+    """As GPUs run it: the paper's instructions, one connection each way in a thread block. As hocket does, on cores."""
     made = one_case(target, words).load()
     if isinstance(made, Program):
+        if machine.costs.memory:
+            return made.compile(instances=instances, storage=storage)
         return made.compile(instances=instances, slots=SLOTS, opcodes=storage != "peer", storage=storage)
     if instances is not None:
         raise UsageError("a schedule is compiled already: --instances is for programs")
     return made
 
 
-def other(text: str, storage: str) -> Schedule:
+def other(text: str, storage: str, machine: Topology) -> Schedule:
     """What ``--vs`` names: FILE:FUNC name=value in one word."""
     try:
         words = shlex.split(text)
@@ -57,7 +59,7 @@ def other(text: str, storage: str) -> Schedule:
         words = []
     if not words:
         raise UsageError("--vs names a program, such as --vs 'ring:all_reduce ranks=8 instances=24'")
-    return compiled(words[0], words[1:], None, storage)
+    return compiled(words[0], words[1:], None, storage, machine)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hocket.collectives import Alias, BufferName, Collective
 from hocket.ir.chunk_dag import Span
-from hocket.ir.schedule import Rank, Receive, Send, Step, ThreadBlock
+from hocket.ir.schedule import Rank, Receive, Schedule, Send, Step, ThreadBlock
 
 Clock = NDArray[np.int32]
 """For each thread block of the rank the last step that is known to have finished; -1 for none."""
@@ -99,6 +99,16 @@ def apart(collective: Collective, rank: int, part: Rank) -> Rank | None:
     if copies := move.copies(left):
         thread_blocks.append(ThreadBlock((), (), copies))
     return replace(part, thread_blocks=tuple(thread_blocks))
+
+
+def lying_apart(schedule: Schedule) -> Schedule:
+    """As it runs where the input and output of each rank lie apart; a rank for which that will not do as it is."""
+    collective = schedule.collective
+    ranks = tuple(
+        part if collective.alias(rank) is None else apart(collective, rank, part) or part
+        for rank, part in enumerate(schedule.ranks)
+    )
+    return replace(schedule, collective=replace(collective, inplace=False), ranks=ranks)
 
 
 class _Move:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from hocket.ir.chunk_dag import Span
@@ -69,6 +70,39 @@ def multicasts(schedule: Schedule) -> list[Multicast]:
 def stored_once(schedule: Schedule) -> set[tuple[int, Send]]:
     """The ends, each with its rank, that cost a step no store: another reader of a multicast has the same slot."""
     return {(m.source, Send(reader, m.channel)) for m in multicasts(schedule) for reader in m.readers[1:]}
+
+
+def connection_widths(schedule: Schedule) -> tuple[dict[Connection, int], dict[Connection, bool]]:
+    """The most chunks that one slot of each connection holds; of those without slots, whether they are pushed."""
+    widths: dict[Connection, int] = {}
+    in_place: dict[Connection, bool] = {}
+    for r, _, _, step in schedule.steps():
+        for target in step.dsts:
+            if isinstance(target, Send):
+                connection = r, target.peer, target.channel
+                if target.at is not None:
+                    in_place[connection] = target.pushes
+                else:
+                    widths[connection] = max(widths.get(connection, 1), step.count or 0)
+        for source in step.srcs:
+            if isinstance(source, Receive) and source.at is None:
+                connection = source.peer, r, source.channel
+                widths[connection] = max(widths.get(connection, 1), step.count or 0)
+    return widths, in_place
+
+
+def fan_of(widths: Mapping[Connection, int], further: Container[Connection]) -> int:
+    """Chunks of the slots, one of each connection, of the rank with most.
+
+    ``further``: connections to a reader of a multicast beyond the first: what is stored for the first is there for all.
+    """
+    fan: Counter[int] = Counter()
+    for connection, width in widths.items():
+        source, target, _ = connection
+        fan[target] += width
+        if connection not in further:
+            fan[source] += width
+    return max(fan.values(), default=1)
 
 
 @dataclass(frozen=True, slots=True)

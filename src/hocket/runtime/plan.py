@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -13,7 +12,7 @@ from hocket import _native
 from hocket.errors import InvalidArgument, Location, StepName, Where, caller
 from hocket.ir.chunk_dag import Span
 from hocket.ir.memory import apart, last_pushes, last_stores
-from hocket.ir.messages import Connection, multicasts, one_round, two_rounds
+from hocket.ir.messages import Connection, connection_widths, fan_of, multicasts, one_round, two_rounds
 from hocket.ir.order import in_order, pace, whole_sums
 from hocket.ir.schedule import Destination, Rank, Receive, Schedule, Send, Source, Step
 from hocket.runtime.buffers import Layout
@@ -79,7 +78,8 @@ class _Whole:
         self._locations: dict[Where, Location] = {}
         self._digest = int(schedule.digest()[:16], 16)
         self._in_place = schedule.in_place()
-        self._widths, self._storage = _connections(schedule)
+        self._widths, pushed = connection_widths(schedule)
+        self._storage = {connection: _PUSHED if pushes else _PULLED for connection, pushes in pushed.items()}
         self._round = one_round(schedule)
         self._two_rounds = two_rounds(schedule)
         order = list(in_order(schedule))
@@ -102,13 +102,7 @@ class _Whole:
         ):
             for rank in connection[:2]:
                 self._own[rank].append(connection)
-        fan: Counter[int] = Counter()
-        for connection, width in self._widths.items():
-            source, target, _ = connection
-            fan[target] += width
-            if not self._is_further(connection):
-                fan[source] += width
-        self._fan = max(fan.values(), default=1)
+        self._fan = fan_of(self._widths, {connection for connection in self._widths if self._is_further(connection)})
 
     def _is_further(self, connection: Connection) -> bool:
         """Whether it is to a reader of a multicast beyond the first: what is stored for the first is there for all."""
@@ -281,25 +275,6 @@ def _pack(kind: str, records: Sequence[dict[str, int]]) -> bytes:
     except OverflowError:
         beyond = next(f"{field} {value}" for record in records for field, value in record.items() if value >> 32)
         raise InvalidArgument(f"this schedule is too large to be run: {beyond}", caller()) from None
-
-
-def _connections(schedule: Schedule) -> tuple[dict[Connection, int], dict[Connection, int]]:
-    """The most chunks that one slot of each connection of the schedule holds; where messages of those without lie."""
-    widths: dict[Connection, int] = {}
-    storage: dict[Connection, int] = {}
-    for r, _, _, step in schedule.steps():
-        for target in step.dsts:
-            if isinstance(target, Send):
-                connection = r, target.peer, target.channel
-                if target.at is not None:
-                    storage[connection] = _PUSHED if target.pushes else _PULLED
-                else:
-                    widths[connection] = max(widths.get(connection, 1), _count(step))
-        for source in step.srcs:
-            if isinstance(source, Receive) and source.at is None:
-                connection = source.peer, r, source.channel
-                widths[connection] = max(widths.get(connection, 1), _count(step))
-    return widths, storage
 
 
 def _count(step: Step) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hocket.errors import BadTopology, InvalidArgument, caller
 from hocket.ir.schedule import Schedule
+from hocket.sim.cores import EAGER, Cores
 from hocket.sim.engine import Engine
 from hocket.sim.estimate import Estimator
 from hocket.sim.path import Segment, critical_path
@@ -66,6 +67,7 @@ class Simulator:
         self.schedule = schedule
         self.topology = topology
         self._work = prepare(schedule, topology)
+        self._cores = Cores(self._work) if topology.costs.memory else None
         self._estimator = Estimator(self._work)
         collective = schedule.collective
         ranks = range(collective.size)
@@ -76,7 +78,12 @@ class Simulator:
         return self._work
 
     def protocols(self) -> tuple[str, ...]:
-        """Those that its messages can have: Direct where they lie in place, else those with enough slots."""
+        """Those that its messages can have: Direct where they lie in place, else those with enough slots.
+
+        On cores the path of short calls: eager, where there is such, goes through the fifo from some size on.
+        """
+        if self._cores is not None:
+            return (self._cores.shortest(),)
         direct, needed = self.schedule.in_place(), self.schedule.slots
         known = [p for p in self.topology.costs.protocols if (p.name == "Direct") == direct]
         return tuple(p.name for p in known if direct or p.slots >= needed)
@@ -85,19 +92,28 @@ class Simulator:
         """Bytes of a chunk in a call of ``size`` bytes: an even share, as everywhere here."""
         return size / self._larger
 
+    def working_set(self, size: int) -> float:
+        """On cores, the bytes that a rank works in; 0 elsewhere."""
+        if self._cores is None:
+            return 0.0
+        share = self.share(size)
+        path = self.topology.costs.protocol(self._cores.path(share))
+        return self._cores.working_set(share, self._cores.tile(share, path), path)
+
     def estimate(self, size: int, protocol: str) -> float:
         """The closed form alone, in microseconds."""
-        chosen, tiles, copy, local = self._cut(size, protocol)
-        first = self._estimator.chain(chosen, tiles[0], copy, local)
+        chosen, tiles, rates = self._cut(size, protocol)
+        first = self._estimator.chain(chosen, tiles[0], rates)
         whole = sum(tiles) / tiles[0] if tiles[0] else 1.0
-        pipelined = first + (whole - 1) * self._estimator.period(chosen, tiles[0], copy, local)
-        return max(pipelined, self._estimator.start + self._estimator.link_floor(chosen, self.share(size))[0])
+        pipelined = first + (whole - 1) * self._estimator.period(chosen, tiles[0], rates)
+        floor = self._estimator.link_floor(chosen, self.share(size))[0]
+        return max(pipelined, self._estimator.start(chosen) + floor)
 
-    def predict(self, size: int, protocol: str) -> Prediction:
-        """Simulate a call of ``size`` bytes."""
-        chosen, tiles, copy, local = self._cut(size, protocol)
+    def predict(self, size: int, protocol: str, tile: int | None = None) -> Prediction:
+        """Simulate a call of ``size`` bytes. ``tile``: bytes of one on cores; None: what the runtime takes."""
+        chosen, tiles, rates = self._cut(size, protocol, tile)
         few = tiles if len(tiles) <= MOST_TILES else [tiles[0]] * MOST_TILES
-        finished = Engine(self._work, chosen, few, copy, local).run()
+        finished = Engine(self._work, chosen, few, rates).run()
         time = max(finished)
         if len(tiles) > len(few):
             half = MOST_TILES // 2
@@ -105,8 +121,13 @@ class Simulator:
             time += period * (sum(tiles) / tiles[0] - MOST_TILES)
         return self._prediction(size, chosen, time, len(tiles))
 
-    def best(self, size: int) -> Prediction:
-        """By whichever protocol is fastest. Raises BadTopology if none has as many slots as the schedule needs."""
+    def best(self, size: int, tile: int | None = None) -> Prediction:
+        """By whichever protocol is fastest; on cores, by the path that the runtime takes.
+
+        Raises BadTopology if none has as many slots as the schedule needs.
+        """
+        if self._cores is not None:
+            return self.predict(size, self._cores.shortest(), tile)
         names = self.protocols()
         if not names:
             raise BadTopology(f"no protocol of {self.topology.name} has the {self.schedule.slots} slots that it needs")
@@ -114,10 +135,10 @@ class Simulator:
 
     def trace(self, size: int, protocol: str) -> Trace:
         """Simulate a call tile by tile, to the last, and keep what happened."""
-        chosen, tiles, copy, local = self._cut(size, protocol)
+        chosen, tiles, rates = self._cut(size, protocol)
         record = Record()
-        time = max(Engine(self._work, chosen, tiles, copy, local, record).run())
-        path = critical_path(self._work, record, chosen, self._estimator.start)
+        time = max(Engine(self._work, chosen, tiles, rates, record).run())
+        path = critical_path(self._work, record, chosen, self._estimator.start(chosen))
         title = f"simulated: {chosen.name}, {size} B on {self.topology.name}"
         timeline = timeline_of(self._work, record, tiles, title, time)
         return Trace(self._prediction(size, chosen, time, len(tiles)), timeline, path)
@@ -132,13 +153,13 @@ class Simulator:
             time,
             floor,
             self.topology.links[busiest].name if busiest >= 0 else "",
-            self._estimator.chain(protocol, 0.0, 1.0, 1.0),
+            self._estimator.chain(protocol, 0.0, [1.0] * len(self._work.block)),
             self.estimate(size, protocol.name),
             tiles,
         )
 
-    def _cut(self, size: int, protocol: str) -> tuple[Protocol, list[float], float, float]:
-        """The protocol, bytes of each tile of a chunk, and a thread block's bytes a microsecond, on links and alone."""
+    def _cut(self, size: int, protocol: str, tile: int | None = None) -> tuple[Protocol, list[float], list[float]]:
+        """The protocol, bytes of each tile of a chunk, and by step the bytes a microsecond that it moves."""
         if size < 0:
             raise InvalidArgument(f"a call has no {size} bytes", caller())
         chosen = self.topology.costs.protocol(protocol)
@@ -146,10 +167,26 @@ class Simulator:
             kind = "in slots" if chosen.name == "Direct" else "in place, or need more slots"
             raise BadTopology(f"{chosen.name} is not for {self.schedule.name}, whose messages lie {kind}")
         share = self.share(size)
-        full = max(1, math.ceil(share / chosen.slot)) - 1
-        tiles = [float(chosen.slot)] * full + [share - full * chosen.slot]
-        cached = self._cached(size)
-        return chosen, tiles, min(chosen.block, cached) * 1e3, min(self.topology.costs.local, cached) * 1e3
+        if self._cores is not None:
+            if chosen.name == EAGER:
+                chosen = self.topology.costs.protocol(self._cores.path(share))
+            slot = float(tile or self._cores.tile(share, chosen))
+            rates = self._cores.rates(share, slot, chosen)
+        else:
+            slot = float(chosen.slot)
+            rates = self._rates(size, chosen)
+        full = max(1, math.ceil(share / slot)) - 1
+        return chosen, [slot] * full + [share - full * slot], rates
+
+    def _rates(self, size: int, chosen: Protocol) -> list[float]:
+        """Of a GPU's thread blocks: at most what one stores, or what one moves in its own memory."""
+        work, cached = self._work, self._cached(size)
+        copy, local = min(chosen.block, cached) * 1e3, min(self.topology.costs.local, cached) * 1e3
+        rates = []
+        for i in range(len(work.block)):
+            alone = work.local[i] and not work.sends[i]
+            rates.append((local if alone else copy) / work.passes[i])
+        return rates
 
     def _cached(self, size: int) -> float:
         """GB/s at which a thread block copies where the working set of a node lies."""

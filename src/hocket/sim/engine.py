@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from hocket.errors import InvalidSchedule
+from hocket.sim.cores import Turns
 from hocket.sim.links import Flow, Links
 from hocket.sim.record import Cause, Record
 from hocket.sim.work import Work
@@ -28,23 +29,21 @@ _Event = tuple[float, int, int, int, int, Flow | None]
 
 
 class Engine:
-    """One run. ``tiles``: bytes of each tile of a chunk; ``copy``, ``local``: bytes a microsecond of a thread block."""
+    """One run. ``tiles``: bytes of each tile of a chunk; ``rates``: bytes a microsecond, at most, by step."""
 
     def __init__(
         self,
         work: Work,
         protocol: Protocol,
         tiles: Sequence[float],
-        copy: float,
-        local: float,
+        rates: Sequence[float],
         record: Record | None = None,
     ) -> None:
         self._work = work
         self._costs: Costs = work.topology.costs
         self._protocol = protocol
         self._tiles = tiles
-        self._copy = copy
-        self._local = local
+        self._rates = rates
         self._record = record
         self._links = Links([link.bandwidth * 1e3 for link in work.topology.links])
         self._widths = [min(work.topology.links[i].bandwidth for i in c.route.links) * 1e3 for c in work.connections]
@@ -64,6 +63,7 @@ class Engine:
         self._for_step: dict[int, list[int]] = {}
         self._for_message = [-1] * connections
         self._for_slot = [-1] * connections
+        self._turns = [Turns() for _ in work.schedule.ranks] if self._costs.memory else []
         self._posted = [0.0] * work.topology.ranks
         self._wires: list[deque[Flow] | None] = [None] * connections
         self._unfinished = [steps] * len(tiles)
@@ -74,7 +74,7 @@ class Engine:
 
     def run(self) -> list[float]:
         """When the last step of each tile was done, in microseconds."""
-        start = self._costs.launch + self._costs.start * self._work.most_blocks
+        start = self._costs.launch + self._protocol.start + self._costs.start * self._work.most_blocks
         for block, length in enumerate(self._work.length):
             if length:
                 self._try(block, start, Cause("launch"))
@@ -114,23 +114,39 @@ class Engine:
 
     def _try(self, block: int, now: float, cause: Cause | None) -> None:
         """Begin the next step of a thread block, or note what it waits for."""
+        if not self._turns:
+            self._begun(block, now, cause)
+            return
+        rank = self._work.rank[block]
+        if self._turns[rank].take(block, self._tile[block]) and not self._begun(block, now, cause):
+            self._next(rank, now, cause)
+
+    def _next(self, rank: int, now: float, cause: Cause | None) -> None:
+        """The core of a rank has nothing to do: the first thread block in line has its turn."""
+        turns = self._turns[rank]
+        turns.holder = -1
+        if turns.line:
+            self._try(turns.line.popleft(), now, cause)
+
+    def _begun(self, block: int, now: float, cause: Cause | None) -> bool:
+        """Whether it could begin."""
         work = self._work
         step, tile = self._at[block], self._tile[block]
         for other in work.waits[step]:
             if self._done[other] <= tile:
                 self._for_step.setdefault(other, []).append(block)
-                return
+                return False
         for connection in work.receives[step]:
             if self._arrived[connection] <= self._taken[connection]:
                 self._for_message[connection] = block
-                return
+                return False
         for connection in work.sends[step]:
             if (
                 not work.connections[connection].in_place
                 and self._sent[connection] - self._freed[connection] >= self._slots
             ):
                 self._for_slot[connection] = block
-                return
+                return False
         for connection in work.receives[step]:
             self._taken[connection] += 1
         for connection in work.sends[step]:
@@ -141,10 +157,8 @@ class Engine:
         size = work.chunks[step] * self._tiles[tile] if work.moves[step] else 0.0
         if work.carries[step] and size > 0.0:
             self._push(now + overhead, _FLOW, step)
-            return
-        alone = work.local[step] and not work.sends[step]
-        rate = (self._local if alone else self._copy) / work.passes[step]
-        end = now + overhead + size / rate
+            return True
+        end = now + overhead + size / self._rates[step]
         for connection in work.carries[step]:  # of messages of no bytes
             if not work.connections[connection].pulls:
                 self._push(end + self._protocol.hop, _HEAD, connection)
@@ -152,6 +166,7 @@ class Engine:
             self._push(end, _MOVED, step)
         else:
             self._push(end + (self._costs.publish if work.awaited[step] else 0.0), _DONE, step)
+        return True
 
     def _moved(self, step: int, now: float) -> None:
         """Its own bytes are through: the step ends when the last grain of what it receives is, too."""
@@ -164,7 +179,7 @@ class Engine:
                 if not self._tails[connection]:
                     self._lagging[connection] = step
                     return
-            rest = protocol.grain / self._copy if work.moves[step] else 0.0
+            rest = protocol.grain / self._rates[step] / work.passes[step] if work.moves[step] else 0.0
             for connection in streamed:
                 tail = self._tails[connection].popleft()
                 if tail + rest > end:
@@ -201,6 +216,8 @@ class Engine:
             self._tile[block] = tile + 1
         if self._tile[block] < len(self._tiles):
             self._try(block, now, Cause("order", step, tile))
+        if self._turns and self._turns[work.rank[block]].over(block, self._tile[block], len(self._tiles)):
+            self._next(work.rank[block], now, Cause("order", step, tile))
         for waiting in self._for_step.pop(step, ()):
             self._try(waiting, now, Cause("wait", step, tile))
         for connection in work.receives[step]:
@@ -232,7 +249,7 @@ class Engine:
         tile = self._tile[work.block[step]]
         wire = work.chunks[step] * self._tiles[tile] / self._protocol.wire
         names = work.carries[step]
-        cap = self._copy / self._protocol.wire / work.passes[step]
+        cap = self._rates[step] / self._protocol.wire
         self._pending[step] = len(names)
         for name in names:
             flow = Flow(work.connections[name].route.links, cap, wire, step, name, tile, network=False)

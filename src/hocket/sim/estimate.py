@@ -48,11 +48,10 @@ class Estimator:
             raise InvalidSchedule(f"{work.schedule.name} comes to a halt: it is no proven schedule")
         return order
 
-    @property
-    def start(self) -> float:
+    def start(self, protocol: Protocol) -> float:
         """When the first step begins."""
         costs = self._work.topology.costs
-        return costs.launch + costs.start * self._work.most_blocks
+        return costs.launch + protocol.start + costs.start * self._work.most_blocks
 
     def link_floor(self, protocol: Protocol, share: float) -> tuple[float, int]:
         """Microseconds that the busiest link needs for ``share`` bytes in a chunk, and which; -1 if nothing is sent."""
@@ -64,11 +63,11 @@ class Estimator:
                 floor, busiest = time, number
         return floor, busiest
 
-    def chain(self, protocol: Protocol, tile: float, copy: float, local: float) -> float:
+    def chain(self, protocol: Protocol, tile: float, rates: Sequence[float]) -> float:
         """When the last step of a tile of so many bytes ends if no link is loaded; of none: latencies only."""
         work, costs = self._work, self._work.topology.costs
         starts, ends = [0.0] * len(work.block), [0.0] * len(work.block)
-        last = start = self.start
+        last = start = self.start(protocol)
         for i in self._order:
             begin = ends[i - 1] if i > work.first[work.block[i]] else start
             size = work.chunks[i] * tile
@@ -77,12 +76,13 @@ class Estimator:
             for other in work.waits[i]:
                 begin = max(begin, ends[other])
             for number, sent in self._sender[i]:
-                head, arrived = self._arrival(number, sent, size, grain, starts, ends, protocol, copy)
+                head, arrived = self._arrival(number, sent, size, grain, starts, ends, protocol, rates)
                 begin = max(begin, head)
-                tail = max(tail, arrived + (grain / copy if work.moves[i] and arrived > head else 0.0))
+                tail = max(
+                    tail, arrived + (grain / rates[i] / work.passes[i] if work.moves[i] and arrived > head else 0.0)
+                )
             starts[i] = begin + costs.decode + (costs.wait if work.waits[i] else 0.0)
-            rate = local if work.local[i] and not work.sends[i] else copy
-            own = work.passes[i] * size / rate if work.moves[i] else 0.0
+            own = size / rates[i] if work.moves[i] else 0.0
             ends[i] = max(starts[i] + own, tail) + (costs.publish if work.awaited[i] else 0.0)
             last = max(last, ends[i])
         return last
@@ -96,7 +96,7 @@ class Estimator:
         starts: Sequence[float],
         ends: Sequence[float],
         protocol: Protocol,
-        copy: float,
+        rates: Sequence[float],
     ) -> tuple[float, float]:
         """When the first grain and the last byte of a message are seen."""
         connection = self._work.connections[number]
@@ -112,9 +112,9 @@ class Estimator:
         tail = ends[sent] - published + protocol.hop
         if size <= grain:
             return tail, tail
-        return min(tail, starts[sent] + grain / copy * self._work.passes[sent] + protocol.hop), tail
+        return min(tail, starts[sent] + grain / rates[sent] + protocol.hop), tail
 
-    def period(self, protocol: Protocol, tile: float, copy: float, local: float) -> float:
+    def period(self, protocol: Protocol, tile: float, rates: Sequence[float]) -> float:
         """Microseconds that the busiest thread block, or the busiest link, takes for one tile."""
         work, costs = self._work, self._work.topology.costs
         busy = [0.0] * len(work.first)
@@ -123,7 +123,6 @@ class Estimator:
             time += costs.wait if work.waits[i] else 0.0
             time += costs.publish if work.awaited[i] else 0.0
             if work.moves[i]:
-                rate = local if work.local[i] and not work.sends[i] else copy
-                time += work.passes[i] * work.chunks[i] * tile / rate
+                time += work.chunks[i] * tile / rates[i]
             busy[block] += time
         return max(self.link_floor(protocol, tile)[0], max(busy, default=0.0))
