@@ -163,7 +163,7 @@ class Simulator:
         if size < 0:
             raise InvalidArgument(f"a call has no {size} bytes", caller())
         chosen = self.topology.costs.protocol(protocol)
-        if chosen.name not in self.protocols():
+        if self._cores is None and chosen.name not in self.protocols():
             kind = "in slots" if chosen.name == "Direct" else "in place, or need more slots"
             raise BadTopology(f"{chosen.name} is not for {self.schedule.name}, whose messages lie {kind}")
         share = self.share(size)
