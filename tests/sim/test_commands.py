@@ -331,3 +331,11 @@ def test_wrong_sends_are_refused() -> None:
         Program.from_sends(AllGather(4), around(4)[:-1]).compile()
     with pytest.raises(HocketError, match="send 1: no link of dgx1 leads from rank 0 to 5"):
         Program.from_sends(AllGather(8), [(0, 0, 0, 1), (0, 0, 0, 5)], topology=dgx1())
+
+
+def test_a_rank_alone_takes_no_time() -> None:
+    done = CliRunner().invoke(
+        app, ["sim", "ring:all_reduce", "ranks=1", "--sizes", "1KB", "--vs", "ring:all_reduce ranks=1"]
+    )
+    assert done.exit_code == 0, done.output
+    assert "1 KB" in done.output

@@ -71,7 +71,7 @@ class Row:
 
     @property
     def speedup(self) -> float | None:
-        return None if self.against is None else self.against.time / self.found.time
+        return None if self.against is None or not self.found.time else self.against.time / self.found.time
 
 
 def predicted(one: Simulator, against: Simulator | None, amounts: Sequence[int], protocol: str | None) -> list[Row]:
@@ -134,14 +134,15 @@ def print_rows(simulator: Simulator, rows: Sequence[Row], console: Console) -> N
     for name in names:
         table.add_column(name, justify="left" if name.startswith("protocol") else "right", no_wrap=True)
     table.add_column(f"{'algbw' if factor is None else 'busbw'}\n", no_wrap=True)
-    most = max(row.found.algbw for row in rows)
+    most = max(row.found.algbw for row in rows) or 1.0
     for row in rows:
         found = row.found
         cells = [show_size(found.bytes), found.protocol, f"{found.time:.1f}", f"{found.algbw:.2f}"]
         cells.append("" if factor is None else f"{found.algbw * factor:.2f}")
         cells += [f"{found.link_floor:.1f}", f"{found.latency_floor:.1f}", f"{found.estimate:.1f}"]
         if row.against is not None:
-            cells += [f"{row.against.time:.1f} {row.against.protocol}", f"{row.speedup:.2f}"]
+            speedup = "" if row.speedup is None else f"{row.speedup:.2f}"
+            cells += [f"{row.against.time:.1f} {row.against.protocol}", speedup]
         table.add_row(*cells, "█" * max(1, round(found.algbw / most * _BAR)))
     console.print(table)
 
