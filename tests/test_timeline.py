@@ -331,7 +331,9 @@ def test_golden_messages(recorded: Path, golden: Callable[[Path, str], None]) ->
         "no file": refused(Path("none.json"), ring3),
         "no trace": refused(edited("text.json", "a text"), ring3),
         "not JSON": refused(edited("broken.json", '{"cat":"call","schedule":'), ring3),
-        "cut": refused(edited("cut.json", *lines[:last_step], lines[last_step][:60]), ring3, 1),
+        "cut": refused(
+            edited("cut.json", *lines[:last_step], lines[last_step][:60] + "\n", *lines[last_step + 1 :]), ring3, 1
+        ),
         "other program": refused(recorded, all_pairs.all_reduce(3).compile()),
         "other number": refused(recorded, ring3, 2),
         "other ranks": refused(recorded, ring.all_reduce(2).compile()),
@@ -345,7 +347,7 @@ def test_golden_messages(recorded: Path, golden: Callable[[Path, str], None]) ->
         ),
     }
     text = "\n\n".join(f"# {what}\n{message}" for what, message in messages.items())
-    golden(HERE / "golden" / "timeline_refused.txt", text)
+    golden(HERE / "golden" / "timeline_refused.err", text)
 
 
 def test_of_many_lines_only_those_of_the_call_are_decoded(recorded: Path) -> None:

@@ -97,7 +97,7 @@ def assert_valid(timeline: Timeline, *, one_thread_each: bool = True, messages: 
         (number[*steps[i][:3], tile], number[*steps[j][:3], tile]) for i, j in transfers(steps) for tile in range(tiles)
     )
     assert Counter((m.sent, m.received) for m in timeline.messages) == (wanted if messages else Counter())
-    assert all(timeline.spans[m.sent].begin <= timeline.spans[m.received].begin for m in timeline.messages)
+    assert all(timeline.spans[m.sent].begin <= timeline.spans[m.received].end for m in timeline.messages)
     for use in timeline.links:
         last = 0.0
         for begin, end, share in use.intervals:

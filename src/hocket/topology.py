@@ -7,7 +7,6 @@ GPUs, a PCIe switch, a node's memory. Units: microseconds, bytes, GB/s (1e9 byte
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -352,6 +351,8 @@ def _network(
 
 def load(path: Path, nodes: int = 1) -> Topology:
     """The topology of a TOML file (docs/simulator.md). Raises BadTopology."""
+    import tomllib  # programs load this module, and few read a file
+
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
