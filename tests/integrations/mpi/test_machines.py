@@ -14,6 +14,7 @@ import pytest
 
 from tests.integrations.mpi.launch import PROGRAMS, Mpi, end, wait
 from tests.integrations.mpi.machines import Machines, machines, why_not
+from tests.integrations.mpi.test_nodes import JOBS
 from tests.limits import scaled
 
 ROOT = Path(__file__).parents[3]
@@ -37,10 +38,10 @@ def start(mpi: Mpi, on: Machines, ranks: tuple[int, ...], *command: str, **varia
 
 
 @pytest.mark.parametrize("ranks", [(2, 2), (1, 1, 1)], ids=str)
-@pytest.mark.parametrize("name", ["collectives", "crosses", "differ", "raises", "leaves", "stops", "parts", "finds"])
-def test_ranks_on_several_machines(mpi: Mpi, name: str, ranks: tuple[int, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", JOBS, ids=" ".join)
+def test_ranks_on_several_machines(mpi: Mpi, names: tuple[str, ...], ranks: tuple[int, ...], tmp_path: Path) -> None:
     with machines(len(ranks), tmp_path) as on:
-        done = wait(start(mpi, on, ranks, str(PROGRAMS / "nodes.py"), name), 240)
+        done = wait(start(mpi, on, ranks, str(PROGRAMS / "nodes.py"), *names), 240)
     assert done.code == 0, done.text
     assert done.output.count("right") == sum(ranks), done.text
 

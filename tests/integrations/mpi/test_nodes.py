@@ -13,6 +13,8 @@ from tests.integrations.mpi.launch import PROGRAMS, Mpi
 ROOT = Path(__file__).parents[3]
 PLACEMENTS = {"1+1": 2, "2+1": 3, "0,1,0": 3, "1+1+1": 3, "2+2": 4, "0,1,1,1": 4}
 """What HOCKET_NODES says, and of how many ranks."""
+JOBS = (("collectives", "crosses", "differ", "parts", "finds"), ("raises",), ("leaves",), ("stops",))
+"""Functions of programs/nodes.py that a job calls, one after the other."""
 
 
 def run(mpi: Mpi, ranks: int, placement: str, *command: str, timeout: float = 240) -> None:
@@ -26,11 +28,9 @@ def run(mpi: Mpi, ranks: int, placement: str, *command: str, timeout: float = 24
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize(
-    "name", ["collectives", "crosses", "differ", "places", "raises", "leaves", "stops", "parts", "finds"]
-)
-def test_ranks_on_several_nodes(mpi: Mpi, name: str, placement: str) -> None:
-    run(mpi, PLACEMENTS[placement], placement, str(PROGRAMS / "nodes.py"), name)
+@pytest.mark.parametrize("names", JOBS, ids=" ".join)
+def test_ranks_on_several_nodes(mpi: Mpi, names: tuple[str, ...], placement: str) -> None:
+    run(mpi, PLACEMENTS[placement], placement, str(PROGRAMS / "nodes.py"), "places", *names)
 
 
 def test_what_ends_a_meeting(mpi: Mpi) -> None:

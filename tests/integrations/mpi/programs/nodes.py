@@ -1,4 +1,4 @@
-"""A rank of a job on several nodes: ``nodes.py NAME``, of one of the functions below. It prints "right" if all is."""
+"""A rank of a job on several nodes: ``nodes.py NAME ...``, of functions below. It prints "right" if all is."""
 
 from __future__ import annotations
 
@@ -242,7 +242,8 @@ def parts(comm: hocket.Communicator) -> None:
 if __name__ == "__main__":
     comm = hocket.init(60, mpi=MPI.COMM_WORLD)
     try:
-        globals()[sys.argv[1]](comm)
+        for name in sys.argv[1:]:
+            globals()[name](comm)
     except BaseException:
         traceback.print_exc()
         MPI.COMM_WORLD.Abort(1)  # the others wait for this rank
