@@ -55,7 +55,8 @@ void Network::finish() {
                 if (has_arrived(told_[n]->parcels[r], r) || seconds() - begun > kLeaving) break;
                 ::sched_yield();
             }
-    if (blocks_[rank_].state != kLeft || parted_) return;
+    const u64 state = observe_state(&blocks_[rank_].state);  // pairs with publish_state in ControlPlane::mark
+    if (state != kLeft || parted_) return;
     parted_ = true;
     const u64 others = u64(std::count_if(nodes_.begin(), nodes_.end(), [&](u32 n) { return n != nodes_[rank_]; }));
     for (const double since = seconds(); left_ < others && !broken_ && seconds() - since < kFarewell; ::sched_yield())
