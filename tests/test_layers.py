@@ -31,7 +31,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     # What goes out is proven for where it goes, and what comes in from anywhere.
     "formats": IR | {"verify", "timeline", "trace_events"},
     "verify": IR | {"semantics"},
-    "program": IR | {"language", "compiler", "verify", "topology"},
+    "sends": IR | {"language", "topology"},
+    "program": IR | {"language", "sends", "compiler", "verify", "topology"},
     "cost": IR | {"verify"},
     "sim": IR | {"topology", "timeline"},
     "algorithms": PUBLIC | {"cost"},
@@ -61,7 +62,7 @@ ANYTHING = {"integrations", "torch", "cli", "_native"}
 
 LIGHT = [
     *("errors", "topology", "collectives", "ir", "language", "semantics", "compiler", "formats", "verify", "program"),
-    *("trace_events", "timeline", "sim"),
+    *("sends", "trace_events", "timeline", "sim"),
 ]
 """Parts that must work where no native module was built."""
 

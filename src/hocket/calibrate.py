@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -125,7 +126,7 @@ def _tasks(ranks: int) -> list[Task]:
         found += [Task(("steps", n), _CUT, exchange(ranks).compile(instances=n)) for n in (1, STEPS)]
         found.append(Task(("crossing",), _SINGLE, exchange(ranks).compile()))
         found.append(Task(("call",), _TINY, name="reduce"))
-        found += [Task(("lent", shared), _LENT, name="broadcast", shared=shared) for shared in (True,)]
+        found.append(Task(("lent",), _LENT, name="broadcast", shared=True))
     found.sort(key=lambda task: task.size)  # a process that has slept much is interrupted least
     return [*(task for task in found if task.size <= _CUT), *found]
 
@@ -153,13 +154,9 @@ def _timed(comm: Communicator, task: Task) -> float:
 
     inplace = task.schedule is not None and task.schedule.collective.inplace
     x, out = array(inputs), None if inplace else array(outputs)
-    call: Callable[[], object]
-    if task.schedule is None:
-        named = getattr(comm, task.name)
-        call = lambda: named(x)  # noqa: E731
-    else:
-        schedule = task.schedule
-        call = lambda: comm.run(schedule, x, out)  # noqa: E731
+    call: Callable[[], object] = (
+        partial(getattr(comm, task.name), x) if task.schedule is None else partial(comm.run, task.schedule, x, out)
+    )
     call()
     comm.barrier()
     begin = time.perf_counter()
@@ -219,6 +216,16 @@ def _undisturbed(us: Mapping[Key, float]) -> dict[Key, float]:
     return found
 
 
+def is_disturbed(figures: Mapping[Key, Figure]) -> bool:
+    """Whether others had the cores meanwhile: rounds differ by more than 2, or steps take longer than a whole call."""
+    if any(figure.median > 2 * figure.least for figure in figures.values()):
+        return True
+    if (2, "call") not in figures:
+        return False
+    steps = figures[2, "steps", STEPS].least - figures[2, "steps", 1].least
+    return steps / (STEPS - 1) > figures[2, "call"].least
+
+
 def topology(figures: dict[Key, Figure], name: str = "local") -> Topology:
     """What the figures come to."""
     us = _undisturbed({key: figure.least * 1e6 for key, figure in figures.items()})
@@ -237,7 +244,7 @@ def topology(figures: dict[Key, Figure], name: str = "local") -> Topology:
     # What all others can take from a core at once is not measured: no transfer is to be held up by it.
     link = counts[-1] * max(speed for point in memory for speed in (point.copy, point.update))
     found = cores(name, counts[-1], 1, link, replace(costs, memory=tuple(memory)))
-    return found if not several else _with_barrier(found, us[2, "lent", True])
+    return found if not several else _with_barrier(found, us[2, "lent"])
 
 
 def _with_barrier(found: Topology, lent: float) -> Topology:

@@ -22,7 +22,7 @@ from hocket.cli import app
 from hocket.cli.search import NEAR, Candidate, Range, search, toml, write
 from hocket.errors import BadTopology, InvalidArgument, NoLink, PostconditionFailed, UsageError
 from hocket.ir.chunk_dag import Kind
-from hocket.program import Send
+from hocket.sends import Send
 from hocket.sim import Simulator
 from hocket.topology import BUILT_IN, dgx1, named, ndv4
 
@@ -339,3 +339,11 @@ def test_a_rank_alone_takes_no_time() -> None:
     )
     assert done.exit_code == 0, done.output
     assert "1 KB" in done.output
+
+
+def test_a_program_goes_by_the_protocol_that_it_names() -> None:
+    named = Simulator(ring.all_reduce(4).compile(protocol="simple"), ndv4())
+    assert named.protocols() == ("Simple",)
+    assert named.best(1 << 10).protocol == "Simple"
+    with pytest.raises(BadTopology, match="LL is not for ring_all_reduce"):
+        named.predict(1 << 10, "LL")

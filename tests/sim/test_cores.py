@@ -207,7 +207,8 @@ def test_a_machine_is_what_was_measured() -> None:
     put((2, "hops", calibrate.LONG), 7.0 + 16 * (HOP + DECODE))
     lent = zero_copy_program("broadcast", 2, inplace=True)
     assert lent is not None
-    put((2, "lent", True), Simulator(lent.compile(storage="peer"), wanted).best(1536).time)
+    put((2, "lent"), Simulator(lent.compile(storage="peer"), wanted).best(1536).time)
+    assert not calibrate.is_disturbed(figures)
     found = calibrate.topology(figures).costs
     assert (found.launch, found.decode) == pytest.approx((LAUNCH, DECODE), rel=1e-3)
     assert [path.hop for path in found.protocols] == pytest.approx([0.0, HOP, 0.0], abs=1e-3)
@@ -215,6 +216,15 @@ def test_a_machine_is_what_was_measured() -> None:
         assert (point.copy, point.update, point.add) == pytest.approx((COPY, UPDATE, ADD), rel=1e-2)
         assert point.ranks == 1 or point.far == pytest.approx(FAR, rel=0.02)
     assert found.protocol("zero-copy").start == pytest.approx(LATE, rel=1e-2)
+
+
+def test_a_machine_that_others_use_is_noticed() -> None:
+    """Rounds that differ much, or steps that take longer than a whole call."""
+    calm = calibrate.Figure(2e-6, 2.1e-6)
+    figures = {(2, "call"): calm, (2, "steps", 1): calm, (2, "steps", calibrate.STEPS): calibrate.Figure(6e-6, 6e-6)}
+    assert not calibrate.is_disturbed(figures)
+    assert calibrate.is_disturbed(figures | {(2, "crossing"): calibrate.Figure(1e-6, 3e-6)})
+    assert calibrate.is_disturbed(figures | {(2, "steps", calibrate.STEPS): calibrate.Figure(90e-6, 90e-6)})
 
 
 def test_calibrating_writes_a_topology(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,9 @@ Parameters = Annotated[
 Protocol = Annotated[
     str | None, typer.Option(help="How arrival is signalled, instead of the program's.", show_default=False)
 ]
+Machine = Annotated[str, typer.Option(help="ndv4, dgx2, dgx1, gh200, local, or a file NAME.toml.")]
+Nodes = Annotated[int, typer.Option(min=1, help="Nodes of it.")]
+SizesOf = Annotated[str, typer.Option(help="Bytes of a rank's larger buffer, each twice the last; K = 1024.")]
 Instances = Annotated[
     int | None,
     typer.Option(
@@ -366,7 +369,7 @@ def timeline(
     topology: Annotated[
         str | None, typer.Option(help="Simulate a call on this machine, as hocket sim does.", show_default=False)
     ] = None,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of it.")] = 1,
+    nodes: Nodes = 1,
     size: Annotated[
         str | None, typer.Option(help="Bytes of a rank's larger buffer in the simulated call.", show_default=False)
     ] = None,
@@ -572,11 +575,9 @@ def explain(
 def sim(
     target: Target,
     parameters: Parameters = None,
-    topology: Annotated[str, typer.Option(help="ndv4, dgx2, dgx1, gh200, local, or a file NAME.toml.")] = "ndv4",
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of it.")] = 1,
-    sizes: Annotated[str, typer.Option(help="Bytes of a rank's larger buffer, each twice the last; K = 1024.")] = (
-        "1KB..1GB"
-    ),
+    topology: Machine = "ndv4",
+    nodes: Nodes = 1,
+    sizes: SizesOf = "1KB..1GB",
     vs: Annotated[
         str | None,
         typer.Option(metavar="'FILE:FUNC NAME=VALUE ...'", help="A program to compare with.", show_default=False),
@@ -641,22 +642,23 @@ def calibrate(
     What a call, a step and a message cost, and how fast cores copy and add up from their caches and from memory.
     hocket sim --topology local and hocket explain predict with it. Best done while nothing else runs.
     """
+    from hocket.calibrate import is_disturbed
     from hocket.cli.calibrate import measured, print_found, write
 
     figures, found = measured(ranks)
     print_found(found, figures, _console())
     path = write(found, output)
     _console().print(f"\nwritten to {path}", highlight=False, markup=False, soft_wrap=True)
+    if is_disturbed(figures):
+        say(Console(stderr=True), "others used the cores meanwhile: calibrate again when the machine is idle", "yellow")
 
 
 @app.command()
 def search(
     collective: Annotated[str, typer.Option(help="Such as all_reduce.")] = "all_reduce",
-    topology: Annotated[str, typer.Option(help="ndv4, dgx2, dgx1, gh200, local, or a file NAME.toml.")] = "ndv4",
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of it.")] = 1,
-    sizes: Annotated[str, typer.Option(help="Bytes of a rank's larger buffer, each twice the last; K = 1024.")] = (
-        "1KB..1GB"
-    ),
+    topology: Machine = "ndv4",
+    nodes: Nodes = 1,
+    sizes: SizesOf = "1KB..1GB",
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="A folder for hocket.toml, XML and a CSV.", show_default=False),

@@ -54,7 +54,7 @@ def print_found(found: Topology, figures: Mapping[Key, Figure], console: Console
     rows.append(("a step on a tile", costs.decode, (2, "steps", calibrate.STEPS)))
     rows.append(("a message in one round", costs.protocol("eager").hop, (2, "crossing")))
     rows.append(("a message through the fifo", costs.protocol("fifo").hop, (2, "hops", calibrate.LONG)))
-    rows.append(("a zero-copy call, more", costs.protocol("zero-copy").start, (2, "lent", True)))
+    rows.append(("a zero-copy call, more", costs.protocol("zero-copy").start, (2, "lent")))
     for what, value, key in rows:
         table.add_row(what, f"{value:.3f}", _spread(figures.get(key)))
     console.print(table)

@@ -78,15 +78,19 @@ class Simulator:
         return self._work
 
     def protocols(self) -> tuple[str, ...]:
-        """Those that its messages can have: Direct where they lie in place, else those with enough slots.
+        """Those that its messages can have: Direct where they lie in place, else those with enough slots, or the one
+        that it names.
 
         On cores the path of short calls: eager, where there is such, goes through the fifo from some size on.
         """
         if self._cores is not None:
             return (self._cores.shortest(),)
         direct, needed = self.schedule.in_place(), self.schedule.slots
-        known = [p for p in self.topology.costs.protocols if (p.name == "Direct") == direct]
-        return tuple(p.name for p in known if direct or p.slots >= needed)
+        if direct:
+            return tuple(p.name for p in self.topology.costs.protocols if p.name == "Direct")
+        able = [p.name for p in self.topology.costs.protocols if p.name != "Direct" and p.slots >= needed]
+        said = self.schedule.protocol
+        return tuple(name for name in able if said in ("auto", name.lower()))
 
     def share(self, size: int) -> float:
         """Bytes of a chunk in a call of ``size`` bytes: an even share, as everywhere here."""
@@ -130,7 +134,8 @@ class Simulator:
             return self.predict(size, self._cores.shortest(), tile)
         names = self.protocols()
         if not names:
-            raise BadTopology(f"no protocol of {self.topology.name} has the {self.schedule.slots} slots that it needs")
+            needs = f"{self.schedule.protocol}, with {self.schedule.slots} slots"
+            raise BadTopology(f"{self.topology.name} has no protocol for {self.schedule.name}: {needs}")
         return min((self.predict(size, name) for name in names), key=lambda found: found.time)
 
     def trace(self, size: int, protocol: str) -> Trace:
@@ -164,8 +169,8 @@ class Simulator:
             raise InvalidArgument(f"a call has no {size} bytes", caller())
         chosen = self.topology.costs.protocol(protocol)
         if self._cores is None and chosen.name not in self.protocols():
-            kind = "in slots" if chosen.name == "Direct" else "in place, or need more slots"
-            raise BadTopology(f"{chosen.name} is not for {self.schedule.name}, whose messages lie {kind}")
+            able = ", ".join(self.protocols()) or "none here"
+            raise BadTopology(f"{chosen.name} is not for {self.schedule.name}", f"what its messages can have: {able}")
         share = self.share(size)
         if self._cores is not None:
             if chosen.name == EAGER:
