@@ -1,0 +1,156 @@
+"""What a tuner chooses among: the keys that it keeps apart, and the arms of each, ways to make a call.
+
+An arm leaves the bits of a result as the static policy has them, so that ranks may change arms in the middle of a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hocket.algorithms.catalogue import CATALOGUE
+from hocket.algorithms.entry import Algorithm
+from hocket.errors import HocketError
+from hocket.functions import find, traced
+from hocket.ir.schedule import Schedule
+from hocket.program import Contract
+from hocket.tunables import show_size
+from hocket.tuning import KINDS, Call, choose, has_zero_copy
+from hocket.verify import kept
+
+MOST = 16
+"""Arms of a key: the places of its table in native code (policy/arms.h)."""
+
+TILES = (16 << 10, 64 << 10, 256 << 10)
+"""Bytes, beside that which follows from the size: the range within which tiles were found to matter
+(benchmarks/results/crossover.md)."""
+
+_EXACT = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
+"""Types whose sums have the same bits in any order."""
+_PICKS = frozenset({"min", "max", "minloc", "maxloc"})
+"""Operators that give one of their operands: of two zeros, or of two that are not numbers, which follows from the
+order."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """Calls among which a tuner makes no difference. All of it is the same on every rank.
+
+    ``bits``: the larger buffer of a rank has from 2**bits bytes to twice as many, without that end. ``nodes``: that of
+    each rank, empty where all are on one. ``type`` of elements; ``op`` is empty where nothing is combined.
+    """
+
+    collective: str
+    ranks: int
+    nodes: tuple[int, ...]
+    type: str
+    op: str
+    root: int
+    bits: int
+    reproducible: Contract | None
+    oversubscribed: bool
+
+    @classmethod
+    def of(cls, call: Call, kind: str, op: str) -> Key | None:
+        """That of a call on elements of type ``kind``; None for one that is not tuned: not every rank knows its size,
+        it has no bytes or counts, or threads share it."""
+        if not call.size or call.uneven or call.spread or call.ranks == 1:
+            return None
+        combined = op if KINDS[call.name].combines else ""
+        place = call.ranks, call.nodes, kind, combined, call.root
+        return cls(call.name, *place, call.size.bit_length() - 1, call.reproducible, call.oversubscribed)
+
+    @property
+    def least(self) -> int:
+        """The fewest bytes of the larger buffer."""
+        return 1 << self.bits
+
+    def __str__(self) -> str:
+        words = [self.collective, show_size(self.least), f"{self.ranks} ranks", self.type]
+        words += [self.op] * bool(self.op) + [f"root {self.root}"] * bool(self.root)
+        words += [f"{len(set(self.nodes))} nodes"] * bool(self.nodes) + [self.reproducible or ""]
+        return " ".join(filter(None, [*words, "oversubscribed" * self.oversubscribed]))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Arm:
+    """A way to make the calls of a key.
+
+    ``program``: ``hocket.algorithms.ring:all_reduce``, with ``parameters``; empty for that of the static policy.
+    ``tile`` in bytes; None: that of the static policy. ``zero_copy``: whether ranks offer zero copies where the static
+    policy has them do so.
+    """
+
+    program: str = ""
+    parameters: tuple[tuple[str, int], ...] = ()
+    tile: int | None = None
+    zero_copy: bool = True
+
+    def schedule(self, call: Call) -> Schedule | None:
+        """The program, compiled and proven; None for that of the static policy."""
+        if not self.program:
+            return None
+        found = find(self.program)
+        assert callable(found)
+        values = dict(self.parameters)
+        if not (KINDS[call.name].reads and KINDS[call.name].writes):
+            values["root"] = call.root
+        return traced(self.program, found, values).compile(reproducible=call.reproducible)
+
+    def __str__(self) -> str:
+        words = [self.program.rpartition(".")[2] or "default", *(f"{name}={value}" for name, value in self.parameters)]
+        words += [f"tile={show_size(self.tile)}"] * (self.tile is not None) + ["slots"] * (not self.zero_copy)
+        return " ".join(words)
+
+
+DEFAULT = Arm()
+"""What the static policy does."""
+
+
+def candidates(key: Key, call: Call) -> list[Arm]:
+    """The arms of the calls of a key, of which ``call`` is one, that of the static policy first.
+
+    Programs that come to the same schedule count once.
+    """
+    choice = choose(call)
+    default = choice.compile()
+    found, free = [DEFAULT], _any_order(key)
+    if free and has_zero_copy(call.name, call.reproducible, inplace=False) and key.least >= call.tuned.lent_bytes:
+        found.append(Arm(zero_copy=False))
+    found += [Arm(tile=tile, zero_copy=not free) for tile in TILES if choice.tile != tile and key.least >= 2 * tile]
+    seen = {default.digest()}
+    for arm in _programs(key):
+        try:
+            schedule = arm.schedule(call)
+        except HocketError:  # not with such bits, or not on so many ranks
+            continue
+        assert schedule is not None
+        if schedule.digest() not in seen and _same_bits(key, default, schedule):
+            seen.add(schedule.digest())
+            found.append(arm)
+    return found[:MOST]
+
+
+def _programs(key: Key) -> Iterator[Arm]:
+    """All of the library for the collective on these ranks, those that know nodes only where there are some."""
+    for algorithm in CATALOGUE:
+        if algorithm.collective.__name__.lower() != key.collective.replace("_", ""):
+            continue
+        for parameters in algorithm.cases(key.ranks):
+            numbers = tuple((name, value) for name, value in parameters.items() if isinstance(value, int))
+            if len(numbers) == len(parameters) and not parameters.keys() & {"nodes", "sockets"}:
+                yield Arm(_target(algorithm), numbers, zero_copy=False)
+
+
+def _target(algorithm: Algorithm) -> str:
+    return f"{algorithm.factory.__module__}:{algorithm.factory.__name__}"
+
+
+def _any_order(key: Key) -> bool:
+    """Whether results have the same bits in whatever order operands are combined."""
+    return not key.op or key.type in _EXACT or (key.ranks == 2 and key.op not in _PICKS)
+
+
+def _same_bits(key: Key, default: Schedule, other: Schedule) -> bool:
+    """Whether two schedules give the same bits: the order does not count, or is that of ranks in both."""
+    return _any_order(key) or kept(default) == kept(other) == "rank-order"
