@@ -1,0 +1,482 @@
+"""The learner of the tuner: which of its arms each key takes, from what calls took (docs/tuner.md).
+
+An arm is a way to make a call, a key the calls that share a choice. Times are log2 of seconds: a difference of 1 is a
+factor of 2. What is learned of an arm is how much longer it takes than the other arms of its key in the same batch of
+calls, so that what slows all of them says nothing of any. Between two batches a choice is fixed. No clock, no
+randomness: the same observations give the same choices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from enum import Enum
+
+Name = int | str
+"""Of a key, for the learner: whatever tells keys apart."""
+
+
+class Reason(Enum):
+    """Why a key takes the arm that it takes."""
+
+    PRIOR = "nothing was measured yet"
+    EXPLORE = "others that may be faster are tried beside it"
+    EXPLOIT = "it is the fastest, and no other is worth a trial"
+    GUARD = "others are worth a trial, but trying has cost as much as it may"
+    DRIFT = "what its calls take has changed, and all are tried anew"
+    PINNED = "it was pinned"
+    FILE = "it was the fastest in a file, and nothing was measured since"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Numbers of the learner. Those called fitted were fitted in the gym (benchmarks/tuner_gym.py), roughly.
+
+    ``explored``: what trying may take, as a share of the time of all calls. ``advance``: calls by which that may be
+    exceeded, at the beginning and after a change, until it is earned.
+    """
+
+    explored: float = 0.02  # issue 27: the guard
+    advance: float = 16.0  # two trials of unmeasured arms that take twice as long, each a run more than meant
+    run: int = 4  # calls of a trial, as a path leaves caches in another state; the first is not timed (online.WINDOW)
+    part: float = 1 / 32  # of a batch for an arm, at least a trial; fitted
+    share: float = 0.5  # of a batch for all trials, so that the incumbent is measured beside them as often
+    spread: float = 0.5  # of predictions, two arms against each other: sim.md, 8 to 30 % off, sometimes a factor of 2
+    nearby: float = 0.25  # by how much a neighbouring size may differ in what the prediction lacks; fitted
+    changed: float = 0.7  # what a change does to an arm, one standard deviation: a factor of 1.6; fitted
+    restless: float = 0.07  # the same in 1000 calls without a change that was noticed; fitted
+    noise: float = 0.2  # of one call, before any was measured: 15 %
+    certain: float = 0.01  # no mean is known better than to 0.7 %
+    clipped: float = 4.0  # standard deviations: what is further off counts as so far, as hiccups of the machine are
+    pruned: float = 2.0  # issue 27: predicted to take so much longer than the best, it is not tried
+    quarantined: float = 3.0  # issue 27
+    hiccup: float = 8.0  # times longer than the incumbent: what is above is the machine's doing, and not charged
+    indifferent: float = 0.005  # an expected gain that nobody measures, as a share of a call
+    horizon: tuple[int, int] = (500, 4000)  # calls that a gain is for: as many as there were (Lindy), within these
+    window: int = 16  # calls of the incumbent, at least, that are one step of its CUSUM
+    still: float = 0.07  # least deviation of such a step: 5 %
+    slack: float = 1.0  # of the CUSUM, in deviations: for shifts of 2 of them (Page, Biometrika 1954)
+    alarm: float = 4.0  # with slack 1: a false alarm in 15 000 steps of normal noise (Siegmund's approximation)
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Of log2 of seconds: how many, their mean, and the mean of their squares."""
+
+    count: int
+    mean: float
+    squares: float
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Samples:
+        count = max(1, len(values))
+        return Samples(len(values), sum(values) / count, sum(value * value for value in values) / count)
+
+    def __add__(self, other: Samples) -> Samples:
+        count = self.count + other.count
+        part = other.count / max(1, count)
+        mean = self.mean + (other.mean - self.mean) * part
+        return Samples(count, mean, self.squares + (other.squares - self.squares) * part)
+
+    @property
+    def apart(self) -> float:
+        """The sum of squared deviations from the mean."""
+        return max(0.0, self.count * (self.squares - self.mean * self.mean))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What calls of a key take: each arm with the probability in ``explore``, and otherwise the incumbent."""
+
+    incumbent: int
+    explore: tuple[float, ...]
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What is known of an arm; seconds, with an interval of 95 %. ``prior``: as predicted, None where nothing was."""
+
+    name: str
+    prior: float | None
+    mean: float
+    low: float
+    high: float
+    samples: int
+    state: str  # "", "pruned", or "quarantined"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a key takes what it takes. ``left``: calls' worth of time that trials may take now; ``changes`` noticed."""
+
+    choice: Choice
+    candidates: tuple[Candidate, ...]
+    calls: int
+    left: float
+    changes: int
+
+
+@dataclass(slots=True)
+class ArmState:
+    """Log2 of how much longer than the key's level: ``predicted``, and believed with a ``variance``."""
+
+    name: str
+    predicted: float | None
+    mean: float
+    variance: float
+    samples: int = 0
+    pruned: bool = False
+    witness: bool = False  # predicted to be slow, and tried once to see whether it is
+    quarantined: bool = False
+
+
+@dataclass(slots=True)
+class KeyState:
+    """All that is known of a key. ``level``: log2 of seconds that arms' means are relative to, in the latest batch."""
+
+    arms: list[ArmState]
+    neighbours: list[Name]
+    incumbent: int = 0
+    pinned: int | None = None
+    level: float = 0.0
+    calls: int = 0
+    since: int = 0  # calls since the beginning or the latest change
+    pace: float = 0.0  # calls of a batch
+    squares: float = 0.0  # of single calls, about the means of their batches
+    freedom: int = 0  # degrees of freedom of these
+    balance: float = 0.0  # calls' worth of time for trials
+    settling: bool = True  # the advance may be spent
+    changes: int = 0
+    misled: bool = False  # predictions are not believed
+    restored: bool = False  # nothing was measured since
+    gathered: Samples = Samples(0, 0.0, 0.0)  # the incumbent's, for the next step of its CUSUM
+    steps: int = 0
+    reference: float = 0.0
+    wander: float = 0.0  # mean square of the differences of consecutive steps
+    latest: float = 0.0
+    sums: list[float] = field(default_factory=lambda: [0.0, 0.0])  # CUSUM upwards, downwards
+
+
+@dataclass(frozen=True, slots=True)
+class _Belief:
+    mean: float
+    variance: float
+
+
+class Learner:
+    """Told what calls took, it says what the next take. A batch is any number of ``observe``, then one ``counted``."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self._keys: dict[Name, KeyState] = {}
+        self._seen: dict[Name, dict[int, Samples]] = {}
+
+    def __contains__(self, key: Name) -> bool:
+        return key in self._keys
+
+    def add(self, key: Name, names: Sequence[str], prior: Sequence[float], neighbours: Iterable[Name] = ()) -> None:
+        """A key with arms, of which the first is the default's, and the seconds predicted for each; NaN: for none.
+
+        ``neighbours``: keys of which the arms with the same names are likely to be as much off their predictions.
+        """
+        assert len(names) == len(prior) > 0, (names, prior)
+        s = self.settings
+        logs = [None if math.isnan(seconds) else math.log2(seconds) for seconds in prior]
+        known = [log for log in logs if log is not None]
+        typical = logs[0] if logs[0] is not None else sum(known) / len(known) if known else 0.0
+        arms = []
+        for name, log in zip(names, logs, strict=True):
+            spread = s.spread if log is not None else 2 * s.spread
+            arms.append(ArmState(name, log, typical if log is None else log, spread * spread))
+        if known:
+            _prune(arms, min(known) + math.log2(s.pruned))
+        self._keys[key] = KeyState(arms, list(neighbours), balance=s.advance)
+
+    def pin(self, key: Name, arm: int | None) -> None:
+        """Take this arm always; None: no longer."""
+        self._keys[key].pinned = arm
+
+    def observe(self, key: Name, arm: int, samples: Samples) -> None:
+        """Timed calls of the batch: of each the slowest rank's time."""
+        seen = self._seen.setdefault(key, {})
+        seen[arm] = seen.get(arm, Samples(0, 0.0, 0.0)) + samples
+
+    def counted(self, key: Name, calls: int) -> None:
+        """The batch has ended: so many calls were made, timed or not."""
+        s, state = self.settings, self._keys[key]
+        seen = {arm: samples for arm, samples in sorted(self._seen.pop(key, {}).items()) if samples.count}
+        if not calls:
+            return
+        state.calls += calls
+        state.since += calls
+        state.pace = (state.pace + calls) / 2 if state.pace else float(calls)
+        for arm in state.arms:
+            arm.variance += s.restless * s.restless * calls / 1000
+        state.balance += s.explored * calls
+        if not seen:
+            return
+        state.restored = False
+        if state.pinned is None:
+            self._charge(state, seen)
+        self._learn(state, seen)
+        if state.incumbent in seen and self._has_changed(state, seen[state.incumbent]):
+            self._forget(state)
+        self._judge(state)
+
+    def choice(self, key: Name, coming: int | None = None) -> Choice:
+        """What calls of the next batch take. ``coming``: how many there will be; None: twice as many as in the latest.
+
+        The expected cost of trials, were all arms as slow as they may be, is within what the guard leaves.
+        """
+        s, state = self.settings, self._keys[key]
+        explore = [0.0] * len(state.arms)
+        if state.pinned is not None:
+            return Choice(state.pinned, tuple(explore), Reason.PINNED)
+        left, share, refused = self._left(state), s.share, False
+        beliefs = self._beliefs(state)
+        most = coming or 2 * state.pace  # none before the first batch, unless it is said
+        trial = max(s.run, s.part * state.pace)
+        for arm in self._wanted(state, beliefs) if s.explored else []:
+            able = min(trial, share * most)
+            if not able or able < min(s.run, most / 2):
+                break
+            worst = self._worst(state, beliefs, arm)
+            paid = left / worst - s.run if worst else able  # chance may give an arm a run more
+            if paid < min(able, s.run):
+                refused = True
+                continue
+            explore[arm] = min(able, paid) / most
+            share -= explore[arm]
+            left -= worst * (min(able, paid) + s.run)
+        return Choice(state.incumbent, tuple(explore), self._reason(state, any(explore), refused))
+
+    def why(self, key: Name) -> Explanation:
+        """What is known of each arm, and what follows from it."""
+        state = self._keys[key]
+        shift = state.level
+        candidates = []
+        for arm, belief in zip(state.arms, self._beliefs(state), strict=True):
+            wide = 1.96 * math.sqrt(belief.variance)
+            mean, low, high = (2 ** (shift + belief.mean + d) for d in (0.0, -wide, wide))
+            said = "quarantined" if arm.quarantined else "pruned" if arm.pruned else ""
+            prior = None if arm.predicted is None else 2**arm.predicted
+            candidates.append(Candidate(arm.name, prior, mean, low, high, arm.samples, said))
+        return Explanation(self.choice(key), tuple(candidates), state.calls, self._left(state), state.changes)
+
+    def recall(self, key: Name, known: Sequence[tuple[float, float, int] | None], chosen: int) -> None:
+        """What a file says of a key that was added: of each arm the mean of seconds, the standard deviation of log2 of
+        that, and the number of samples. It is believed as far as predictions are, but for where the incumbent is.
+        """
+        s, state = self.settings, self._keys[key]
+        for arm, found in zip(state.arms, known, strict=True):
+            if found is not None:
+                seconds, deviation, arm.samples = found
+                arm.mean, arm.variance = math.log2(seconds), deviation * deviation + s.spread * s.spread
+                arm.pruned = False
+        state.incumbent, state.restored = chosen, True
+        if known[chosen] is not None:
+            state.steps, state.reference, state.latest = 1, state.arms[chosen].mean, state.arms[chosen].mean
+
+    def state(self) -> dict[Name, KeyState]:
+        """All that was learned: a copy."""
+        return deepcopy(self._keys)
+
+    def restore(self, state: Mapping[Name, KeyState]) -> None:
+        """Go on from there."""
+        self._keys.update(deepcopy(dict(state)))
+
+    # What is learned of a batch
+
+    def _charge(self, state: KeyState, seen: Mapping[int, Samples]) -> None:
+        """What trials took longer than the incumbent, in the same batch if it was timed there."""
+        s, held = self.settings, state.arms[state.incumbent]
+        base = seen[state.incumbent].mean if state.incumbent in seen else state.level + held.mean
+        for arm, samples in seen.items():
+            if arm != state.incumbent:
+                longer = min(2 ** min(samples.mean - base, 60.0), s.hiccup) - 1
+                state.balance -= max(0.0, longer) * samples.count * s.run / (s.run - 1)
+
+    def _learn(self, state: KeyState, seen: Mapping[int, Samples]) -> None:
+        """A normal posterior for each arm, relative to the level of this batch.
+
+        The level is what most of the calls say of arms that are known well. All of what a batch says counts as of the
+        arms then: they are compared with each other, and no two are surer of their difference than the calls made them.
+        """
+        s = self.settings
+        state.squares += sum(samples.apart for samples in seen.values())
+        state.freedom += sum(samples.count - 1 for samples in seen.values())
+        variance = (4 * s.noise * s.noise + state.squares) / (4 + state.freedom)  # the first guess counts as 4 calls
+        sums = [0.0, 0.0]
+        for number, samples in seen.items():
+            arm = state.arms[number]
+            weight = 1 / (variance / samples.count + arm.variance)
+            sums[0] += weight
+            sums[1] += weight * (samples.mean - arm.mean)
+        state.level = sums[1] / sums[0]
+        for number, samples in seen.items():
+            arm = state.arms[number]
+            expected = variance / samples.count + arm.variance
+            far = s.clipped * math.sqrt(expected)
+            gain = arm.variance / expected
+            arm.mean += gain * max(-far, min(far, samples.mean - state.level - arm.mean))
+            arm.variance = max(arm.variance * (1 - gain), s.certain * s.certain)
+            arm.samples += samples.count
+
+    def _has_changed(self, state: KeyState, samples: Samples) -> bool:
+        """A two-sided CUSUM on the incumbent's times, in steps of enough calls, against the mean of its first ones."""
+        s = self.settings
+        state.gathered = state.gathered + samples
+        if state.gathered.count < s.window:
+            return False
+        value, state.gathered = state.gathered.mean, Samples(0, 0.0, 0.0)
+        state.steps += 1
+        if state.steps == 1:
+            state.reference = state.latest = value
+            return False
+        deviation = max(s.still, math.sqrt(state.wander / 2))
+        apart = (value - state.reference) / deviation
+        state.sums = [max(0.0, state.sums[0] + apart - s.slack), max(0.0, state.sums[1] - apart - s.slack)]
+        jump = min((value - state.latest) ** 2, (s.clipped * deviation) ** 2)
+        state.wander += (jump - state.wander) / min(state.steps, s.window)
+        state.latest = value
+        if state.steps <= s.window:
+            state.reference += (value - state.reference) / state.steps
+        return max(state.sums) > s.alarm
+
+    def _forget(self, state: KeyState) -> None:
+        """After a change any arm may be the fastest. As likely as not what changed the incumbent changed all alike."""
+        half = (state.latest - state.reference) / 2
+        state.arms[state.incumbent].mean += half
+        state.level -= half
+        for arm in state.arms:
+            arm.variance += self.settings.changed * self.settings.changed
+            arm.quarantined = False
+        state.changes += 1
+        state.since = 0
+        state.settling = True
+        _begin(state)
+
+    def _judge(self, state: KeyState) -> None:
+        """Who is the incumbent, who in quarantine, whether predictions are any good, and whether all is settled."""
+        s, beliefs = self.settings, self._beliefs(state)
+        measured = [number for number, arm in enumerate(state.arms) if arm.samples]
+        best = min(measured, key=lambda number: beliefs[number].mean)
+        held = beliefs[state.incumbent]
+        ahead = held.mean - beliefs[best].mean
+        sure = math.sqrt(held.variance + beliefs[best].variance)
+        if state.pinned is None and best != state.incumbent and ahead > max(sure, s.certain):
+            state.incumbent = best
+            _begin(state)
+        for number in measured:
+            arm, behind = state.arms[number], beliefs[number].mean - beliefs[state.incumbent].mean
+            arm.quarantined = arm.quarantined or (arm.samples > 1 and behind > math.log2(s.quarantined))
+        off = [arm.mean - arm.predicted for arm in state.arms if arm.samples and arm.predicted is not None]
+        if off and max(off) - min(off) > math.log2(s.pruned) and not state.misled:
+            self._mistrust(state)
+        state.settling = state.settling and bool(self._wanted(state, beliefs))
+
+    def _mistrust(self, state: KeyState) -> None:
+        """Predictions are as wrong as those of pruned arms would have to be: go on without them."""
+        state.misled = True
+        for arm in state.arms:
+            arm.pruned = False
+            if not arm.samples:
+                arm.mean, arm.variance = state.arms[0].mean, 4 * self.settings.spread * self.settings.spread
+
+    # What follows
+
+    def _beliefs(self, state: KeyState) -> list[_Belief]:
+        """Of each arm: what was measured here, and what neighbours found of it."""
+        own = [_Belief(arm.mean, arm.variance) for arm in state.arms]
+        near = [self._keys[key] for key in state.neighbours if key in self._keys]
+        for other in near:
+            theirs = {arm.name: arm for arm in other.arms if arm.samples and arm.predicted is not None}
+            pairs = [
+                (number, arm.predicted, theirs[arm.name])
+                for number, arm in enumerate(state.arms)
+                if arm.predicted is not None and arm.name in theirs
+            ]
+            offs = [
+                (number, predicted + arm.mean - (arm.predicted or 0.0), arm.variance + self.settings.nearby**2)
+                for number, predicted, arm in pairs
+            ]
+            # What both have measured tells how their levels relate.
+            both = [
+                (state.arms[n].mean - mean, variance + state.arms[n].variance)
+                for n, mean, variance in offs
+                if state.arms[n].samples
+            ]
+            weights = sum(1 / variance for _, variance in both)
+            shift = sum(apart / variance for apart, variance in both) / weights if both else 0.0
+            for number, mean, variance in offs:
+                mine = own[number]
+                gain = mine.variance / (mine.variance + variance)
+                own[number] = _Belief(mine.mean + gain * (mean + shift - mine.mean), mine.variance * (1 - gain))
+        return own
+
+    def _wanted(self, state: KeyState, beliefs: Sequence[_Belief]) -> list[int]:
+        """The arms of which trials are expected to save more than they take, those first that may save most.
+
+        A trial saves what the arm is faster, if it is, in as many calls as there were (expected improvement: Jones,
+        Schonlau and Welch 1998); it takes what the arm is slower, if it is.
+        """
+        s, held = self.settings, beliefs[state.incumbent]
+        horizon = min(max(state.since, s.horizon[0]), s.horizon[1])
+        found = []
+        for number, (arm, belief) in enumerate(zip(state.arms, beliefs, strict=True)):
+            if number == state.incumbent or arm.pruned or arm.quarantined:
+                continue
+            apart = belief.mean - held.mean
+            gain = _improvement(apart, math.sqrt(belief.variance + held.variance))
+            loss = gain + apart
+            gain, loss = gain * math.log(2), loss * math.log(2)
+            worth = gain > s.indifferent and gain * horizon > loss * max(s.run, s.part * state.pace)
+            if worth or (arm.witness and not arm.samples):
+                found.append((-gain, number))
+        return [number for _, number in sorted(found)]
+
+    def _worst(self, state: KeyState, beliefs: Sequence[_Belief], number: int) -> float:
+        """Of a call of a trial: what it may take longer, as a share of the incumbent's. What is not known well may take
+        twice as long, unless it is expected to take longer."""
+        held, belief = beliefs[state.incumbent], beliefs[number]
+        apart = belief.mean - held.mean
+        likely = apart + 2 * math.sqrt(belief.variance + held.variance)
+        most = max(apart, min(likely, math.log2(self.settings.pruned)))
+        return max(0.0, 2**most - 1)
+
+    def _left(self, state: KeyState) -> float:
+        """The advance is for the beginning and for changes."""
+        return max(0.0, state.balance if state.settling else state.balance - self.settings.advance)
+
+    def _reason(self, state: KeyState, explores: bool, refused: bool) -> Reason:
+        if explores:
+            return Reason.DRIFT if state.settling and state.changes else Reason.EXPLORE
+        if refused:
+            return Reason.GUARD
+        if state.restored:
+            return Reason.FILE
+        return Reason.EXPLOIT if state.arms[state.incumbent].samples else Reason.PRIOR
+
+
+def _prune(arms: Sequence[ArmState], most: float) -> None:
+    """Arms predicted to take longer, but the default and the fastest of them, which shows where the model is wrong."""
+    slow = [arm for arm in arms[1:] if arm.predicted is not None and arm.predicted > most]
+    for number, arm in enumerate(sorted(slow, key=lambda arm: arm.predicted or 0.0)):
+        arm.witness, arm.pruned = number == 0, number > 0
+
+
+def _begin(state: KeyState) -> None:
+    """The CUSUM anew."""
+    state.gathered, state.steps, state.wander, state.sums = Samples(0, 0.0, 0.0), 0, 0.0, [0.0, 0.0]
+
+
+def _improvement(apart: float, deviation: float) -> float:
+    """The expected positive part of how much less a normal value is than 0."""
+    if deviation <= 0:
+        return max(0.0, -apart)
+    z = apart / deviation
+    density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return max(0.0, deviation * density - apart * math.erfc(z / math.sqrt(2)) / 2)
