@@ -58,6 +58,12 @@ HEURISTICS = {
     "online choice of path below 128 KB": Heuristic(
         {"cma_bytes": str(128 << 10)}, least=64 << 10, most=(128 << 10) - 1, kinds=("private",)
     ),
+    "cross-memory attach where ranks share cores": Heuristic(
+        {"cma_crowded_bytes": NEVER},
+        least=256 << 10,
+        collectives=("all_gather", "all_to_all", "broadcast"),
+        kinds=("private",),
+    ),
     "stores to several destinations as this processor likes it": Heuristic(
         {"fifo_block_stores": str(1 - _DEFAULTS["fifo_block_stores"])}, least=16 << 10, kinds=("private",)
     ),

@@ -40,6 +40,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "runtime": IR | {"_native", "tunables", "trace_events"},
     "tuning": IR | {"program", "algorithms", "tunables", "verify"},
     "plan_files": IR | {"_native", "program", "runtime", "tuning", "tunables"},
+    "tuner": IR | {"_native", "program", "algorithms", "functions", "tunables", "tuning", "verify", "sim", "topology"},
     "config": IR | {"program", "tuning", "verify", "formats", "functions", "tunables"},
     "explain": IR | {"verify", "runtime", "tuning"},
     "communicator": IR | {"program", "runtime", "tuning", "tunables", "explain"},
@@ -52,7 +53,7 @@ LATE: dict[str, frozenset[str]] = {
     "ir": frozenset({"formats"}),
     "program": frozenset({"formats"}),
     "timeline": frozenset({"formats"}),
-    "communicator": frozenset({"config"}),
+    "communicator": frozenset({"config", "tuner"}),
     "explain": frozenset({"sim", "topology"}),
 }
 """What may be imported besides, where a function is called: a schedule or a program draws itself, a file is read."""
@@ -72,11 +73,18 @@ def part(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py").removesuffix(".pyi")
 
 
+def _is_late(node: ast.AST) -> bool:
+    """Whether what is in it does not run when a module is imported."""
+    types_alone = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    return isinstance(node, ast.FunctionDef) or types_alone
+
+
 def imports(path: Path, *, late: bool = True) -> set[str]:
-    """The parts that a file imports, those inside of functions only if ``late``; ``hocket`` for the public names."""
+    """The parts that a file imports, those inside of functions and for types alone only if ``late``; ``hocket`` for the
+    public names."""
     found: set[str] = set()
     tree = ast.parse(path.read_text(), str(path))
-    inside = {node for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for node in ast.walk(f)}
+    inside = {node for f in ast.walk(tree) if _is_late(f) for node in ast.walk(f)}
     for node in ast.walk(tree):
         if node in inside and not late:
             continue

@@ -43,9 +43,12 @@ class Clock {
         }
         return best;
     }
+    // Nanoseconds of a tick.
+    double rate(const Pair& now) const {
+        return double(now.nanoseconds - made_.nanoseconds) / double(now.ticks - made_.ticks);
+    }
     u64 nanoseconds(u64 ticks, const Pair& now) const {
-        const double rate = double(now.nanoseconds - made_.nanoseconds) / double(now.ticks - made_.ticks);
-        return made_.nanoseconds + u64(double(ticks - made_.ticks) * rate);
+        return made_.nanoseconds + u64(double(ticks - made_.ticks) * rate(now));
     }
 
     static u64 monotonic() {

@@ -277,6 +277,7 @@ void bind_calls(nb::class_<Member>& member) {
         .def(
             "barrier",
             [](Member& member, double timeout) {
+                ++member.calls;
                 return alone(member, [&] { return member.communicator->barrier(timeout); });
             },
             "timeout"_a, "``timeout``: 0 for that of the communicator.")
@@ -284,6 +285,7 @@ void bind_calls(nb::class_<Member>& member) {
             "exchange",
             [](Member& member, nb::str word, u64 digest) -> std::variant<Outcome, nb::typed<nb::list, nb::str>> {
                 std::vector<std::string> words;
+                ++member.calls;
                 const auto outcome = alone(member, [&, mine = to_utf8(word)] {
                     Outcome found = member.communicator->exchange(mine, digest);
                     if (found.fault == Fault::kNone)
@@ -301,12 +303,14 @@ void bind_calls(nb::class_<Member>& member) {
             "refuse",
             [](Member& member, nb::str why, bool declines) {
                 const CallFlag how = declines ? kDeclined : kRefused;
+                ++member.calls;
                 return alone(member, [&, why = to_utf8(why)] { return member.communicator->refuse(why, how); }).value();
             },
             "why"_a, "declines"_a = false)
         .def(
             "start_barrier",
             [](nb::object member, nb::object owner, double timeout) {
+                ++nb::cast<Member&>(member).calls;
                 return queued(std::move(member), std::move(owner),
                               [timeout](Communicator& communicator) { return communicator.barrier(timeout); });
             },
@@ -314,10 +318,20 @@ void bind_calls(nb::class_<Member>& member) {
         .def(
             "start_refusal",
             [](nb::object member, nb::object owner, nb::str why) {
+                ++nb::cast<Member&>(member).calls;
                 return queued(std::move(member), std::move(owner),
                               [why = to_utf8(why)](Communicator& communicator) { return communicator.refuse(why); });
             },
             "owner"_a, "why"_a, nb::sig("def start_refusal(self, owner: object, why: str) -> Handle[None]"))
+        .def_ro("calls", &Member::calls, "Made so far, and the same on all ranks.")
+        .def_rw("merge_at", &Member::merge_at, "The number of calls at which the next of a key that is tuned merges.")
+        .def_prop_ro(
+            "tick",
+            [](const Member& member) {
+                const Clock& clock = member.communicator->control().clock();
+                return clock.rate(clock.now()) / 1e9;
+            },
+            "Seconds of a tick of the clock that calls are timed with.")
         .def("land", [](Member& member) { Flight::land(member); }, "Waits for the calls in the background.");
 }
 

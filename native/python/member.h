@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "mpi/wire.h"
+#include "policy/arms.h"
 #include "python/gil.h"
 #include "runtime/communicator.h"
 #include "transport/emulated.h"
@@ -127,6 +128,9 @@ struct Member {
     bool interrupts() const { return busy.is_mine(); }
 
     Tunables tunables;
+    // Calls of a plan so far, also those that were refused: each is counted where it is made, and the same on all
+    // ranks. When there are `merge_at`, they exchange what was timed.
+    u64 calls = 0, merge_at = ~u64(0);
     SharedMemory memory;
     std::optional<mpi::MpiWire> wire;
     std::optional<EmulatedNetwork> emulated;

@@ -3,7 +3,9 @@
 
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
@@ -231,12 +233,28 @@ PyObject* PreparedCall::call(nb::handle self, PyObject* x, PyObject* out) {
     return nb::inst_ptr<PreparedCall>(self)->execute(self, found[0], found[1]);
 }
 
+// The arm that the next call takes, once the ranks have exchanged what they have timed, if it is time for that.
+Taken PreparedCall::take_arm(nb::handle self, bool background) {
+    if (!arms_) return {nb::borrow(self), nullptr, 0};
+    while (held_ && member_->calls >= member_->merge_at) self.attr("_merge")();
+    if (!held_) self.attr("_take_turn")();  // raises
+    const u32 arm = arms_->arm(member_->calls);
+    if (arm == 0) return {nb::borrow(self), arms_.get(), arm};
+    if (!of_arms_[arm]) {
+        of_arms_[arm] = self.attr("_arm")(arm, background);
+        nb::inst_ptr<PreparedCall>(of_arms_[arm])->arms_ = arms_;  // keeps them while it is made
+    }
+    return {of_arms_[arm], arms_.get(), arm};
+}
+
 PyObject* PreparedCall::execute(nb::handle self, const Argument& x, const Argument& out) {
     for (;;) {
         const auto is_turn = [this] { return held_ && (member_->flights == 0 || member_->interrupts()); };
         while (!is_turn()) self.attr("_take_turn")();  // raises where the communicator has ended
+        const Taken taken = take_arm(self, false);
         std::optional<BoundCall> bound;
-        prepare(self, false, [&] { bound.emplace(*this, x, out); });
+        prepare(self, false, [&] { bound.emplace(taken.call(), x, out); });
+        if (taken.enter(*member_)) bound->time(taken);
         bool entered = false;
         Outcome outcome = [&] {
             const Gil gil(bound->brief());
@@ -244,10 +262,13 @@ PyObject* PreparedCall::execute(nb::handle self, const Argument& x, const Argume
             entered = lock.owns_lock() && member_->flights == 0;
             return entered ? bound->run() : Outcome{Fault::kBusy, 0, {}};
         }();
-        if (!entered && !is_turn()) continue;
+        if (!entered && !is_turn()) {
+            if (held_) --member_->calls;
+            continue;
+        }
         if (outcome.fault == Fault::kNone) return Py_NewRef(bound->result().ptr());
         if (PyErr_Occurred()) return nullptr;
-        self.attr("_raise")(std::move(outcome));
+        taken.prepared.attr("_raise")(std::move(outcome));
         throw std::runtime_error("a call that has failed did not raise");
     }
 }
@@ -261,9 +282,11 @@ Handle PreparedCall::start(nb::handle self, nb::handle x, nb::handle out, nb::ha
 Handle PreparedCall::launch(nb::handle self, const Argument& x, const Argument& out, nb::handle keep) {
     if (const nb::object held = held_) Flight::make_way(*member_);  // may run Python, which may close the communicator
     if (!held_) self.attr("_take_turn")();                          // raises
+    const Taken taken = take_arm(self, true);
     std::shared_ptr<BoundCall> bound;
-    prepare(self, true, [&] { bound = std::make_shared<BoundCall>(*this, x, out); });
-    auto flight = std::make_shared<Flight>(bound->member(), nb::borrow(self), nb::borrow(bound->result()),
+    prepare(self, true, [&] { bound = std::make_shared<BoundCall>(taken.call(), x, out); });
+    if (taken.enter(*member_)) bound->time(taken);
+    auto flight = std::make_shared<Flight>(bound->member(), taken.prepared, nb::borrow(bound->result()),
                                            [bound, x = nb::borrow(x.object), out = nb::borrow(out.object),
                                             keep = nb::borrow(keep)](Communicator&) { return bound->go_on(); });
     if (!bound->brief() || !flight->post([&] { return bound->post(); })) flight->queue();
@@ -390,6 +413,7 @@ void BoundCall::ended(const Outcome& outcome) {
         for (const Copy& copy : lists_->after) std::memcpy(copy.to, copy.from, copy.bytes);
     exposed_ = outcome.exposed;
     prepared_.variant_ = outcome.variant;
+    if (took_ != 0) timed_->took(arm_, took_);
 }
 
 namespace {
@@ -470,12 +494,39 @@ void bind_parts(nb::module_& module) {
              "The plans of VARIANTS in hocket/runtime/execution.py, and the buffers that they work on.");
 }
 
+// What was timed of an arm: how many calls, and the sums of log2 of their ticks and of its square.
+using Timed = std::tuple<u64, double, double>;
+
+void bind_arms(nb::module_& module) {
+    module.attr("ARMS") = kArms;
+    nb::class_<KeyArms>(module, "KeyArms", "The arms of the calls of one key (native/policy/arms.h).")
+        .def(nb::init())
+        .def(
+            "set",
+            [](KeyArms& arms, u64 salt, u32 shift, u32 incumbent, const std::vector<u32>& until) {
+                arms.set(salt, shift, incumbent, until);
+            },
+            "salt"_a, "shift"_a, "incumbent"_a, "until"_a)
+        .def("arm", &KeyArms::arm, "number"_a, "That of the call of this number.")
+        .def(
+            "take",
+            [](KeyArms& arms) {
+                const KeyArms::Noted noted = arms.take();
+                std::vector<Timed> timed;
+                for (const Timings& each : noted.timings) timed.emplace_back(each.count, each.sum, each.squares);
+                return std::make_tuple(noted.calls, std::move(timed));
+            },
+            "Calls since it was asked last; of each arm how many were timed, and the sums of log2 of ticks and its "
+            "square.");
+}
+
 }  // namespace
 
 void bind_prepared_call(nb::module_& module) {
     if (PyArray_ImportNumPyAPI() < 0) throw nb::python_error();
     bind_buffer(module);
     bind_parts(module);
+    bind_arms(module);
     nb::class_<PreparedCall>(module, "PreparedCall", nb::type_slots(slots),
                              "A call for which everything is decided but where its buffers lie. Subclasses say what is "
                              "wrong with arguments.")
@@ -491,6 +542,8 @@ void bind_prepared_call(nb::module_& module) {
             },
             "x"_a.none() = nb::none(), "out"_a.none() = nb::none(), "keep"_a.none() = nb::none(),
             "Make the call in the background. Memory that is no array's must stay until it has ended; ``keep`` does.")
+        .def("tune", &PreparedCall::tune, "arms"_a,
+             "From now on each call takes an arm: this, or one that ``_arm(number, background)`` prepares.")
         .def("release", &PreparedCall::release, "Let go of the communicator, once it has ended.")
         .def_prop_ro(
             "variant", [](const PreparedCall& call) { return u32(call.variant()); },

@@ -61,6 +61,22 @@ struct Alternatives {
     Source input, output;
 };
 
+class PreparedCall;
+
+// The arm of a call: the prepared call that is made, and which arm of `arms` that is; null where it is not tuned.
+struct Taken {
+    nanobind::object prepared;
+    KeyArms* arms;
+    u32 arm;
+
+    PreparedCall& call() const { return *nanobind::inst_ptr<PreparedCall>(prepared); }
+    // Counts the call. Whether it is to be timed.
+    bool enter(Member& member) const {
+        ++member.calls;
+        return arms != nullptr && arms->enter(arm);
+    }
+};
+
 // What does not depend on where buffers lie. Made by hocket/runtime/execution.py, which has checked it.
 class PreparedCall {
   public:
@@ -97,8 +113,14 @@ class PreparedCall {
     Handle launch(nanobind::handle self, const Argument& x, const Argument& out,
                   nanobind::handle keep = nanobind::none());
 
+    // From now on each call takes one of several arms, of which this is the first. `self._arm(number)` prepares
+    // another.
+    void tune(std::shared_ptr<KeyArms> arms) { arms_ = std::move(arms); }
     // Lets go of the communicator, once that has ended.
-    void release() { held_.reset(); }
+    void release() {
+        held_.reset();
+        of_arms_ = {};
+    }
     // How the latest execution that has ended went.
     Variant variant() const { return variant_; }
 
@@ -107,6 +129,7 @@ class PreparedCall {
 
     // `make` holds what an execution needs; where that cannot be had, this rank refuses the call.
     template <class Make> static void prepare(nanobind::handle self, bool background, Make make);
+    Taken take_arm(nanobind::handle self, bool background);
     static void take(nanobind::handle self, PyObject* x, PyObject* out, bool background, Argument (&found)[2]);
     bool fit(PyObject* x, PyObject* out, bool checked, Argument (&found)[2]) const;
     bool fits(const Operand& expected, PyObject* given, bool checked, Argument& found) const;
@@ -127,6 +150,8 @@ class PreparedCall {
     Call call_{};         // but for addresses
     bool brief_ = false;  // BoundCall
     Variant variant_ = kBuffered;
+    std::shared_ptr<KeyArms> arms_;                // null where it is not tuned
+    std::array<nanobind::object, kArms> of_arms_;  // the calls of all but the first, once they were made
 };
 
 // A prepared call on its buffers: what it holds until it has ended. Made and destroyed with the GIL. The prepared call
@@ -135,6 +160,12 @@ class BoundCall {
   public:
     // Throws nanobind::python_error and std::bad_alloc.
     BoundCall(PreparedCall& prepared, const Argument& given_x, const Argument& given_out);
+    // Has what it takes counted for an arm.
+    void time(const Taken& taken) {
+        timed_ = taken.arms;
+        arm_ = taken.arm;
+        call_.took = &took_;
+    }
     BoundCall(const BoundCall&) = delete;
     BoundCall& operator=(const BoundCall&) = delete;
     // Holds for ever what others may still be writing to.
@@ -179,6 +210,9 @@ class BoundCall {
     bool posted_ = false;
     std::array<PyObject*, 2> offered_{};
     bool exposed_ = false;  // others have been told where they lie
+    KeyArms* timed_ = nullptr;
+    u32 arm_ = 0;
+    u64 took_ = 0;
     PyObject* result_;
 };
 

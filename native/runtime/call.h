@@ -44,7 +44,8 @@ struct Finish {
 // rank with neither input nor output does not know n and the type. `initial_bytes` from `initial` are copied to
 // `initial_to` first, once all ranks agree. With `units`, n is the length of the largest: of all, or of those of this
 // rank where they are pairwise. `element` says what elements are whose type kernels do not know, or what is made of a
-// sum that is not an average but has its operator; else it is null. `scale`: of those two.
+// sum that is not an average but has its operator; else it is null. `scale`: of those two. `took`: where to say how
+// many ticks this rank was at it, without those that it waited for others to enter; null for nowhere.
 struct Call {
     char* input;
     char* output;
@@ -63,6 +64,7 @@ struct Call {
     const std::string* element = nullptr;
     const Scale* scale = nullptr;
     Finish finish{};
+    u64* took = nullptr;
     double timeout = 0;  // as in Settings, for this call; 0: that of the communicator
 };
 

@@ -110,8 +110,8 @@ struct Communicator::CallState {
     Tuner::Advice advice{};
     bool timed = false;  // by some rank
     ResidencyProbe probe{};
-    u64 entered = 0;  // when it had said so, in ticks, if it is timed
-    Traffic sent{};   // eagerly
+    u64 begun = 0, entered = 0;  // when it was made, and when it had said so, in ticks, if it is timed
+    Traffic sent{};              // eagerly
     Path path = Path::kFifo;
     Variant variant = kBuffered;
 };
@@ -197,6 +197,7 @@ template <class Event> [[gnu::flatten]] Outcome Communicator::carry_out(Plan& pl
     if (control_.dead()) return control_.is_dead();
     eager_.prefetch_line(plan);
     CallState state(plan, call);
+    if (call.took != nullptr) state.begun = control_.clock().ticks();
     state_terms(state);
     if (state.size_known())
         if (const int failed = prepare_all(state)) return refuse_for_memory(failed);
@@ -211,6 +212,7 @@ template <class Event> [[gnu::flatten]] Outcome Communicator::carry_out(Plan& pl
 
 // All have entered the call and agree.
 template <class Event> Outcome Communicator::carry_on(CallState& state, Event event) {
+    const u64 agreed = state.begun != 0 ? control_.clock().ticks() : 0;
     if (!state.size_known() && !learn_size(state)) return {};  // nobody has data
 
     // Select.
@@ -227,6 +229,7 @@ template <class Event> Outcome Communicator::carry_on(CallState& state, Event ev
         tuned_.ended(state.plan.digest(), state.unit(), state.variant != kBuffered, state.entered,
                      state.probe.is_far != nullptr, state.probe.far);
     if (state.call.finish.result != nullptr) finish(state);
+    if (agreed != 0) *state.call.took = state.entered - state.begun + control_.clock().ticks() - agreed;
     return outcome;
 }
 
@@ -379,7 +382,7 @@ void Communicator::send_eagerly(CallState& state) {
 // While the others are on their way, this rank looks whether its buffers are in a cache, and prefetches the first lines
 // that it will store to: of its output, unless they are in none or others may store there, and of its next messages.
 void Communicator::meanwhile(CallState& state) const {
-    if (state.advice.timed) state.entered = control_.clock().ticks();
+    if (state.advice.timed || state.call.took != nullptr) state.entered = control_.clock().ticks();
     state.probe.look(settings_.tunables);
     if (state.told.variants != 0 || state.probe.far) return;
     for (const std::span<const char> soon : {state.probe.output, eager_.next_messages(state.buffered())}) {

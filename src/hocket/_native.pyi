@@ -378,6 +378,20 @@ class Member:
     def refuse(self, why: str, declines: bool = False) -> Outcome: ...
     def start_barrier(self, owner: object, timeout: float) -> Handle[None]: ...
     def start_refusal(self, owner: object, why: str) -> Handle[None]: ...
+    @property
+    def calls(self) -> int:
+        """Made so far, and the same on all ranks."""
+
+    @property
+    def merge_at(self) -> int:
+        """The number of calls at which the next of a key that is tuned merges."""
+
+    @merge_at.setter
+    def merge_at(self, arg: int, /) -> None: ...
+    @property
+    def tick(self) -> float:
+        """Seconds of a tick of the clock that calls are timed with."""
+
     def land(self) -> None:
         """Waits for the calls in the background."""
 
@@ -502,6 +516,21 @@ class Alternatives:
         The plans of VARIANTS in hocket/runtime/execution.py, and the buffers that they work on.
         """
 
+ARMS: int = 16
+
+class KeyArms:
+    """The arms of the calls of one key (native/policy/arms.h)."""
+
+    def __init__(self) -> None: ...
+    def set(self, salt: int, shift: int, incumbent: int, until: Sequence[int]) -> None: ...
+    def arm(self, number: int) -> int:
+        """That of the call of this number."""
+
+    def take(self) -> tuple[int, list[tuple[int, float, float]]]:
+        """
+        Calls since it was asked last; of each arm how many were timed, and the sums of log2 of ticks and its square.
+        """
+
 class PreparedCall:
     """
     A call for which everything is decided but where its buffers lie. Subclasses say what is wrong with arguments.
@@ -523,6 +552,11 @@ class PreparedCall:
     def start(self, x: _Argument = None, out: _Argument = None, keep: object = None) -> Handle[_Argument]:
         """
         Make the call in the background. Memory that is no array's must stay until it has ended; ``keep`` does.
+        """
+
+    def tune(self, arms: KeyArms) -> None:
+        """
+        From now on each call takes an arm: this, or one that ``_arm(number, background)`` prepares.
         """
 
     def release(self) -> None:

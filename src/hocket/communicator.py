@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Literal, NoReturn, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Literal, NoReturn, Self, TypeVar, cast, overload
 
 import cloudpickle
 import numpy as np
@@ -65,6 +65,9 @@ from hocket.tuning import (
     has_zero_copy,
     zero_copy_program,
 )
+
+if TYPE_CHECKING:
+    from hocket.tuner.online import Online
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Result = TypeVar("Result")
@@ -218,6 +221,7 @@ class Communicator:
         self._configured = configured
         self._entries = configured(endpoint.size)
         self._schedules: dict[Key, Schedule] = {}
+        self._online = self._tuner()
         self._cache = endpoint.cached(self._slow_path)
         self._call = self._cache.call
         self._lines: dict[tuple[int, int], Communicator] = {}  # of two ranks, by sender and receiver
@@ -768,16 +772,37 @@ class Communicator:
         scale: float | None = None,
     ) -> PreparedCall:
         """Choose and load what a call by name runs. ``kinds``: whether its arrays may be memory that ranks share."""
-        endpoint, operand = self._endpoint, operands.x or operands.out
+        operand = operands.x or operands.out
         item = ITEM if operand is None else operand.type.itemsize
         choice = choose(replace(wanted.call, size=wanted.bytes(operands), item=item), self._entries)
+        prepare = partial(self._chosen, wanted, operands, kinds, timeout, scale)
+        call = prepare(choice)
+        if self._online is not None and choice.entry is None and operand is not None:
+            key = self._online.of(choice.call, operand.type.name, wanted.op)
+            if key is not None:
+                call.tuned(key.native, lambda number: prepare(*key.choice(number, choice)), self._merge)
+        return call
+
+    def _chosen(
+        self,
+        wanted: _Wanted,
+        operands: Operands,
+        kinds: Sequence[bool],
+        timeout: float | None,
+        scale: float | None,
+        choice: Choice,
+        tile: int | None = None,
+        zero_copy: bool = True,
+    ) -> PreparedCall:
+        """Load what was chosen for a call by name. ``tile``: instead of its own."""
+        endpoint, item = self._endpoint, choice.call.item
         find = partial(endpoint.program, _called(choice))
         loaded = find(choice.key, choice.compile)
         bound = loaded.lowered.layout.bind(operands, wanted.rows)
         eager = endpoint.is_eager(loaded, bound)
 
         def alternatives(shared: bool) -> Alternatives:
-            barred = not shared and (not endpoint.attaches or wanted.op in _ORDERED)
+            barred = not zero_copy or (not shared and (not endpoint.attaches or wanted.op in _ORDERED))
             if shared not in kinds or bound.n is None or barred:
                 return NO_ALTERNATIVES
             return [
@@ -793,7 +818,8 @@ class Communicator:
                 other = find(uneven.key, uneven.compile)
                 if other.lowered.layout.bind(operands) == bound:  # else they mismatch
                     counted = other.plan
-        return endpoint.prepare(loaded, bound, wanted.op, choice.tile, shared, others, timeout, scale, counted)
+        tile = tile or choice.tile
+        return endpoint.prepare(loaded, bound, wanted.op, tile, shared, others, timeout, scale, counted)
 
     def _zero_copy(
         self, choice: Choice, find: Find[Found], one_round: bool, inplace: bool, attached: bool
@@ -810,6 +836,33 @@ class Communicator:
             return program.compile(instances=choice.instances, reproducible=reproducible, storage="peer")
 
         return find((name, root, reproducible, choice.instances, inplace), compiled)
+
+    def _tuner(self) -> Online | None:
+        """What learns which arms calls take, if HOCKET_TUNER asks for it."""
+        if not self._endpoint.learns or self.size == 1:
+            return None
+        from hocket.tuner.online import Online
+
+        def call(name: str, x: NDArray[Scalar], *, in_place: bool) -> NDArray[Scalar] | None:
+            """One by name that is not tuned itself."""
+            wanted, given = self._wanted(name, "sum", 0, None, None), Operand(x.shape, element_type(x.dtype))
+            operands = wanted.in_place(given, self.rank) if in_place else wanted.apart(given)
+            choice = choose(replace(wanted.call, size=wanted.bytes(operands), item=x.itemsize))
+            return cast("NDArray[Scalar] | None", self._chosen(wanted, operands, [False], None, None, choice)(x))
+
+        gather, broadcast = partial(call, "gather", in_place=False), partial(call, "broadcast", in_place=True)
+        return Online(self.rank, self.size, self._endpoint.alive, gather, broadcast)
+
+    def _merge(self) -> None:
+        """A call of all ranks, which the tuner asks for. What fails on this rank alone ends the communicator."""
+        assert self._online is not None
+        try:
+            self._online.merge()
+        except (HocketError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            self.abort(f"could not learn: {describe(error)}")
+            raise
 
     def _schedule(self, key: Key, compiled: Callable[[], Schedule]) -> Schedule:
         """A program, compiled here."""

@@ -124,6 +124,7 @@ class Tunables:
         "of a larger buffer, from which on calls find out whether to attach to private arrays",
         _ABLATION,
     )
+    cma_crowded_bytes: int = _tuned(256 << 10, "bytes", "the same where ranks share cores", _ABLATION)
     cma_ranks: int = _tuned(16, "ranks", "up to which they attach to private arrays: every two have a connection")
     spins: int = _tuned(100, "times", "that a rank which waits looks before it yields", _WAITING, "local")
     yields: int = _tuned(200, "times", "that it yields before it sleeps", _WAITING, "local")

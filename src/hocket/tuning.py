@@ -416,10 +416,8 @@ def declined(choice: Choice, one_round: bool, attached: bool) -> str | None:
         return "sums that do not depend on the size"
     if attached and call.ranks > 2 and call.kind.combines:
         return "sums on more than 2 ranks: the path must not change their order"
-    if attached and call.oversubscribed:
-        return "more ranks than cores"
     if attached:
-        least = call.tuned.cma_bytes
+        least = call.tuned.cma_crowded_bytes if call.oversubscribed else call.tuned.cma_bytes
         return None if call.size >= least else f"less than {show_size(least)}"
     if not one_round:
         return None

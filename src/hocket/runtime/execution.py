@@ -185,6 +185,20 @@ class PreparedCall(_native.PreparedCall):
     def _raise(self, outcome: Outcome) -> NoReturn:
         self._endpoint._raise(outcome, self._plans)
 
+    def tuned(self, arms: _native.KeyArms, prepare: Callable[[int], PreparedCall], merge: Callable[[], None]) -> None:
+        """From now on each call takes one of several arms, this or one that is prepared when it is first taken.
+
+        ``merge``: what the ranks do first where they have agreed to, at the next call.
+        """
+        self._prepare_arm, self._merge = prepare, merge
+        self.tune(arms)
+
+    def _arm(self, number: int, background: bool) -> PreparedCall:
+        try:
+            return self._prepare_arm(number)
+        except Exception as error:
+            self._endpoint.refuse(error, background)
+
     def _check(self, x: Argument, out: Argument, background: bool) -> None:
         """Refuse a call on arguments that are not as it was prepared."""
         self._endpoint.alive()
@@ -309,7 +323,7 @@ class Endpoint:
         if self.oversubscribed:
             spins, yields = policy.crowded_spins, policy.crowded_yields
         # The thread of a call is the one that moves its messages between nodes.
-        self.threads = 1 if meeting.nodes else threads or max(1, meeting.cores)
+        self.threads, self.learns = 1 if meeting.nodes else threads or max(1, meeting.cores), numbers.learns
         self.caches = machine.cache_bytes(meeting.size)
         self.sockets, self.nodes, self.attaches = meeting.sockets, meeting.nodes, bool(meeting.processes)
         self._mpi, self._joins = meeting.mpi, meeting.joins
@@ -323,7 +337,7 @@ class Endpoint:
                 meeting.arenas,
                 arena.own(),
                 meeting.processes,
-                meeting.always,
+                meeting.always or self.learns,  # the tuner decides it otherwise
                 spins,
                 yields,
                 timeout,

@@ -1,4 +1,6 @@
-"""The tuned numbers of this process: the defaults of Python and of native code, and what HOCKET_TUNABLES says."""
+"""The tuned numbers of this process: the defaults of Python and of native code, and what HOCKET_TUNABLES says, and
+whether a tuner learns: what HOCKET_TUNER says.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hocket import _native
+from hocket.errors import BootstrapFailed
 from hocket.tunables import ROWS, VARIABLE, Row, Scope, Tunables, given
 
 
@@ -17,6 +20,9 @@ def _row(native: _native.Tunable) -> Row:
     return Row(n.name, n.unit, scope, n.value, n.least, n.most, n.source, n.reason)
 
 
+TUNER = "HOCKET_TUNER"
+_WAYS = {"": False, "off": False, "learn": True}
+
 ALL = (*ROWS, *map(_row, _native.TUNABLES))
 """Every tuned number, with its default on this processor."""
 
@@ -24,27 +30,31 @@ ALL = (*ROWS, *map(_row, _native.TUNABLES))
 @dataclass(frozen=True, slots=True)
 class Tuned:
     """``policy``: those of Python; ``native``: what is set of those of native code; ``common``:
-    what must be the same on all ranks.
+    what must be the same on all ranks; ``learns``: whether a tuner chooses among what gives the same bits.
     """
 
     policy: Tunables
     native: Mapping[str, int]
-    common: Mapping[str, int]
+    common: Mapping[str, int | str]
+    learns: bool
 
 
 def tuned() -> Tuned:
     """The numbers to go by. Raises BootstrapFailed for a variable that makes no sense."""
-    return _tuned(os.environ.get(VARIABLE, ""))
+    return _tuned(os.environ.get(VARIABLE, ""), os.environ.get(TUNER, ""))
 
 
 @functools.cache
-def _tuned(text: str) -> Tuned:
+def _tuned(text: str, way: str) -> Tuned:
     said = given(text, ALL)
+    if way not in _WAYS:
+        raise BootstrapFailed(f"{TUNER} must be {' or '.join(filter(None, _WAYS))}, not {way[:40]!r}")
     own = {row.name for row in ROWS}
     return Tuned(
         Tunables(**{name: value for name, value in said.items() if name in own}),
         {name: value for name, value in said.items() if name not in own},
-        {row.name: said.get(row.name, row.value) for row in ALL if row.scope != "local"},
+        {row.name: said.get(row.name, row.value) for row in ALL if row.scope != "local"} | {TUNER: way or "off"},
+        _WAYS[way],
     )
 
 

@@ -5,6 +5,7 @@ An arm leaves the bits of a result as the static policy has them, so that ranks 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -90,21 +91,25 @@ class Arm:
         """The program, compiled and proven; None for that of the static policy."""
         if not self.program:
             return None
-        found = find(self.program)
-        assert callable(found)
-        values = dict(self.parameters)
-        if not (KINDS[call.name].reads and KINDS[call.name].writes):
-            values["root"] = call.root
-        return traced(self.program, found, values).compile(reproducible=call.reproducible)
+        kind = KINDS[call.name]
+        return _compiled(self, None if kind.reads and kind.writes else call.root, call.reproducible)
 
     def __str__(self) -> str:
         words = [self.program.rpartition(".")[2] or "default", *(f"{name}={value}" for name, value in self.parameters)]
-        words += [f"tile={show_size(self.tile)}"] * (self.tile is not None) + ["slots"] * (not self.zero_copy)
-        return " ".join(words)
+        words += [] if self.tile is None else [f"tile={show_size(self.tile)}"]
+        return " ".join([*words, "slots"] if not self.zero_copy else words)
 
 
 DEFAULT = Arm()
 """What the static policy does."""
+
+
+@functools.cache
+def _compiled(arm: Arm, root: int | None, reproducible: Contract | None) -> Schedule:
+    found = find(arm.program)
+    assert callable(found)
+    values = dict(arm.parameters) | ({} if root is None else {"root": root})
+    return traced(arm.program, found, values).compile(reproducible=reproducible)
 
 
 def candidates(key: Key, call: Call) -> list[Arm]:

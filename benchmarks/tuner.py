@@ -1,0 +1,211 @@
+"""What the tuner gains over the static policy, and what there was to gain: ``python benchmarks/tuner.py --ranks 2``.
+
+In one job, of the same ranks, three communicators: by the static policy, one that learns, and one by which each arm of
+each key is measured in turn. First the second makes ``--calls`` calls of each collective and size, mixed. Then blocks
+of calls of all three take turns. A ratio is the time of a call to that by the static policy, in the same block, with a
+95 % interval over blocks; below 1 is faster. ``best`` is the arm whose mean ratio is least: the least of many
+measurements is low by luck too, so that only what exceeds the ratio of the static policy to itself counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from machine import describe, title
+from paired import Mean
+
+import hocket
+from hocket.communicator import Communicator
+from hocket.runtime.tuned import TUNER
+from hocket.tunables import parse_size, show_size
+from hocket.tuner.learner import Choice, Reason, Samples
+from hocket.tuner.online import LEAST_BETWEEN, Online
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
+SECONDS = 0.01  # of calls of a block
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What was measured of a collective and size."""
+
+    collective: str
+    bytes: int
+    microseconds: float  # by the static policy
+    tuned: Mean | None
+    takes: str
+    best: str
+    least: Mean | None
+    again: Mean | None  # the static policy to itself
+
+
+class Forced:
+    """Instead of a learner: every key takes the arm of this number, or its default where it has no such."""
+
+    def __init__(self) -> None:
+        self.arm = 0
+        self.names: dict[Hashable, Sequence[str]] = {}
+
+    def add(self, key: Hashable, names: Sequence[str], prior: Sequence[float], neighbours: object = ()) -> None:
+        self.names[key] = names
+
+    def observe(self, key: Hashable, arm: int, samples: Samples) -> None:
+        pass
+
+    def counted(self, key: Hashable, calls: int) -> None:
+        pass
+
+    def choice(self, key: Hashable, calls: object = None) -> Choice:
+        count = len(self.names[key])
+        return Choice(self.arm if self.arm < count else 0, (0.0,) * count, Reason.PINNED)
+
+
+def under(comm: Communicator, way: str) -> Communicator:
+    """A communicator of the same ranks."""
+    os.environ[TUNER] = way
+    made = comm.split(0)
+    assert made is not None
+    return made
+
+
+def online(comm: Communicator) -> Online:
+    found = comm._online
+    assert found is not None
+    return found
+
+
+Call = Callable[[Communicator], object]
+
+
+def calls_of(comm: Communicator, sizes: Sequence[int]) -> dict[tuple[str, int], Call]:
+    found: dict[tuple[str, int], Call] = {}
+    for name in COLLECTIVES:
+        for size in sizes:
+            n = max(1, size // 4 // comm.size) * comm.size
+            x = np.ones(n // comm.size if name == "all_gather" else n, np.float32)
+            blocks = {"all_gather": n, "reduce_scatter": n // comm.size}.get(name, n)
+            out = np.zeros(blocks, np.float32)
+            found[name, size] = lambda c, name=name, x=x, out=out: getattr(c, name)(x, out)
+    return found
+
+
+def block(comm: Communicator, call: Call, count: int) -> float:
+    call(comm)
+    comm.barrier()
+    begin = time.perf_counter()
+    for _ in range(count):
+        call(comm)
+    return (time.perf_counter() - begin) / count
+
+
+def measure(comm: Communicator, sizes: Sequence[int], calls: int, blocks: int) -> list[Cell]:
+    static, learns, forced = under(comm, "off"), under(comm, "learn"), under(comm, "learn")
+    every = Forced()
+    online(forced).learner = every  # type: ignore[assignment]
+    cells = calls_of(comm, sizes)
+    for _ in range(calls):
+        for call in cells.values():
+            call(learns)
+    for _ in range(LEAST_BETWEEN):
+        for call in cells.values():
+            call(forced)
+    while comm.all_reduce(np.array([len(online(forced)._slots)]))[0] < comm.size * len(cells):
+        online(forced).merge()
+    slots = {(known.call.name, known.call.size): slot for slot, known in enumerate(online(forced)._slots)}
+    arms = max(len(names) for names in every.names.values()) if every.names else 0
+    arms = int(comm.all_reduce(np.array([arms]), op="max")[0])
+
+    def counts(call: Call) -> int:
+        took = block(static, call, 3)
+        return int(comm.all_reduce(np.array([max(3, min(2000, int(SECONDS / took)))]), op="min")[0])
+
+    many = {cell: counts(call) for cell, call in cells.items()}
+    plain: dict[tuple[str, int], list[float]] = {cell: [] for cell in cells}
+    logs: dict[tuple[str, int], dict[object, list[float]]] = {cell: {} for cell in cells}
+
+    def compared(cell: tuple[str, int], what: object, other: Communicator, turn: int) -> None:
+        call, count = cells[cell], many[cell]
+        if turn % 2:
+            base, theirs = block(static, call, count), block(other, call, count)
+        else:
+            theirs, base = block(other, call, count), block(static, call, count)
+        plain[cell].append(base)
+        logs[cell].setdefault(what, []).append(math.log(theirs / base))
+
+    for turn in range(blocks):
+        for cell in cells:
+            compared(cell, "learns", learns, turn)
+            compared(cell, "again", static, turn)
+    for arm in range(arms):
+        every.arm = arm
+        online(forced).merge()
+        for turn in range(blocks // 2 + 1):
+            for cell in cells:
+                if arm < len(online(forced)._slots[slots[cell]].arms):
+                    compared(cell, arm, forced, turn)
+    return [_cell(cell, plain[cell], logs[cell], learns, forced, slots) for cell in cells]
+
+
+def _cell(
+    cell: tuple[str, int],
+    plain: Sequence[float],
+    logs: dict[object, list[float]],
+    learns: Communicator,
+    forced: Communicator,
+    slots: dict[tuple[str, int | None], int],
+) -> Cell:
+    arms = online(forced)._slots[slots[cell]].arms
+    ratios = {arm: Mean.of([[log] for log in logs[arm]]) for arm in range(len(arms))}
+    best = min(range(len(arms)), key=lambda arm: statistics.fmean(logs[arm]))
+    takes = ""
+    if learns.rank == 0:
+        known = {(k.call.name, k.call.size): k for k in online(learns)._slots}
+        if cell in known:
+            key = known[cell]
+            takes = str(key.arms[online(learns).learner.why(str(key.key)).choice.incumbent])
+    tuned, again = (Mean.of([[log] for log in logs[what]]) for what in ("learns", "again"))
+    return Cell(*cell, statistics.median(plain) * 1e6, tuned, takes, str(arms[best]), ratios[best], again)
+
+
+def show(cells: Sequence[Cell]) -> None:
+    for cell in cells:
+        print(
+            f"{cell.collective:>15} {show_size(cell.bytes):>7} {cell.microseconds:10.2f} us  {cell.tuned}  "
+            f"{cell.takes or 'default':<42} {cell.least}  {cell.best}",
+            flush=True,
+        )
+    for name in (*COLLECTIVES, None):
+        of = [cell for cell in cells if name in (cell.collective, None)]
+        means = [[c.ratio for c in (getattr(cell, what) for cell in of) if c] for what in ("tuned", "least", "again")]
+        tuned, least, again = (math.exp(statistics.fmean(map(math.log, m))) if m else math.nan for m in means)
+        print(f"{name or 'all':>15} tuned {tuned:.3f}, best arm {least:.3f}, static to itself {again:.3f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--sizes", nargs="+", default=["64", "2K", "32K", "256K", "2M"], metavar="BYTES")
+    parser.add_argument("--calls", type=int, default=2000, metavar="N", help="of each that the tuner learns by")
+    parser.add_argument("--blocks", type=int, default=12, metavar="N")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    given = parser.parse_args()
+    machine = describe() | {"ranks": given.ranks, "calls": given.calls}
+    print(title(machine), flush=True)
+    sizes = [size for size in map(parse_size, given.sizes) if size]
+    cells = hocket.spawn(measure, given.ranks, (sizes, given.calls, given.blocks))[0]
+    show(cells)
+    if given.json is not None:
+        given.json.write_text(json.dumps({"machine": machine, "cells": list(map(asdict, cells))}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+// Which of several arms a call takes: ways to make it, of which a tuner learns which is fastest (hocket/tuner).
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <span>
+#include <stdexcept>
+
+#include "protocol/header.h"
+
+namespace hocket {
+
+constexpr u32 kArms = 16;
+
+// What calls took by one arm: of log2 of their ticks.
+struct Timings {
+    u64 count = 0;
+    double sum = 0, squares = 0;
+
+    void add(u64 ticks) {
+        const double bits = std::log2(double(ticks));
+        ++count;
+        sum += bits;
+        squares += bits * bits;
+    }
+};
+
+// The arms of the calls of one key. All ranks have the same table and number calls alike, so each call takes the same
+// arm on all of them, without a word. What is timed is a rank's own.
+class KeyArms {
+  public:
+    // Of 2^16 windows, which are of 2^shift calls of the communicator, `until[a]` take arm a or one before it, the rest
+    // the incumbent, dealt evenly. In a window the arm stays: an arm leaves caches in another state. Throws
+    // std::invalid_argument.
+    void set(u64 salt, u32 shift, u32 incumbent, std::span<const u32> until) {
+        bool good = incumbent < kArms && shift < 64 && until.size() <= kArms;
+        for (u64 a = 0; good && a < until.size(); ++a)
+            good = until[a] <= kWindows && (a == 0 || until[a - 1] <= until[a]);
+        if (!good) throw std::invalid_argument("a table of arms");
+        salt_ = mix(salt);
+        shift_ = shift;
+        incumbent_ = incumbent;
+        explored_ = until.empty() ? 0 : until.back();
+        for (u64 a = 0; a < kArms; ++a) until_[a] = a < until.size() ? until[a] : explored_;
+    }
+
+    // That of the call of this number.
+    u32 arm(u64 number) const {
+        if (explored_ == 0) return incumbent_;
+        const u32 drawn = u32((salt_ + (number >> shift_) * kGolden) % kWindows);
+        if (drawn >= explored_) return incumbent_;
+        u32 found = 0;
+        while (drawn >= until_[found]) ++found;
+        return found;
+    }
+
+    // A call by this arm is made. Whether it is to be timed: not the first of a window, and not each by the incumbent.
+    bool enter(u32 arm) {
+        ++calls_;
+        const bool again = arm == latest_;
+        latest_ = arm;
+        return again && (arm != incumbent_ || calls_ % kUntimed == 0);
+    }
+    void took(u32 arm, u64 ticks) { timings_[arm].add(ticks); }
+
+    // What was noted since this was called last.
+    struct Noted {
+        u64 calls;
+        std::array<Timings, kArms> timings;
+    };
+    Noted take() {
+        const Noted found{calls_ - taken_, timings_};
+        taken_ = calls_;
+        timings_ = {};
+        return found;
+    }
+
+  private:
+    static constexpr u32 kWindows = 1 << 16;
+    static constexpr u64 kGolden = 40503;  // kWindows by the golden ratio: multiples fall evenly (Knuth, 6.4)
+    static constexpr u64 kUntimed = 8;     // the two looks at the clock take a short call some per cent
+
+    u64 salt_ = 0;
+    u32 shift_ = 0, incumbent_ = 0, explored_ = 0, latest_ = kArms;
+    std::array<u32, kArms> until_{};
+    u64 calls_ = 0, taken_ = 0;
+    std::array<Timings, kArms> timings_{};
+};
+
+}  // namespace hocket

@@ -1,0 +1,259 @@
+"""The tuner of a communicator while its job runs: ranks exchange what they have timed, and take the same arms.
+
+All ranks number calls alike. At an agreed number they merge: rank 0 gathers what each has timed, in a buffer of one
+shape, learns, and broadcasts what is new; that counts from the next call on. Between merges an arm follows from the
+table and the number of the call (native/policy/arms.h), so that no call needs a word more.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket import topology
+from hocket._native import ARMS, KeyArms, Member
+from hocket.errors import BadTopology
+from hocket.ir.schedule import Schedule
+from hocket.sim import Simulator
+from hocket.tuner.arms import Arm, Key, candidates
+from hocket.tuner.learner import Learner, Samples
+from hocket.tuning import Call, Choice, Entry, Sizes, choose, zero_copy_program
+
+KEYS = 64
+"""That are tuned at a time: those that come first with ``WORTH`` calls. Others stay with the static policy."""
+WORTH = 32
+"""Calls of a key before it is tuned: whoever calls seldom gains nothing by what exploring costs."""
+_NEW = 4
+"""Keys at most that a merge adds: to compile and simulate the arms of one takes up to some tenths of a second."""
+
+LEAST_BETWEEN, MOST_BETWEEN = 128, 1 << 20
+"""Calls between two merges, and before the first: chosen."""
+ADVANCE, PART = 0.05, 0.005
+"""Seconds that merges may take at the beginning, and the part of all time from then on: chosen."""
+WINDOW = 4
+"""Calls of a key in a row by one arm, in the mean, as the first by another arm meets other caches (measured for two
+paths in benchmarks/results/ablation.md)."""
+
+_WINDOWS = 1 << 16
+_MESSAGE = 16 << 10
+"""Bytes of what rank 0 says in a merge."""
+
+
+class _NewKey(msgspec.Struct, frozen=True, array_like=True):
+    slot: int
+    key: Key
+    arms: list[Arm]
+
+
+class _Table(msgspec.Struct, frozen=True, array_like=True):
+    """What KeyArms.set takes, for a slot."""
+
+    slot: int
+    shift: int
+    incumbent: int
+    until: list[int]
+
+
+class _News(msgspec.Struct, frozen=True, array_like=True):
+    """What rank 0 says in a merge: ``version`` is that of all tables, ``merge_at`` the call of the next one."""
+
+    version: int
+    merge_at: int
+    keys: list[_NewKey]
+    tables: list[_Table]
+
+
+class TunedKey:
+    """Calls of one key: native code chooses their arms. ``call``: one of them, as it came first."""
+
+    def __init__(self, key: Key, call: Call) -> None:
+        self.key, self.call, self.native = key, call, KeyArms()
+        self.arms: list[Arm] = []  # none before all ranks know them
+        self.slot: int | None = None
+        self.calls = 0
+        self._schedules: dict[int, Schedule | None] = {}
+
+    def choice(self, number: int, default: Choice) -> tuple[Choice, int | None, bool]:
+        """What a call takes by an arm, for which the static policy would have taken ``default``; its tile, where that
+        is another; and whether it offers zero copies. A program that cannot do the call leaves it to the default.
+        """
+        arm = self.arms[number]
+        if number not in self._schedules:
+            self._schedules[number] = arm.schedule(default.call)
+        schedule = self._schedules[number]
+        if schedule is None:
+            return default, arm.tile, arm.zero_copy
+        entry = Entry(schedule, Sizes(), f"the tuner, {arm}")
+        return (replace(default, entry=entry), None, False) if entry.takes(default.call) else (default, None, True)
+
+
+class Online:
+    """The tuner of one communicator. ``gather`` brings what every rank has to rank 0, one behind the other;
+    ``broadcast`` brings what rank 0 has to all. Both are calls of all ranks."""
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        member: Callable[[], Member],
+        gather: Callable[[NDArray[np.float64]], NDArray[np.float64] | None],
+        broadcast: Callable[[NDArray[np.uint8]], object],
+    ) -> None:
+        self._rank, self._size = rank, size
+        self._member, self._gather, self._broadcast = member, gather, broadcast
+        self._keys: dict[Key, TunedKey] = {}
+        self._slots: list[TunedKey] = []
+        self._version = 0
+        self.learner = Learner()
+        self._merged_at, self._begun = 0, time.perf_counter()
+        self._spent = 0.0  # seconds of merges, on rank 0
+        member().merge_at = LEAST_BETWEEN
+
+    def of(self, call: Call, kind: str, op: str) -> TunedKey | None:
+        """The key of a call on elements of type ``kind``; None where the static policy decides."""
+        key = Key.of(call, kind, op)
+        return None if key is None else self._keys.setdefault(key, TunedKey(key, call))
+
+    def merge(self) -> None:
+        """A call of all ranks."""
+        member = self._member()
+        number = member.calls
+        said = self._gather(self._noted())
+        begun = time.perf_counter()
+        message = np.zeros(_MESSAGE, np.uint8)
+        if said is not None:
+            news = self._learn(said.reshape(self._size, KEYS, ARMS + 1, 3), number)
+            encoded = msgspec.msgpack.encode(news)
+            message[: len(encoded) + 4] = np.frombuffer(len(encoded).to_bytes(4, "little") + encoded, np.uint8)
+        self._broadcast(message)
+        length = int.from_bytes(message[:4].tobytes(), "little")
+        self._take(msgspec.msgpack.decode(message[4 : 4 + length].tobytes(), type=_News))
+        member.merge_at = max(member.merge_at, member.calls + 1)
+        self._merged_at = member.calls
+        self._spent += time.perf_counter() - begun
+
+    def _noted(self) -> NDArray[np.float64]:
+        """By slot: the calls, and of each arm how many were timed, and the sums of log2 of their seconds and of its
+        square."""
+        noted = np.zeros((KEYS, ARMS + 1, 3))
+        tick = math.log2(self._member().tick)
+        for known in self._keys.values():
+            calls, timed = known.native.take()
+            known.calls += calls
+            if known.slot is None:
+                continue
+            noted[known.slot, 0, 0] = calls
+            for arm, (count, total, squares) in enumerate(timed):
+                in_seconds = total + count * tick
+                noted[known.slot, 1 + arm] = count, in_seconds, squares + 2 * tick * total + count * tick * tick
+        return noted
+
+    def _learn(self, said: NDArray[np.float64], number: int) -> _News:
+        """On rank 0: what is new. ``number``: that of the merge. What keys cost that are added does not count as spent:
+        it is once for each."""
+        for slot, known in enumerate(self._slots):
+            for arm in range(len(known.arms)):
+                samples = slowest(said[:, slot, 1 + arm])
+                if samples is not None:
+                    self.learner.observe(str(known.key), arm, samples)
+            self.learner.counted(str(known.key), int(said[0, slot, 0, 0]))
+        begun = time.perf_counter()
+        added = self._add()
+        self._spent -= time.perf_counter() - begun
+        between, calls = self._between(number), max(1, number - self._merged_at)
+        tables = [self._table(slot, said[0, slot, 0, 0] / calls, between) for slot in range(len(self._slots))]
+        self._version += 1
+        return _News(self._version, number + between, added, tables)
+
+    def _between(self, number: int) -> int:
+        """Calls until merges have not taken more than they may."""
+        elapsed = time.perf_counter() - self._begun
+        missing = (self._spent - ADVANCE) / PART - elapsed
+        return LEAST_BETWEEN if missing <= 0 else max(LEAST_BETWEEN, min(int(missing * number / elapsed), MOST_BETWEEN))
+
+    def _add(self) -> list[_NewKey]:
+        """Give slots to keys that are worth it: those with most calls first."""
+        waiting = [known for known in self._keys.values() if known.slot is None and known.calls >= WORTH]
+        waiting.sort(key=lambda known: -known.calls)
+        added = []
+        for known in waiting[: min(_NEW, KEYS - len(self._slots))]:
+            key, known.arms = known.key, candidates(known.key, known.call)
+            added.append(_NewKey(len(self._slots), key, known.arms))
+            self._slots.append(known)
+            prior = [predicted(arm, known.call) for arm in known.arms]
+            near = [str(replace(key, bits=key.bits + apart)) for apart in (-1, 1)]
+            self.learner.add(str(key), list(map(str, known.arms)), prior, near)
+        return added
+
+    def _table(self, slot: int, share: float, between: int) -> _Table:
+        """``share``: that of the key in the calls so far; ``between``: calls until the next merge."""
+        choice = self.learner.choice(str(self._slots[slot].key), round(share * between))
+        until, total = [], 0.0
+        for part in choice.explore:
+            total += part
+            until.append(min(_WINDOWS, round(total * _WINDOWS)))
+        shift = max(0, math.ceil(math.log2(WINDOW / max(share, 2**-20))))
+        return _Table(slot, shift, choice.incumbent, until)
+
+    def _take(self, news: _News) -> None:
+        for new in news.keys:
+            known = self._keys.get(new.key)
+            if known is None:  # this rank had errors where others made such calls
+                known = self._keys[new.key] = TunedKey(new.key, _call_of(new.key))
+            known.slot, known.arms = new.slot, new.arms
+            if self._rank != 0:
+                self._slots.append(known)
+        for table in news.tables:
+            known = self._slots[table.slot]
+            known.native.set(news.version * KEYS + table.slot, table.shift, table.incumbent, table.until)
+        self._member().merge_at = news.merge_at
+
+
+def slowest(said: NDArray[np.float64]) -> Samples | None:
+    """Of what each rank has timed of an arm, that of the slowest. None where no rank has."""
+    timed = said[said[:, 0] > 0]
+    if not len(timed):
+        return None
+    count, total, squares = max(timed.tolist(), key=lambda each: each[1] / each[0])
+    return Samples(int(count), total / count, squares / count)
+
+
+def predicted(arm: Arm, call: Call) -> float:
+    """The seconds of a call by an arm, simulated with what ``hocket calibrate`` has measured; NaN where it has not."""
+    assert call.size is not None
+    try:
+        machine = topology.local()
+    except BadTopology:
+        return math.nan
+    if call.ranks > machine.gpus:
+        return math.nan
+    choice = choose(call)
+    own = arm.schedule(call)
+    schedules: list[Schedule] = [choice.compile() if own is None else own]
+    lent = None if own is not None or not arm.zero_copy else _lent(call)
+    times = [Simulator(schedule, machine).best(call.size, arm.tile).time for schedule in schedules]
+    times += [] if lent is None else [Simulator(lent, machine).best(call.size).time]
+    return min(times) * 1e-6
+
+
+def _lent(call: Call) -> Schedule | None:
+    program = zero_copy_program(call.name, call.ranks, call.root, call.reproducible, inplace=False)
+    return None if program is None else program.compile(storage="peer")
+
+
+def _call_of(key: Key) -> Call:
+    return Call(
+        key.collective,
+        key.ranks,
+        key.least,
+        key.root,
+        key.reproducible,
+        nodes=key.nodes,
+        oversubscribed=key.oversubscribed,
+    )

@@ -1,0 +1,67 @@
+// Which arm a call takes, and what is noted of those that are timed.
+#include "policy/arms.h"
+
+#include <cmath>
+#include <vector>
+
+#include "runner.h"
+
+namespace hocket::test {
+namespace {
+
+TEST(arms_follow_the_table_alone) {
+    KeyArms one, other;
+    const std::vector<u32> until = {0, 1 << 12, 1 << 14};
+    for (KeyArms* arms : {&one, &other}) arms->set(7, 2, 3, until);
+    std::vector<u64> taken(4);
+    for (u64 call = 0; call < 4 << 16; ++call) {
+        const u32 arm = one.arm(call);
+        CHECK(arm == other.arm(call) && arm == one.arm(call / 4 * 4));  // the same in a window
+        ++taken[arm];
+        one.enter(arm);  // what this rank notes changes nothing
+    }
+    const auto about = [&](u32 arm, double part) {
+        return std::abs(double(taken[arm]) / (4 << 16) - part) < part / 10;
+    };
+    CHECK(taken[0] == 0 && about(1, 1.0 / 16) && about(2, 3.0 / 16) && about(3, 3.0 / 4));
+    other.set(8, 2, 3, until);
+    u64 differ = 0;
+    for (u64 call = 0; call < 1 << 16; ++call) differ += one.arm(call) != other.arm(call);
+    CHECK(differ > 1 << 12);  // another table draws anew
+}
+
+TEST(arms_without_exploring) {
+    KeyArms arms;
+    CHECK(arms.arm(0) == 0 && arms.arm(12345) == 0);  // the first, before any table
+    arms.set(1, 0, 5, {});
+    CHECK(arms.arm(0) == 5 && arms.arm(12345) == 5);
+    const auto refuses = [&](u32 shift, u32 incumbent, const std::vector<u32>& until) {
+        try {
+            arms.set(1, shift, incumbent, until);
+        } catch (const std::invalid_argument&) {
+            return arms.arm(0) == 5;
+        }
+        return false;
+    };
+    CHECK(refuses(64, 0, {}) && refuses(0, kArms, {}) && refuses(0, 0, {2, 1}) && refuses(0, 0, {(1 << 16) + 1}));
+    CHECK(refuses(0, 0, std::vector<u32>(kArms + 1)));
+}
+
+// The first call by an arm after another is not timed, nor are most by the incumbent.
+TEST(arms_are_timed) {
+    KeyArms arms;
+    arms.set(1, 0, 0, std::vector<u32>{0, 1});
+    CHECK(!arms.enter(1) && arms.enter(1) && arms.enter(1) && !arms.enter(0));
+    u32 timed = 0;
+    for (u32 call = 0; call < 64; ++call) timed += arms.enter(0);
+    CHECK(timed == 8);
+    for (const u64 ticks : {1 << 10, 1 << 12}) arms.took(1, ticks);
+    KeyArms::Noted noted = arms.take();
+    CHECK(noted.calls == 68 && noted.timings[1].count == 2 && noted.timings[1].sum == 22);
+    CHECK(noted.timings[1].squares == 244 && noted.timings[0].count == 0);
+    noted = arms.take();
+    CHECK(noted.calls == 0 && noted.timings[1].count == 0);
+}
+
+}  // namespace
+}  // namespace hocket::test

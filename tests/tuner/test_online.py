@@ -1,0 +1,216 @@
+"""Ranks that learn while they run: the same arms on all of them, and the bits that they have without a tuner."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import signal
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+import pytest
+
+import hocket
+from hocket import Communicator
+from hocket.errors import BootstrapFailed, PeerFailed, PeerRefused, WrongType
+from hocket.tuner import online
+from hocket.tuner.learner import Choice, Explanation, Reason, Samples
+from hocket.tuner.online import KEYS, LEAST_BETWEEN, WORTH
+from tests.runtime import processes
+
+CALLS = 1500
+SIZES = (4, 6000, 40_000)
+
+
+class EveryArm:
+    """A learner that has all arms taken, and another incumbent in each table."""
+
+    def __init__(self) -> None:
+        self.arms: dict[Hashable, int] = {}
+        self.seen: set[tuple[Hashable, int]] = set()
+        self.calls = 0
+        self._tables = 0
+
+    def add(self, key: Hashable, names: Sequence[str], prior: Sequence[float], neighbours: object) -> None:
+        assert len(names) == len(prior) == len(set(names))
+        self.arms[key] = len(names)
+
+    def observe(self, key: Hashable, arm: int, samples: Samples) -> None:
+        assert samples.count > 0
+        assert -30 < samples.mean < 5  # of log2 of seconds
+        self.seen.add((key, arm))
+
+    def counted(self, key: Hashable, calls: int) -> None:
+        self.calls += calls
+
+    def choice(self, key: Hashable, coming: int) -> Choice:
+        self._tables += 1
+        count = self.arms[key]
+        return Choice(self._tables % count, (0.8 / count,) * count, Reason.EXPLORE)
+
+    def why(self, key: Hashable) -> Explanation:
+        raise NotImplementedError
+
+
+def every_arm(comm: Communicator) -> EveryArm | None:
+    """Has a communicator that learns take them all, and merge as often as it may. None where the tuner is off."""
+    if comm._online is None:
+        return None
+    online.ADVANCE = math.inf
+    learner = EveryArm()
+    comm._online.learner = learner  # type: ignore[assignment]
+    return learner
+
+
+def mixed(comm: Communicator, seed: int) -> str:
+    """Calls in a random order, the same on all ranks, in the background or not as each rank likes: a hash of the
+    results."""
+    learner = every_arm(comm)
+    shared, own = np.random.default_rng(seed), np.random.default_rng([seed, comm.rank])
+    digest = hashlib.sha256()
+    for _ in range(CALLS):
+        name = str(shared.choice(["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all"]))
+        op = str(shared.choice(["sum", "max"]))
+        n = int(shared.choice(SIZES)) * comm.size
+        x = own.standard_normal(n).astype(np.float32)
+        options = {"op": op} if name in ("all_reduce", "reduce_scatter", "reduce") else {}
+        if own.random() < 0.2:
+            result = getattr(comm, name)(x, async_=True, **options).wait()
+        else:
+            result = getattr(comm, name)(x, **options)
+        digest.update(b"" if result is None else result.tobytes())
+    if learner is not None and comm.rank == 0:
+        assert len(learner.arms) >= 6
+        assert len(learner.seen) > len(learner.arms)
+        assert learner.calls > CALLS / 4
+    return digest.hexdigest()
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_results_have_the_bits_that_they_have_without(monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
+    without = hocket.spawn(mixed, ranks, (ranks,))
+    monkeypatch.setenv("HOCKET_TUNER", "learn")
+    assert hocket.spawn(mixed, ranks, (ranks,)) == without
+
+
+def learned(comm: Communicator) -> tuple[int, bool]:
+    """With the real learner: keys that have slots, and whether rank 0 knows what each takes."""
+    x = np.ones(1000, np.float32)
+    for _ in range(10 * LEAST_BETWEEN):
+        comm.all_reduce(x, x)
+        comm.all_gather(x)
+        comm.barrier()
+    assert comm._online is not None
+    slots = comm._online._slots
+    known = comm.rank != 0 or all("default" in str(comm._online.learner.why(str(each.key))) for each in slots)
+    return len(slots), known
+
+
+def test_a_job_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_TUNER", "learn")
+    assert hocket.spawn(learned, 2) == [(2, True), (2, True)]
+
+
+def refusing(comm: Communicator) -> int:
+    """A rank in turn has an argument that does not fit; the others hear of it, and all go on, tuned."""
+    every_arm(comm)
+    x, own = np.ones(300, np.float32), 0
+    for call in range(4 * LEAST_BETWEEN):
+        wrong = call % 7 % comm.size == comm.rank and call % 3 == 0
+        refused = any(call % 7 % comm.size == rank and call % 3 == 0 for rank in range(comm.size))
+        if not refused:
+            assert comm.all_reduce(x, np.empty_like(x))[0] == comm.size
+        elif wrong:
+            with pytest.raises(WrongType):
+                comm.all_reduce("x")  # type: ignore[call-overload]
+        else:
+            with pytest.raises(PeerRefused):
+                comm.all_reduce(x)
+        own += wrong
+    assert comm._online is not None
+    assert comm._online._slots
+    return own
+
+
+def test_refused_calls_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_TUNER", "learn")
+    assert all(own > 0 for own in hocket.spawn(refusing, 3))
+
+
+def several(comm: Communicator) -> None:
+    """Communicators of some of the ranks, each with a tuner of its own, called in turns."""
+    parts = [part for part in (comm.split(comm.rank % 2), comm.split(0, -comm.rank)) if part is not None]
+    for each in (comm, *parts):
+        every_arm(each)
+    for call in range(3 * LEAST_BETWEEN):
+        for each in (comm, *parts):
+            total = each.all_reduce(np.full(1 + call % 100, each.rank, np.int64))
+            assert total[0] == each.size * (each.size - 1) // 2
+    for each in (comm, parts[1]):
+        assert each._online is not None
+        assert each._online._slots
+
+
+def test_several_communicators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_TUNER", "learn")
+    hocket.spawn(several, 3)
+
+
+def many_keys(comm: Communicator) -> int:
+    every_arm(comm)
+    kinds = [np.dtype(name) for name in ("int8", "int16", "int32", "int64", "float32", "float64", "uint8")]
+    for _ in range(2 * WORTH):
+        for kind in kinds:
+            for bits in range(12):
+                comm.all_reduce(np.zeros(8 << bits, np.uint8).view(kind))
+    assert comm._online is not None
+    return len(comm._online._slots)
+
+
+def test_no_more_keys_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_TUNER", "learn")
+    assert hocket.spawn(many_keys, 2) == [KEYS, KEYS]
+
+
+def otherwise(comm: Communicator) -> None:
+    raise AssertionError("they have met")
+
+
+def test_ranks_that_differ_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def live(rank: int) -> None:
+        os.environ["HOCKET_TUNER"] = "learn" if rank else "off"
+        hocket.init()
+
+    words, _ = processes.run(2, live)
+    for word in words.values():
+        assert word["type"] == "BootstrapFailed"
+        assert "HOCKET_TUNER is learn there, off here" in word["text"]
+    monkeypatch.setenv("HOCKET_TUNER", "guess")
+    with pytest.raises(BootstrapFailed, match="HOCKET_TUNER must be off or learn, not 'guess'"):
+        hocket.init()
+
+
+def test_a_rank_that_dies_in_a_merge() -> None:
+    """The others wait for what it has timed, or for what it has learned."""
+
+    def live(rank: int) -> None:
+        os.environ["HOCKET_TUNER"] = "learn"
+        with hocket.init() as comm:
+            every_arm(comm)
+            tuner = comm._online
+            assert tuner is not None
+            if rank == 0:
+
+                def die(*_: object) -> None:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+                tuner._learn = die  # type: ignore[method-assign, assignment]
+            x = np.ones(10, np.float32)
+            for _ in range(2 * LEAST_BETWEEN):
+                comm.all_reduce(x)
+
+    words, _ = processes.run(3, live, victim=0)
+    for rank in (1, 2):
+        assert words[rank]["type"] == PeerFailed.__name__
+        assert words[rank]["rank"] == 0
