@@ -885,7 +885,9 @@ class Communicator:
         choice = choose(replace(call, size=nbytes), self._entries)
         schedule = self._schedule(choice.key, choice.compile)
         lending = partial(self._zero_copy, choice, self._schedule)
-        return explain(self._endpoint, choice, schedule, lending, nbytes)
+        explained = explain(self._endpoint, choice, schedule, lending, nbytes)
+        tuner = "" if self._online is None else self._online.why(choice.call, "float32", "sum")
+        return replace(explained, tuner=tuner)
 
     @overload
     def empty(self, shape: int | Sequence[int], dtype: type[Scalar] | np.dtype[Scalar]) -> NDArray[Scalar]: ...

@@ -70,7 +70,8 @@ class Explanation:
     working set like that of this call. To it come constants for the call, each round and each step on a tile.
     ``oversubscribed``: there are more ranks than cores, so that they take turns: each round then waits for all that
     share a core. The estimate does not know that what another core has written takes longer to read, and neither knows
-    who else uses the machine.
+    who else uses the machine. ``tuner``: the arms that a tuner knows for such calls, and why it takes which; empty
+    where none learns.
     """
 
     collective: str
@@ -98,6 +99,7 @@ class Explanation:
     bandwidth: float
     predicted: float
     uncertain: str
+    tuner: str = ""
 
     def __str__(self) -> str:
         moved, buffers = self.loaded + self.stored, (self.loaded + self.stored) / max(1, self.bytes)
@@ -130,6 +132,8 @@ class Explanation:
             "traffic": f"{moved} bytes ({self.loaded} loaded, {self.stored} stored), {buffers:.4g} times the buffer",
             "predicted": f"{self.predicted * 1e6:.4g} us, {self._source()}",
         }
+        if self.tuner:
+            lines["tuner"] = self.tuner.replace("\n", "\n" + " " * 11)
         return "\n".join(f"{name:<10} {text}" for name, text in lines.items())
 
     def _source(self) -> str:

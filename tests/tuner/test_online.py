@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
 import signal
+import time
 from collections.abc import Hashable, Sequence
 
 import numpy as np
@@ -94,22 +96,29 @@ def test_results_have_the_bits_that_they_have_without(monkeypatch: pytest.Monkey
     assert hocket.spawn(mixed, ranks, (ranks,)) == without
 
 
-def learned(comm: Communicator) -> tuple[int, bool]:
-    """With the real learner: keys that have slots, and whether rank 0 knows what each takes."""
+def learned(comm: Communicator) -> tuple[int, str, str]:
+    """With the real learner: keys that have slots, what is said of a call before and after."""
+    online.ADVANCE = math.inf
+    before = comm.explain("all_reduce", 4000).tuner
     x = np.ones(1000, np.float32)
     for _ in range(10 * LEAST_BETWEEN):
         comm.all_reduce(x, x)
         comm.all_gather(x)
         comm.barrier()
     assert comm._online is not None
-    slots = comm._online._slots
-    known = comm.rank != 0 or all("default" in str(comm._online.learner.why(str(each.key))) for each in slots)
-    return len(slots), known
+    return len(comm._online._slots), before, str(comm.explain("all_reduce", 4000))
 
 
 def test_a_job_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOCKET_TUNER", "learn")
-    assert hocket.spawn(learned, 2) == [(2, True), (2, True)]
+    (slots, before, after), (_, _, other) = hocket.spawn(learned, 2)
+    assert slots == 2
+    assert before == "the static policy: a key is tuned after 32 calls of it"
+    row = after[after.index("\ntuner ") :].splitlines()[1:]
+    assert re.match(r"tuner      [A-Z]+: .*; \d+ calls, \d+ changes$", row[0])
+    assert re.match(r" {11}default: [\d.]+ us \[[\d.]+, [\d.]+\], \d+ timed, ", row[1])
+    assert len(row) > 5
+    assert other.endswith("; rank 0 knows why")
 
 
 def refusing(comm: Communicator) -> int:
@@ -214,3 +223,32 @@ def test_a_rank_that_dies_in_a_merge() -> None:
     for rank in (1, 2):
         assert words[rank]["type"] == PeerFailed.__name__
         assert words[rank]["rank"] == 0
+
+
+def delayed(comm: Communicator, runs: int) -> int:
+    """Communicators one after the other, whose ranks come to their calls at random times: how many tables they had."""
+    own, shared = np.random.default_rng([7, comm.rank]), np.random.default_rng(7)
+    tables = 0
+    for _ in range(runs):
+        with comm.dup() as part:
+            every_arm(part)
+            late = own.random() ** 8 * 1e-4
+            for _ in range(2 * LEAST_BETWEEN + int(shared.integers(LEAST_BETWEEN))):
+                n = int(shared.choice([1, 100, 3000]))
+                if own.random() < 0.1:
+                    time.sleep(own.random() * late)
+                assert part.all_reduce(np.full(n, 1 + part.rank, np.int32))[-1] == comm.size * (comm.size + 1) // 2
+                x = np.full(2, part.rank, np.int32)
+                gathered = part.all_gather(x, async_=True).wait() if own.random() < 0.1 else part.all_gather(x)
+                assert gathered.tolist() == [rank for rank in range(comm.size) for _ in range(2)]
+            assert part._online is not None
+            tables += part._online.version
+    return tables
+
+
+@pytest.mark.parametrize("runs", [5, pytest.param(1000, marks=pytest.mark.campaign)])
+def test_ranks_that_come_late_take_the_same_arms(monkeypatch: pytest.MonkeyPatch, runs: int) -> None:
+    monkeypatch.setenv("HOCKET_TUNER", "learn")
+    tables = hocket.spawn(delayed, 3, (runs,))
+    assert len(set(tables)) == 1
+    assert tables[0] >= 2 * runs

@@ -107,6 +107,12 @@ class Candidate:
     samples: int
     state: str  # "", "pruned", or "quarantined"
 
+    def __str__(self) -> str:
+        mean, low, high = (f"{seconds * 1e6:.4g}" for seconds in (self.mean, self.low, self.high))
+        prior = "no prediction" if self.prior is None else f"predicted {self.prior * 1e6:.4g} us"
+        found = f"{mean} us [{low}, {high}], {self.samples} timed" if self.samples else "never timed"
+        return ", ".join(filter(None, [f"{self.name}: {found}", prior, self.state]))
+
 
 @dataclass(frozen=True, slots=True)
 class Explanation:

@@ -76,6 +76,7 @@ class TunedKey:
         self.key, self.call, self.native = key, call, KeyArms()
         self.arms: list[Arm] = []  # none before all ranks know them
         self.slot: int | None = None
+        self.incumbent = 0
         self.calls = 0
         self._schedules: dict[int, Schedule | None] = {}
 
@@ -109,7 +110,7 @@ class Online:
         self._member, self._gather, self._broadcast = member, gather, broadcast
         self._keys: dict[Key, TunedKey] = {}
         self._slots: list[TunedKey] = []
-        self._version = 0
+        self.version = 0  # of the tables, the same on all ranks
         self.learner = Learner()
         self._merged_at, self._begun = 0, time.perf_counter()
         self._spent = 0.0  # seconds of merges, on rank 0
@@ -119,6 +120,18 @@ class Online:
         """The key of a call on elements of type ``kind``; None where the static policy decides."""
         key = Key.of(call, kind, op)
         return None if key is None else self._keys.setdefault(key, TunedKey(key, call))
+
+    def why(self, call: Call, kind: str, op: str) -> str:
+        """What a call takes, and what is known of its arms: on rank 0, the others know the arm alone."""
+        key = Key.of(call, kind, op)
+        known = None if key is None else self._keys.get(key)
+        if known is None or known.slot is None:
+            return f"the static policy: a key is tuned after {WORTH} calls of it"
+        if self._rank != 0:
+            return f"{known.arms[known.incumbent]}; rank 0 knows why"
+        found = self.learner.why(str(known.key))
+        said = f"{found.choice.reason.name}: {found.choice.reason.value}; {found.calls} calls, {found.changes} changes"
+        return "\n".join([said, *map(str, found.candidates)])
 
     def merge(self) -> None:
         """A call of all ranks."""
@@ -168,8 +181,7 @@ class Online:
         self._spent -= time.perf_counter() - begun
         between, calls = self._between(number), max(1, number - self._merged_at)
         tables = [self._table(slot, said[0, slot, 0, 0] / calls, between) for slot in range(len(self._slots))]
-        self._version += 1
-        return _News(self._version, number + between, added, tables)
+        return _News(self.version + 1, number + between, added, tables)
 
     def _between(self, number: int) -> int:
         """Calls until merges have not taken more than they may."""
@@ -211,7 +223,9 @@ class Online:
                 self._slots.append(known)
         for table in news.tables:
             known = self._slots[table.slot]
+            known.incumbent = table.incumbent
             known.native.set(news.version * KEYS + table.slot, table.shift, table.incumbent, table.until)
+        self.version = news.version
         self._member().merge_at = news.merge_at
 
 
