@@ -63,6 +63,7 @@ ORDER = {
         "runtime",
         "timelines",
         "schedules-by-size",
+        "tuning-files",
         "simulator",
         "pytorch",
         "machines",

@@ -45,6 +45,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "explain": IR | {"verify", "runtime", "tuning"},
     "communicator": IR | {"program", "runtime", "tuning", "tunables", "explain"},
     "calibrate": PUBLIC | {"sim", "topology", "tuning"},
+    "tuner": PUBLIC | IR | {"algorithms", "functions", "program", "sim", "topology", "tunables", "tuning", "verify"},
     "__init__": IR | {"language", "program", "verify", "communicator"},
     "__main__": frozenset({"cli"}),
     "py.typed": frozenset(),

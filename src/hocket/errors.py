@@ -916,6 +916,18 @@ class BadTopology(HocketError, ValueError):
 
 
 @dataclass(eq=False)
+class BadTable(HocketError, ValueError):
+    """A file that is not the table of a tuner, or cannot be read or written."""
+
+    code = "tuning-table"
+    reason: str
+    help: str | None = None
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic(self.code, self.reason, help=self.help)
+
+
+@dataclass(eq=False)
 class NoLink(HocketError, ValueError):
     """A transfer between two ranks that nothing of the topology joins; ``send``: which of ``Program.from_sends``."""
 

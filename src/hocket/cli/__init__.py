@@ -690,6 +690,166 @@ def search(
         write(output, collective, found, machine, Console(stderr=True))
 
 
+# ---------------------------------------------------------------------------------------------------------------
+# tune
+
+tune_app = typer.Typer(cls=_Commands, invoke_without_command=True, rich_markup_mode=None)
+app.add_typer(tune_app, name="tune")
+
+TableFile = Annotated[Path, typer.Argument(metavar="FILE", help="A table of a tuner.", show_default=False)]
+
+
+@tune_app.callback()
+def tune(
+    context: typer.Context,
+    collective: Annotated[
+        str | None, typer.Option(help="One that is called by name, such as all_reduce.", show_default=False)
+    ] = None,
+    ranks: Annotated[int, typer.Option("-n", "--ranks", help="Processes.")] = 2,
+    sizes: SizesOf = "1KB..1MB",
+    dtype: DType = "float32",
+    op: Annotated[str | None, typer.Option(help="As that of run; for what reduces.", show_default="sum")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", "--output", help="The table's file.", show_default="that of this machine"),
+    ] = None,
+    as_json: Json = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw times and speedup over size: .svg, .png or .pdf.", show_default=False)
+    ] = None,
+) -> None:
+    """Measure which way to make a call is fastest, size by size.
+
+    Every program of the library with the bits of the static policy, with its tiles, in turns on this machine
+    (docs/tuning-files.md). The table keeps what was measured; an arm is chosen over the static policy only where it was
+    faster in the same rounds. Best done while nothing else runs.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if collective is None:
+        raise UsageError("hocket tune needs a --collective, such as all_reduce, or show, diff, why or export")
+    if plot is not None:
+        _check_picture(plot, plot=True)
+    if output is not None:
+        _check_output(output, "a table", (".json",))
+    from hocket.cli.progress import bar
+    from hocket.cli.sim import sizes as amounts
+    from hocket.cli.tune import draw, keep, measured, plans, print_table
+    from hocket.runtime.bootstrap import MOST_RANKS
+
+    check_processes(ranks, MOST_RANKS)
+    with working(f"compiling {collective}"):
+        wanted = plans(collective, ranks, amounts(sizes), dtype, op)
+    with bar(f"tuning {collective}") as done:
+        found, wrong = measured(wanted, done)
+    table, said = keep(found, output)
+    if as_json:
+        from hocket.tuner.store import dump
+
+        print(dump(table), end="")
+    else:
+        print_table(found, _console())
+    if plot is not None:
+        draw(found, plot)
+    errors = Console(stderr=True)
+    say(errors, said)
+    for line in wrong:
+        say(errors, line, "red")
+    if wrong:
+        raise typer.Exit(1)
+
+
+@tune_app.command(name="show")
+def tune_show(file: TableFile, as_json: Json = False) -> None:
+    """Print a table: for each key the chosen arm, beside the static policy."""
+    from hocket.cli.tune import print_head, print_table
+    from hocket.tuner.store import dump, read
+
+    table = read(file)
+    if as_json:
+        print(dump(table), end="")
+        return
+    print_head(table, _console())
+    print_table(table.keys, _console())
+
+
+@tune_app.command(name="why")
+def tune_why(
+    file: TableFile,
+    key: Annotated[
+        list[str],
+        typer.Argument(metavar="KEY", help="Words that name one: all_reduce 64KB ranks=2 float32.", show_default=False),
+    ],
+) -> None:
+    """Say what is known of all arms of a key, and why one was chosen."""
+    from hocket.cli.tune import one, print_why
+    from hocket.tuner.store import read
+
+    print_why(one(read(file), key), _console())
+
+
+@tune_app.command(name="diff")
+def tune_diff(before: TableFile, after: TableFile) -> None:
+    """Print the keys of which two tables have chosen different arms. Exits with 1 if there are any."""
+    from hocket.cli.tune import print_changes
+    from hocket.tuner.store import read
+
+    if print_changes(read(before), read(after), _console()):
+        raise typer.Exit(1)
+
+
+@tune_app.command(name="export")
+def tune_export(
+    file: TableFile,
+    to: Annotated[str, typer.Option(help="toml, xml, nccl, openmpi, openmpi-json, mpich or ucc.", show_default=False)],
+    base: Annotated[
+        Path | None,
+        typer.Option(help="For mpich: its libmpi.so, or its coll/mpir/generic.json.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", "--output", help="The file; for xml a folder.", show_default="standard output"),
+    ] = None,
+) -> None:
+    """Write what was chosen as others read it.
+
+    hocket.toml for HOCKET_CONFIG, XML for MSCCL, the CSV of NCCL's example tuner, rules for Open MPI (openmpi up to 5,
+    openmpi-json from 6), a selection for MPICH, variables for UCC. What they cannot say is said here, with the reason,
+    and the command fails in the end.
+    """
+    from hocket.cli.export import write_text
+    from hocket.cli.target import one_of
+    from hocket.cli.tune import FORMATS as TO
+    from hocket.cli.tune import exported, write_xml
+    from hocket.tuner.store import read
+
+    to = one_of("--to", to, TO)
+    table = read(file)
+    errors = Console(stderr=True)
+    if to == "xml":
+        if output is None:
+            raise UsageError("files of XML are written to a folder", "name it with -o")
+        written, refused = write_xml(table, output)
+        for path in written:
+            say(errors, f"wrote {path}")
+    else:
+        made = exported(table, file.name, to, base)
+        refused = list(made.refused)
+        if output is None:
+            print(made.text, end="")
+        else:
+            write_text(output, made.text)
+            say(errors, f"wrote {output}")
+    for refusal in refused:
+        say(errors, f"not said: {refusal}")
+    if refused:
+        raise typer.Exit(1)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# info, list, launch, mpi, msccl, demo
+
+
 @app.command()
 def info(as_json: Json = False) -> None:
     """List every tuned number, with its value and unit.

@@ -46,6 +46,14 @@ def sizes(begin: str, end: str, factor: float) -> list[int]:
     return found
 
 
+def check_collective(name: str) -> None:
+    """Raises UsageError for a collective that is not called by name."""
+    if name not in NAMED:
+        close = difflib.get_close_matches(name, NAMED, 1)
+        hint = f"did you mean {close[0]}?" if close else f"it is one of {', '.join(NAMED)}"
+        raise UsageError(f"there is no collective {name!r}", hint)
+
+
 @dataclass(frozen=True)
 class Row:
     """What was found at one size; ``count`` is that of nccl-tests: the elements of a buffer, or of one rank's block."""
@@ -89,10 +97,7 @@ class Sweep:
 
         Sizes that are the same number of elements are measured once.
         """
-        if name not in NAMED:
-            close = difflib.get_close_matches(name, NAMED, 1)
-            hint = f"did you mean {close[0]}?" if close else f"it is one of {', '.join(NAMED)}"
-            raise UsageError(f"there is no collective {name!r}", hint)
+        check_collective(name)
         check_names(dtype, op or "sum")
         dtype_named(dtype)
         check_processes(ranks or 4, MOST_RANKS)

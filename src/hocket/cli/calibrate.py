@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from hocket import calibrate, topology
 from hocket.calibrate import Figure, Key
 from hocket.cli.console import say
+from hocket.cli.progress import bar
 from hocket.errors import UsageError
 from hocket.topology import Topology
 from hocket.tunables import show_size
@@ -23,13 +23,8 @@ def measured(ranks: int | None) -> tuple[dict[Key, Figure], Topology]:
     cores = len(os.sched_getaffinity(0))
     if ranks is not None and ranks > cores:
         raise UsageError(f"there are {cores} cores for {ranks} ranks", "ranks that take turns measure nothing")
-    columns = TextColumn("measuring"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeElapsedColumn()
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("measuring", total=1.0)
-        figures = calibrate.measure(
-            min(ranks or cores, calibrate.MOST), lambda share: progress.update(task, completed=share)
-        )
+    with bar("measuring") as done:
+        figures = calibrate.measure(min(ranks or cores, calibrate.MOST), done)
     return figures, calibrate.topology(figures)
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from threading import Timer
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from hocket.errors import printable
@@ -31,3 +32,13 @@ def working(doing: str) -> Iterator[Callable[[str], None]]:
         if console.is_terminal:
             timer.join()
         status.stop()
+
+
+@contextmanager
+def bar(doing: str) -> Iterator[Callable[[float], None]]:
+    """Show how much is done, while standard error is a terminal. Gives a function that is told the share."""
+    columns = TextColumn(printable(doing)), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeElapsedColumn()
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(doing, total=1.0)
+        yield lambda share: progress.update(task, completed=share)

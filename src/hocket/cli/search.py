@@ -5,10 +5,8 @@ The closed form ranks all candidates at each size; those near its best are simul
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
@@ -23,6 +21,8 @@ from hocket.formats import msccl_xml
 from hocket.sim import Prediction, Simulator
 from hocket.topology import Topology
 from hocket.tunables import show_size
+from hocket.tuner import exports
+from hocket.tuner.exports import Run
 
 INSTANCES = (1, 2, 4, 8, 16, 24)
 """Of a whole program, as far as its thread blocks all run at once."""
@@ -169,29 +169,21 @@ def check_folder(folder: Path) -> None:
         raise UsageError(f"cannot write to {folder}: {there} is not a folder")
 
 
+def runs(collective: str, found: Sequence[Range], machine: Topology) -> list[Run]:
+    """As files say it."""
+
+    def run(part: Range) -> Run:
+        c = part.candidate
+        about = c.algorithm.name, c.parameters, c.instances, c.protocol
+        return Run(collective, machine.ranks, machine.nodes, *about, part.least, part.most)
+
+    return [run(part) for part in found]
+
+
 def toml(collective: str, found: Sequence[Range], machine: Topology) -> str:
-    """For HOCKET_CONFIG (docs/schedules-by-size.md). Neighbours that differ by protocol only are one entry."""
+    """For HOCKET_CONFIG."""
     call = f"hocket search --collective {collective} --topology {machine.name} --nodes {machine.nodes}"
-    entries = [f"# {call}\n# No entry names a protocol: the runtime chooses it.\n"]
-    for _, group in groupby(found, lambda part: _without_protocol(part.candidate)):
-        parts = list(group)
-        candidate = parts[0].candidate
-        given = ", ".join(f"{k} = {_value(v)}" for k, v in candidate.parameters.items())
-        most = "" if parts[-1].most is None else f"{parts[-1].most}"
-        entries.append(
-            f'[[{collective}]]\nprogram = "hocket.algorithms.{candidate.algorithm.name}"\n'
-            f"arguments = {{ {given} }}\nranks = {machine.ranks}\ninstances = {candidate.instances}\n"
-            f'sizes = "{parts[0].least}..{most}"\n'
-        )
-    return "\n".join(entries)
-
-
-def _without_protocol(candidate: Candidate) -> tuple[str, Parameters, int]:
-    return candidate.algorithm.name, candidate.parameters, candidate.instances
-
-
-def _value(value: object) -> str:
-    return json.dumps(list(value) if isinstance(value, tuple) else value)
+    return exports.toml(call, runs(collective, found, machine))
 
 
 def xml(found: Sequence[Range]) -> Iterator[tuple[str, str | HocketError]]:
@@ -218,29 +210,6 @@ def _stem(algorithm: Algorithm) -> str:
     return algorithm.name.replace(":", "_")
 
 
-_IN_NCCL = ("ring:all_reduce", "ring:all_gather", "ring:reduce_scatter")
-"""What NCCL has of the library: "ring" in the CSV of its ext-tuner/example."""
-
-_CHANNELS = 32
-"""NCCL's most (MAXCHANNELS)."""
-
-
-def tuner(collective: str, found: Sequence[Range], machine: Topology) -> tuple[str, list[str]]:
-    """The CSV of NCCL's example tuner, for the ranges whose program and channels NCCL has; the names of the others."""
-    lines = ["# colltype,minbytes,maxbytes,algorithm,protocol,channels,nNodes,nRanks"]
-    missing = []
-    for part in found:
-        candidate = part.candidate
-        channels = candidate.instances * int(str(candidate.parameters.get("channels", 1)))
-        if candidate.algorithm.name not in _IN_NCCL or channels > _CHANNELS:
-            missing.append(candidate.name)
-            continue
-        most = 2**63 - 1 if part.most is None else part.most
-        words = (collective.replace("_", ""), part.least, most, "ring", candidate.protocol.lower(), channels)
-        lines.append(",".join(map(str, (*words, machine.nodes, machine.ranks))))
-    return "\n".join(lines) + "\n", missing
-
-
 def write(folder: Path, collective: str, found: Sequence[Range], machine: Topology, console: Console) -> None:
     """hocket.toml, a file of XML for each range, and the tuner's CSV, in place of an earlier search's.
 
@@ -253,11 +222,11 @@ def write(folder: Path, collective: str, found: Sequence[Range], machine: Topolo
             say(console, f"no {name}: {text.diagnostic().message}", "dim")
         else:
             write_text(folder / name, text)
-    csv, missing = tuner(collective, found, machine)
-    write_text(folder / TUNER, csv)
+    csv = exports.nccl(runs(collective, found, machine))
+    write_text(folder / TUNER, csv.text)
     say(console, f"wrote {folder}: {CONFIG}, files of XML, {TUNER}")
-    if missing:
-        say(console, f"NCCL has no such program or channels: {'; '.join(dict.fromkeys(missing))}", "dim")
+    for refusal in csv.refused:
+        say(console, f"not in {TUNER}: {refusal}", "dim")
 
 
 def _clear(folder: Path) -> None:

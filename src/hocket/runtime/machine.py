@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import platform
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -119,3 +120,27 @@ def _quota() -> int | None:
         if limit != "max":
             return int(limit) // int(period)
     return None
+
+
+@functools.cache
+def fingerprint(cpus: Path = Path("/sys/devices/system/cpu"), cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """What tells machines apart on which a call takes different times, for people too: the processor, how many cores
+    there is time for, on how many sockets, and their caches. Read once in a process."""
+    count = os.cpu_count() or 1
+    sockets = len({_package(cpus, number) for number in range(count)})
+    caches = " + ".join(f"{instances} x {size >> 10} KB" for size, instances in _levels(cpus))
+    return f"{_processor(cpuinfo)}, {cores(range(count))} cores on {sockets} sockets, {caches} of cache"
+
+
+_NAMES = ("model name", "CPU implementer", "CPU part")
+"""The lines of /proc/cpuinfo that name a processor: one of x86, two of Arm."""
+
+
+def _processor(cpuinfo: Path) -> str:
+    found: dict[str, str] = {}
+    with suppress(OSError):
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in _NAMES:
+                found.setdefault(name.strip(), value.strip())
+    return " ".join([platform.machine(), *(found[name] for name in _NAMES if name in found)])

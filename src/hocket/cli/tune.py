@@ -1,0 +1,442 @@
+"""``hocket tune``: measures which arm of a tuner is fastest, and shows, compares and exports the tables."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table as Grid
+
+import hocket
+from hocket import topology
+from hocket.cli.bench import check_collective
+from hocket.cli.console import say
+from hocket.cli.export import Wishes, export_program, write_text
+from hocket.cli.measure import Array, Job, buffers, check_names, check_operator, dtype_named, unit
+from hocket.cli.target import parse_size
+from hocket.errors import BadTopology, HocketError, UsageError, counted, printable
+from hocket.functions import find, traced
+from hocket.ir.schedule import Schedule
+from hocket.program import Program
+from hocket.runtime import machine
+from hocket.runtime.tuned import tuned as tuned_numbers
+from hocket.sim import Simulator
+from hocket.topology import Topology
+from hocket.tuner import exports, store
+from hocket.tuner.arms import DEFAULT, Arm, Key, candidates
+from hocket.tuner.exports import Refusal, Run
+from hocket.tuner.learner import Reason
+from hocket.tuner.store import Known, Table, Tuned
+from hocket.tuning import KINDS, Call, choose
+
+if TYPE_CHECKING:
+    from hocket.communicator import Communicator
+
+ROUNDS = 12
+"""Times that every arm is measured, in turns: what others on the machine do falls on all arms alike."""
+_SECONDS = 2e-3  # of an arm in a round, as far as that is several calls
+_MOST_CALLS = 100  # in a round
+CERTAIN = 0.99
+"""That an arm is not the static policy's equal, two-sided: with 16 arms at a size, at 0.95 one in three would win by
+chance."""
+SHOWN = 0.95
+"""Of intervals in the table."""
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Measuring
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured at one size: the arms of its key, that of the static policy first."""
+
+    key: Key
+    call: Call
+    arms: tuple[Arm, ...]
+    job: Job
+
+    @property
+    def default(self) -> Schedule:
+        return self.job.schedule
+
+
+def plans(collective: str, ranks: int, amounts: Sequence[int], dtype: str, op: str | None) -> list[Plan]:
+    """One for each key among the sizes. Raises UsageError for what makes no sense, before any process is started."""
+    check_collective(collective)
+    if ranks < 2:
+        raise UsageError(f"--ranks must be two or more, not {ranks}", "a rank alone has nothing to choose")
+    if op is not None and not KINDS[collective].combines:
+        raise UsageError(f"{collective} only moves data: it takes no --op")
+    check_names(dtype, op or "sum")
+    allowed = os.sched_getaffinity(0)
+    about = Call(
+        collective,
+        ranks,
+        0,
+        sockets=machine.sockets([allowed] * ranks),
+        oversubscribed=ranks > machine.cores(allowed),
+        item=dtype_named(dtype).itemsize,
+        tuned=tuned_numbers().policy,
+    )
+    found: dict[Key, Plan] = {}
+    for amount in amounts:
+        schedule = choose(replace(about, size=amount)).compile()
+        check_operator(schedule.collective, dtype, op or "sum")
+        job = Job(schedule, unit(schedule.collective, amount, dtype), dtype, op or "sum", 0, 0)
+        call = replace(about, size=job.bytes)
+        key = Key.of(call, dtype, op or "sum")
+        if key is not None and key not in found:
+            job = replace(job, schedule=choose(call).compile())
+            found[key] = Plan(key, call, tuple(candidates(key, call)), job)
+    return list(found.values())
+
+
+def measured(wanted: Sequence[Plan], done: Callable[[float], None]) -> tuple[list[Tuned], list[str]]:
+    """What each key comes to, and what is wrong with arms that were left out. ``done`` is told the share of it."""
+    here = _local()
+    found, wrong = [], []
+    for number, plan in enumerate(wanted):
+        results = hocket.spawn(_on_each_rank, plan.key.ranks, (plan,), threads=1)
+        differ = {arm for result in results for arm in result.differ}
+        wrong += [f"{plan.key}: {plan.arms[arm]} has other bits than the static policy" for arm in sorted(differ)]
+        alike = [arm for arm in range(len(plan.arms)) if arm not in differ]
+        rounds = [[max(result.seconds[turn][arm] for result in results) for arm in alike] for turn in range(ROUNDS)]
+        priors = [_prior(plan, plan.arms[arm], here) for arm in alike]
+        found.append(decided(plan.key, [plan.arms[arm] for arm in alike], priors, rounds))
+        done((number + 1) / len(wanted))
+    return found, wrong
+
+
+@dataclass(frozen=True)
+class _Result:
+    """Of one rank: seconds of a call of each arm in each round, and the arms whose results differ from the first's."""
+
+    seconds: list[list[float]]
+    differ: list[int]
+
+
+def _on_each_rank(comm: Communicator, plan: Plan) -> _Result:
+    collective = replace(plan.default.collective, inplace=not KINDS[plan.call.name].blocks)
+    x, out = buffers(collective, plan.job, comm.rank)
+    given = x if len(x) else None, out if len(out) else None
+    calls = [partial(call, *given) for call in _calls(comm, plan)]
+    results: list[Array] = []
+    for call in calls:
+        x[:] = plan.job.input(comm.rank)
+        call()
+        results.append(out.copy())
+    differ = [i for i, result in enumerate(results) if result.tobytes() != results[0].tobytes()]
+    x[:] = 0  # sums of sums stay what they are
+    out[:] = 0
+    counts = [_count(comm, call) for call in calls]
+    seconds = []
+    for turn in range(ROUNDS):
+        of_arm = [0.0] * len(calls)
+        for place in range(len(calls)):
+            arm = (turn + place) % len(calls)
+            of_arm[arm] = _batch(comm, calls[arm], counts[arm])
+        seconds.append(of_arm)
+    return _Result(seconds, differ)
+
+
+def _calls(comm: Communicator, plan: Plan) -> Iterator[Callable[..., object]]:
+    """Each arm as a function of input and output."""
+    kind = KINDS[plan.call.name]
+    op = {"op": plan.job.op} if kind.combines else {}
+    rooted = {} if kind.reads and kind.writes else {"root": plan.call.root}
+    for arm in plan.arms:
+        if arm == DEFAULT:
+            yield partial(getattr(comm, plan.call.name), **op, **rooted)
+        else:
+            yield partial(comm.run, arm.schedule(plan.call) or plan.default, tile=arm.tile, **op)
+
+
+def _count(comm: Communicator, call: Callable[[], object]) -> int:
+    """How many calls a round has: the same on all ranks."""
+    comm.barrier()
+    begin = perf_counter()
+    call()
+    once = max(comm.all_gather_object(perf_counter() - begin))
+    return int(min(max(_SECONDS / once, 1), _MOST_CALLS))
+
+
+def _batch(comm: Communicator, call: Callable[[], object], count: int) -> float:
+    """Seconds of a call, after one that finds the caches as another arm left them."""
+    comm.barrier()
+    call()
+    begin = perf_counter()
+    for _ in range(count):
+        call()
+    return (perf_counter() - begin) / count
+
+
+def _local() -> Topology | None:
+    try:
+        return topology.local()
+    except BadTopology:
+        return None
+
+
+def _prior(plan: Plan, arm: Arm, here: Topology | None) -> float | None:
+    """Microseconds by simulation, where this machine is calibrated."""
+    if here is None or here.ranks < plan.key.ranks or plan.call.size is None:
+        return None
+    return Simulator(arm.schedule(plan.call) or plan.default, here).best(plan.call.size, arm.tile).time
+
+
+def decided(key: Key, arms: Sequence[Arm], priors: Sequence[float | None], rounds: Sequence[Sequence[float]]) -> Tuned:
+    """The arm that is faster than the static policy's in the same rounds, wholly so by its interval, and the fastest
+    of such; without one the static policy's. ``rounds``: seconds of each arm."""
+    logs = [[math.log2(seconds[arm]) for seconds in rounds] for arm in range(len(arms))]
+    known = []
+    for arm, prior, values in zip(arms, priors, logs, strict=True):
+        low, mean, high = interval(values, SHOWN)
+        known.append(Known.of(arm, prior, _us(mean), (_us(low), _us(high)), len(values)))
+    faster = [
+        i
+        for i, values in enumerate(logs)
+        if i and interval([mine - its for mine, its in zip(values, logs[0], strict=True)], CERTAIN)[2] < 0
+    ]
+    chosen = min(faster, key=lambda i: statistics.fmean(logs[i]), default=0)
+    return Tuned.of(key, known, chosen, "EXPLOIT")
+
+
+def _us(log2: float) -> float:
+    return float(f"{math.exp2(log2) * 1e6:.4g}")
+
+
+def interval(values: Sequence[float], probability: float) -> tuple[float, float, float]:
+    """The mean of a normal variable between the ends of its interval, by Student's t."""
+    mean = statistics.fmean(values)
+    half = _student(len(values) - 1, probability) * statistics.stdev(values) / math.sqrt(len(values))
+    return mean - half, mean, mean + half
+
+
+def _student(freedom: int, probability: float) -> float:
+    """Its two-sided quantile (Abramowitz and Stegun, 26.7.5; at 11 degrees of freedom right to 3 digits)."""
+    z = statistics.NormalDist().inv_cdf((1 + probability) / 2)
+    terms = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + sum(term / float(freedom) ** (i + 1) for i, term in enumerate(terms))
+
+
+def keep(found: Sequence[Tuned], path: Path | None) -> tuple[Table, str]:
+    """Write them, with what a file has of other keys if it is of this machine and library, and say what was done.
+    ``path``: None is that of this machine. Raises BadTable."""
+    here = machine.fingerprint()
+    path = store.local_file(here) if path is None else path
+    said = f"wrote {path}"
+    table = Table.of(here, found)
+    if path.exists():
+        before = store.read(path)
+        other = before.foreign(here)
+        if other is None:
+            table = before.updated(found)
+        else:
+            said += f", in place of a table of others: {other}"
+    store.write(path, table)
+    return table, said
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Showing
+
+
+def print_head(table: Table, console: Console) -> None:
+    here = table.foreign(machine.fingerprint())
+    say(console, f"{counted(len(table.keys), 'key')}, measured with hocket {table.hocket} on {table.machine}")
+    if here is not None:
+        say(console, here, "yellow")
+    say(console, "")
+
+
+def print_table(keys: Sequence[Tuned], console: Console) -> None:
+    """A line for each key: the chosen arm beside the static policy's."""
+    grid = Grid(box=None, header_style="bold", pad_edge=False)
+    for name in (
+        "key\n",
+        "chosen\n",
+        "time\nus",
+        "from\nus",
+        "to\nus",
+        "default\nus",
+        "faster\n",
+        "samples\n",
+        "why\n",
+    ):
+        left = name in ("key\n", "chosen\n", "why\n")
+        grid.add_column(name, justify="left" if left else "right", no_wrap=not left, overflow="fold")
+    for tuned in keys:
+        best = tuned.best
+        times = [_shown(time) for time in (best.mean_us, best.low_us, best.high_us, tuned.default.mean_us)]
+        gain = speedup(tuned)
+        row = [printable(str(tuned.key)), printable(str(best.arm)), *times, "" if gain is None else f"{gain:.2f}"]
+        grid.add_row(*row, str(best.samples), tuned.reason)
+    console.print(grid)
+
+
+def _shown(time: float | None) -> str:
+    return "" if time is None else f"{time:.4g}" if time < 1e4 else f"{time:.0f}"
+
+
+def speedup(tuned: Tuned) -> float | None:
+    """How many times the chosen arm is as fast as the static policy's."""
+    best, default = tuned.best.mean_us, tuned.default.mean_us
+    return None if best is None or default is None else default / best
+
+
+def print_why(tuned: Tuned, console: Console) -> None:
+    """All arms, the fastest first, and the reason."""
+    say(console, f"{tuned.key}: {tuned.best.arm} ({tuned.reason}): {Reason[tuned.reason].value}\n")
+    grid = Grid(box=None, header_style="bold", pad_edge=False)
+    for name in ("", "arm\n", "predicted\nus", "measured\nus", "from\nus", "to\nus", "samples\n"):
+        grid.add_column(name, justify="left" if name in ("", "arm\n") else "right", no_wrap=True)
+    for known in sorted(tuned.arms, key=lambda known: (known.mean_us is None, known.mean_us or known.prior_us or 0)):
+        times = (known.prior_us, known.mean_us, known.low_us, known.high_us)
+        mark = "*" if known is tuned.best else ""
+        grid.add_row(mark, printable(str(known.arm)), *map(_shown, times), str(known.samples))
+    console.print(grid)
+
+
+def one(table: Table, words: Sequence[str]) -> Tuned:
+    """The key that words name: ``all_reduce 64KB``, ``ranks=2``, ``float32``. Raises UsageError."""
+    found = [tuned for tuned in table.keys if all(_says(tuned.key, word) for word in words)]
+    if len(found) == 1:
+        return found[0]
+    named = " ".join(words)
+    what = f"no key is {named}" if not found else f"{counted(len(found), 'key')} are {named}"
+    listed = [str(tuned.key) for tuned in (found or table.keys)[:20]]
+    raise UsageError(what, "it is one of\n" + "\n".join(f"  {name}" for name in listed) if listed else "there is none")
+
+
+def _says(key: Key, word: str) -> bool:
+    name, equals, value = word.partition("=")
+    if equals:
+        return hasattr(key, name) and str(getattr(key, name)) == value
+    if word in (key.collective, key.type, key.op, key.reproducible):
+        return True
+    try:
+        return key.least <= parse_size(word) < 2 * key.least
+    except UsageError:
+        return word == "oversubscribed" and key.oversubscribed
+
+
+def print_changes(before: Table, after: Table, console: Console) -> bool:
+    """Where two tables differ; whether they do."""
+    for what, old, new in (("machine", before.machine, after.machine), ("library", before.library, after.library)):
+        if old != new:
+            say(console, f"{what}: {old}\n{' ' * len(what)}  {new}\n", "yellow")
+    found = list(store.changes(before, after))
+    if not found:
+        say(console, f"the same arms for all of {counted(len(after.keys), 'key')}")
+        return before.machine != after.machine or before.library != after.library
+    grid = Grid(box=None, header_style="bold", pad_edge=False)
+    for name in ("key\n", "before\n", "us\n", "after\n", "us\n"):
+        grid.add_column(name, justify="right" if name == "us\n" else "left", overflow="fold")
+    for change in found:
+        cells = [printable(str(change.key))]
+        for tuned in (change.before, change.after):
+            cells += ["", ""] if tuned is None else [printable(str(tuned.best.arm)), _shown(tuned.best.mean_us)]
+        grid.add_row(*cells)
+    console.print(grid)
+    return True
+
+
+def draw(keys: Sequence[Tuned], path: Path) -> None:
+    """Times of all arms over size, and by how much the chosen ones are faster. Raises UsageError."""
+    from matplotlib.figure import Figure  # takes longer to load than all of the rest
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    key = keys[0].key
+    figure.suptitle(printable(f"{key.collective} on {key.ranks} ranks, {key.type} {key.op}")).set_parse_math(False)
+    times, gains = figure.subplots(1, 2)
+    others = [(tuned.least, known.mean_us) for tuned in keys for known in tuned.arms[1:] if known.mean_us is not None]
+    at = [tuned.least for tuned in keys]
+    times.plot([x for x, _ in others], [y for _, y in others], ".", color="#999999", label="other arms")
+    defaults = [tuned.default.mean_us or math.nan for tuned in keys]
+    times.plot(at, defaults, "s-", color="#D55E00", label="static policy")
+    times.plot(at, [tuned.best.mean_us or math.nan for tuned in keys], "o-", color="#0072B2", label="chosen")
+    gains.plot(at, [speedup(tuned) or math.nan for tuned in keys], "o-", color="#0072B2")
+    gains.axhline(1.0, color="black", linewidth=0.5)
+    for axes, heading in ((times, "time of the slowest rank (us)"), (gains, "chosen, as fast as the static policy")):
+        axes.set_title(heading, fontsize=10)
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("bytes of a rank's larger buffer")
+        axes.grid(alpha=0.3)
+    times.set_yscale("log")
+    times.legend()
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Exporting
+
+TEXTS: dict[str, Callable[[Sequence[Run]], exports.Export]] = {
+    "nccl": exports.nccl,
+    "openmpi": exports.open_mpi,
+    "openmpi-json": exports.open_mpi_json,
+    "ucc": exports.ucc,
+}
+FORMATS = ("toml", "xml", *TEXTS, "mpich")
+
+
+def exported(table: Table, name: str, to: str, base: Path | None) -> exports.Export:
+    """A file of a format other than xml; ``name``: of the table's file. Raises UsageError and BadTable."""
+    if to == "toml":
+        found, refused = exports.entries(table)
+        return exports.Export(exports.toml(f"hocket tune export {name} --to toml", found), tuple(refused))
+    found, refused = exports.runs(table)
+    if to == "mpich":
+        if base is None:
+            raise UsageError(
+                "a file for MPICH replaces its own selection",
+                "--base names its libmpi.so, to keep that besides",
+            )
+        try:
+            selection = exports.mpich_selection(base.read_bytes(), str(base))
+        except OSError as error:
+            raise UsageError(f"cannot read {base}: {error.strerror}") from None
+        made = exports.mpich(found, selection)
+    else:
+        made = TEXTS[to](found)
+    return replace(made, refused=(*refused, *made.refused))
+
+
+def write_xml(table: Table, folder: Path) -> tuple[list[Path], list[Refusal]]:
+    """A file of MSCCL's XML for each run of sizes, with its bytes. Raises UsageError."""
+    found, refused = exports.runs(table)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write to {folder}: {error.strerror}") from None
+    written = []
+    for number, run in enumerate(found):
+        wishes = Wishes("msccl", run.protocol, min_bytes=run.least, max_bytes=run.most, reproducible="may-differ")
+        try:
+            text = export_program(_program(run), wishes)
+        except HocketError as error:
+            refused.append(Refusal(f"{run.name}, {run.calls}", error.diagnostic().message))
+            continue
+        if run.tile is not None:
+            refused.append(Refusal(f"{run.name}, {run.calls}", "MSCCL cuts messages by itself: the tile is left out"))
+        stem = run.program.replace(":", "_").replace("/", "_")
+        path = folder / f"{number}_{stem}_{run.ranks}.xml"
+        write_text(path, text)
+        written.append(path)
+    return written, refused
+
+
+def _program(run: Run) -> Program:
+    found = find(run.target)
+    return found if isinstance(found, Program) else traced(run.target, found, run.parameters)
