@@ -40,12 +40,13 @@ ALLOWED: dict[str, frozenset[str]] = {
     "runtime": IR | {"_native", "tunables", "trace_events"},
     "tuning": IR | {"program", "algorithms", "tunables", "verify"},
     "plan_files": IR | {"_native", "program", "runtime", "tuning", "tunables"},
-    "tuner": IR | {"_native", "program", "algorithms", "functions", "tunables", "tuning", "verify", "sim", "topology"},
     "config": IR | {"program", "tuning", "verify", "formats", "functions", "tunables"},
     "explain": IR | {"verify", "runtime", "tuning"},
     "communicator": IR | {"program", "runtime", "tuning", "tunables", "explain"},
     "calibrate": PUBLIC | {"sim", "topology", "tuning"},
-    "tuner": PUBLIC | IR | {"algorithms", "functions", "program", "sim", "topology", "tunables", "tuning", "verify"},
+    "tuner": PUBLIC
+    | IR
+    | {"_native", "algorithms", "functions", "program", "sim", "topology", "tunables", "tuning", "verify"},
     "__init__": IR | {"language", "program", "verify", "communicator"},
     "__main__": frozenset({"cli"}),
     "py.typed": frozenset(),

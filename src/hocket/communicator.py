@@ -36,7 +36,7 @@ from hocket.explain import Explanation, explain
 from hocket.ir.schedule import Schedule
 from hocket.ir.traffic import Traffic
 from hocket.program import Contract
-from hocket.runtime import arena, launch
+from hocket.runtime import arena, launch, machine
 from hocket.runtime.adopted import Adopted as Adopted
 from hocket.runtime.bootstrap import MOST_RANKS, MpiCommunicator, meet
 from hocket.runtime.counts import Counts
@@ -851,7 +851,15 @@ class Communicator:
             return cast("NDArray[Scalar] | None", self._chosen(wanted, operands, [False], None, None, choice)(x))
 
         gather, broadcast = partial(call, "gather", in_place=False), partial(call, "broadcast", in_place=True)
-        return Online(self.rank, self.size, self._endpoint.alive, gather, broadcast)
+        endpoint = self._endpoint
+        file = None if endpoint.table is None else Path(endpoint.table)
+        try:
+            made = Online(self.rank, self.size, endpoint.alive, gather, broadcast, machine.fingerprint(), file)
+        except HocketError as error:
+            self.abort(f"could not begin to learn: {describe(error)}")
+            raise
+        endpoint.at_close = made.save
+        return made
 
     def _merge(self) -> None:
         """A call of all ranks, which the tuner asks for. What fails on this rank alone ends the communicator."""

@@ -9,6 +9,7 @@ import re
 import signal
 import time
 from collections.abc import Hashable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ import pytest
 import hocket
 from hocket import Communicator
 from hocket.errors import BootstrapFailed, PeerFailed, PeerRefused, WrongType
-from hocket.tuner import online
+from hocket.tuner import online, store
 from hocket.tuner.learner import Choice, Explanation, Reason, Samples
 from hocket.tuner.online import KEYS, LEAST_BETWEEN, WORTH
 from tests.runtime import processes
@@ -200,29 +201,26 @@ def test_ranks_that_differ_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
         hocket.init()
 
 
-def test_a_rank_that_dies_in_a_merge() -> None:
-    """The others wait for what it has timed, or for what it has learned."""
+@pytest.mark.parametrize(("victim", "stage"), [(2, "_noted"), (0, "_learn"), (1, "_take")])
+def test_a_rank_that_dies_in_a_merge(victim: int, stage: str) -> None:
+    """Before it has said what it timed, before it says what it learned, and when it has heard that."""
+
+    def die(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def live(rank: int) -> None:
         os.environ["HOCKET_TUNER"] = "learn"
         with hocket.init() as comm:
-            every_arm(comm)
-            tuner = comm._online
-            assert tuner is not None
-            if rank == 0:
-
-                def die(*_: object) -> None:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-                tuner._learn = die  # type: ignore[method-assign, assignment]
+            if rank == victim:
+                setattr(comm._online, stage, die)
             x = np.ones(10, np.float32)
-            for _ in range(2 * LEAST_BETWEEN):
+            for _ in range(3 * LEAST_BETWEEN):
                 comm.all_reduce(x)
 
-    words, _ = processes.run(3, live, victim=0)
-    for rank in (1, 2):
+    words, _ = processes.run(3, live, victim=victim)
+    for rank in {0, 1, 2} - {victim}:
         assert words[rank]["type"] == PeerFailed.__name__
-        assert words[rank]["rank"] == 0
+        assert words[rank]["rank"] == victim
 
 
 def delayed(comm: Communicator, runs: int) -> int:
@@ -252,3 +250,45 @@ def test_ranks_that_come_late_take_the_same_arms(monkeypatch: pytest.MonkeyPatch
     tables = hocket.spawn(delayed, 3, (runs,))
     assert len(set(tables)) == 1
     assert tables[0] >= 2 * runs
+
+
+def kept(comm: Communicator) -> list[str]:
+    """What rank 0 says of a key early and late in a job."""
+    online.ADVANCE = math.inf
+    x, said = np.ones(50_000, np.float32), []
+    for until in (2 * LEAST_BETWEEN, 10 * LEAST_BETWEEN):
+        for _ in range(until):
+            comm.all_reduce(x, x)
+        said.append(comm.explain("all_reduce", x.nbytes).tuner)
+    return said
+
+
+def test_a_file_keeps_what_was_learned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "tuned.json"
+    monkeypatch.setenv("HOCKET_TUNER", f"learn:{file}")
+    first = hocket.spawn(kept, 2)[0]
+    assert not first[0].startswith("FILE")
+    (tuned,) = store.read(file).keys
+    assert str(tuned.key) == "all_reduce 128 KB 2 ranks float32 sum"
+    assert sum(arm.samples for arm in tuned.arms) > LEAST_BETWEEN
+    again = hocket.spawn(kept, 2)[0]
+    timed = re.compile(r"(\d+) timed")
+    assert sum(map(int, timed.findall(again[0]))) > sum(map(int, timed.findall(first[0])))
+    (later,) = store.read(file).keys
+    assert sum(arm.samples for arm in later.arms) > sum(arm.samples for arm in tuned.arms)
+
+
+def test_a_file_that_says_nothing_of_this_machine_is_refused_alike(tmp_path: Path) -> None:
+    file = tmp_path / "tuned.json"
+    store.write(file, store.Table.of("another machine", []))
+
+    def live(rank: int) -> None:
+        os.environ["HOCKET_TUNER"] = f"learn:{file}"
+        with hocket.init() as comm:
+            comm.all_reduce(np.ones(4))
+
+    words, _ = processes.run(2, live)
+    assert words[0]["type"] == "BadTable"
+    assert "is refused: it is of another machine: another machine, and this is " in words[0]["text"]
+    assert words[1]["type"] == PeerFailed.__name__
+    assert "could not begin to learn" in words[1]["text"]

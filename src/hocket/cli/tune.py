@@ -16,22 +16,19 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 import hocket
-from hocket import topology
 from hocket.cli.bench import check_collective
 from hocket.cli.console import say
 from hocket.cli.export import Wishes, export_program, write_text
 from hocket.cli.measure import Array, Job, buffers, check_names, check_operator, dtype_named, unit
 from hocket.cli.target import parse_size
-from hocket.errors import BadTopology, HocketError, UsageError, counted, printable
+from hocket.errors import HocketError, UsageError, counted, printable
 from hocket.functions import find, traced
 from hocket.ir.schedule import Schedule
 from hocket.program import Program
 from hocket.runtime import machine
 from hocket.runtime.tuned import tuned as tuned_numbers
-from hocket.sim import Simulator
-from hocket.topology import Topology
 from hocket.tuner import exports, store
-from hocket.tuner.arms import DEFAULT, Arm, Key, candidates
+from hocket.tuner.arms import DEFAULT, Arm, Key, calibrated, candidates, predicted
 from hocket.tuner.exports import Refusal, Run
 from hocket.tuner.learner import Reason
 from hocket.tuner.store import Known, Table, Tuned
@@ -102,7 +99,7 @@ def plans(collective: str, ranks: int, amounts: Sequence[int], dtype: str, op: s
 
 def measured(wanted: Sequence[Plan], done: Callable[[float], None]) -> tuple[list[Tuned], list[str]]:
     """What each key comes to, and what is wrong with arms that were left out. ``done`` is told the share of it."""
-    here = _local()
+    here = calibrated()
     found, wrong = [], []
     for number, plan in enumerate(wanted):
         results = hocket.spawn(_on_each_rank, plan.key.ranks, (plan,), threads=1)
@@ -110,7 +107,8 @@ def measured(wanted: Sequence[Plan], done: Callable[[float], None]) -> tuple[lis
         wrong += [f"{plan.key}: {plan.arms[arm]} has other bits than the static policy" for arm in sorted(differ)]
         alike = [arm for arm in range(len(plan.arms)) if arm not in differ]
         rounds = [[max(result.seconds[turn][arm] for result in results) for arm in alike] for turn in range(ROUNDS)]
-        priors = [_prior(plan, plan.arms[arm], here) for arm in alike]
+        seconds = [predicted(plan.arms[arm], plan.call, here) for arm in alike]
+        priors = [None if math.isnan(each) else each * 1e6 for each in seconds]
         found.append(decided(plan.key, [plan.arms[arm] for arm in alike], priors, rounds))
         done((number + 1) / len(wanted))
     return found, wrong
@@ -177,20 +175,6 @@ def _batch(comm: Communicator, call: Callable[[], object], count: int) -> float:
     for _ in range(count):
         call()
     return (perf_counter() - begin) / count
-
-
-def _local() -> Topology | None:
-    try:
-        return topology.local()
-    except BadTopology:
-        return None
-
-
-def _prior(plan: Plan, arm: Arm, here: Topology | None) -> float | None:
-    """Microseconds by simulation, where this machine is calibrated."""
-    if here is None or here.ranks < plan.key.ranks or plan.call.size is None:
-        return None
-    return Simulator(arm.schedule(plan.call) or plan.default, here).best(plan.call.size, arm.tile).time
 
 
 def decided(key: Key, arms: Sequence[Arm], priors: Sequence[float | None], rounds: Sequence[Sequence[float]]) -> Tuned:

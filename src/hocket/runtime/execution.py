@@ -318,12 +318,13 @@ class Endpoint:
         self.rank, self.size = meeting.rank, meeting.size
         self.oversubscribed = meeting.cores == 0
         numbers = tuned()
-        policy = self.tuned = numbers.policy
+        policy, self.learns, self.table = numbers.policy, numbers.learns, numbers.table
+        self.tuned = policy
         spins, yields = policy.spins, policy.yields
         if self.oversubscribed:
             spins, yields = policy.crowded_spins, policy.crowded_yields
         # The thread of a call is the one that moves its messages between nodes.
-        self.threads, self.learns = 1 if meeting.nodes else threads or max(1, meeting.cores), numbers.learns
+        self.threads = 1 if meeting.nodes else threads or max(1, meeting.cores)
         self.caches = machine.cache_bytes(meeting.size)
         self.sockets, self.nodes, self.attaches = meeting.sockets, meeting.nodes, bool(meeting.processes)
         self._mpi, self._joins = meeting.mpi, meeting.joins
@@ -362,6 +363,7 @@ class Endpoint:
         self._timeout = timeout
         self._schedules = schedules
         self._ended = ""
+        self.at_close: Callable[[], None] = lambda: None
         self._pairs: list[Endpoint] = []
         self._regions: dict[int, Region] = {}  # that are adopted, by place
         self._next_place = _native.ADOPTED
@@ -708,6 +710,7 @@ class Endpoint:
         if member is not None:
             if drain:
                 member.land()
+            self.at_close()
             member.leave()
             self._release("it was closed")
             for pair in self._pairs:

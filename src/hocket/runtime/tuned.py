@@ -21,7 +21,6 @@ def _row(native: _native.Tunable) -> Row:
 
 
 TUNER = "HOCKET_TUNER"
-_WAYS = {"": False, "off": False, "learn": True}
 
 ALL = (*ROWS, *map(_row, _native.TUNABLES))
 """Every tuned number, with its default on this processor."""
@@ -30,13 +29,15 @@ ALL = (*ROWS, *map(_row, _native.TUNABLES))
 @dataclass(frozen=True, slots=True)
 class Tuned:
     """``policy``: those of Python; ``native``: what is set of those of native code; ``common``:
-    what must be the same on all ranks; ``learns``: whether a tuner chooses among what gives the same bits.
+    what must be the same on all ranks; ``learns``: whether a tuner chooses among what gives the same bits; ``table``:
+    the file of what it knows, None for none.
     """
 
     policy: Tunables
     native: Mapping[str, int]
     common: Mapping[str, int | str]
     learns: bool
+    table: str | None
 
 
 def tuned() -> Tuned:
@@ -47,14 +48,16 @@ def tuned() -> Tuned:
 @functools.cache
 def _tuned(text: str, way: str) -> Tuned:
     said = given(text, ALL)
-    if way not in _WAYS:
-        raise BootstrapFailed(f"{TUNER} must be {' or '.join(filter(None, _WAYS))}, not {way[:40]!r}")
+    learns, _, table = way.partition(":")
+    if learns not in ("", "off", "learn") or (table and learns != "learn"):
+        raise BootstrapFailed(f"{TUNER} must be off, learn or learn:FILE, not {way[:40]!r}")
     own = {row.name for row in ROWS}
     return Tuned(
         Tunables(**{name: value for name, value in said.items() if name in own}),
         {name: value for name, value in said.items() if name not in own},
         {row.name: said.get(row.name, row.value) for row in ALL if row.scope != "local"} | {TUNER: way or "off"},
-        _WAYS[way],
+        learns == "learn",
+        table or None,
     )
 
 

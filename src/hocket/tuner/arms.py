@@ -6,17 +6,21 @@ An arm leaves the bits of a result as the static policy has them, so that ranks 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hocket import topology
 from hocket.algorithms.catalogue import CATALOGUE
 from hocket.algorithms.entry import Algorithm
-from hocket.errors import HocketError
+from hocket.errors import BadTopology, HocketError
 from hocket.functions import find, traced
 from hocket.ir.schedule import Schedule
 from hocket.program import Contract
+from hocket.sim import Simulator
+from hocket.topology import Topology
 from hocket.tunables import show_size
-from hocket.tuning import KINDS, Call, choose, has_zero_copy
+from hocket.tuning import KINDS, Call, choose, has_zero_copy, zero_copy_program
 from hocket.verify import kept
 
 MOST = 16
@@ -134,6 +138,27 @@ def candidates(key: Key, call: Call) -> list[Arm]:
             seen.add(schedule.digest())
             found.append(arm)
     return found[:MOST]
+
+
+def predicted(arm: Arm, call: Call, machine: Topology | None) -> float:
+    """The seconds of a call by an arm, simulated on the topology ``local``; NaN without one that has so many cores."""
+    if machine is None or call.ranks > machine.gpus or call.size is None:
+        return math.nan
+    own = arm.schedule(call)
+    times = [Simulator(choose(call).compile() if own is None else own, machine).best(call.size, arm.tile).time]
+    if own is None and arm.zero_copy:
+        lent = zero_copy_program(call.name, call.ranks, call.root, call.reproducible, inplace=False)
+        if lent is not None and call.size >= call.tuned.cma_bytes:
+            times.append(Simulator(lent.compile(storage="peer"), machine).best(call.size).time)
+    return min(times) * 1e-6
+
+
+def calibrated() -> Topology | None:
+    """What ``hocket calibrate`` has measured of this machine; None where it has not."""
+    try:
+        return topology.local()
+    except BadTopology:
+        return None
 
 
 def _programs(key: Key) -> Iterator[Arm]:

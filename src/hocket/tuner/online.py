@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket import topology
 from hocket._native import ARMS, KeyArms, Member
-from hocket.errors import BadTopology
+from hocket.errors import BadTable
 from hocket.ir.schedule import Schedule
-from hocket.sim import Simulator
-from hocket.tuner.arms import Arm, Key, candidates
+from hocket.tuner import store
+from hocket.tuner.arms import Arm, Key, calibrated, candidates, predicted
 from hocket.tuner.learner import Learner, Samples
-from hocket.tuning import Call, Choice, Entry, Sizes, choose, zero_copy_program
+from hocket.tuner.store import Table, Tuned
+from hocket.tuning import Call, Choice, Entry, Sizes
 
 KEYS = 64
 """That are tuned at a time: those that come first with ``WORTH`` calls. Others stay with the static policy."""
@@ -36,6 +38,8 @@ LEAST_BETWEEN, MOST_BETWEEN = 128, 1 << 20
 """Calls between two merges, and before the first: chosen."""
 ADVANCE, PART = 0.05, 0.005
 """Seconds that merges may take at the beginning, and the part of all time from then on: chosen."""
+SAVED_EVERY = 60.0
+"""Seconds between two states of the file, chosen; the last is written when the communicator is closed."""
 WINDOW = 4
 """Calls of a key in a row by one arm, in the mean, as the first by another arm meets other caches (measured for two
 paths in benchmarks/results/ablation.md)."""
@@ -96,7 +100,8 @@ class TunedKey:
 
 class Online:
     """The tuner of one communicator. ``gather`` brings what every rank has to rank 0, one behind the other;
-    ``broadcast`` brings what rank 0 has to all. Both are calls of all ranks."""
+    ``broadcast`` brings what rank 0 has to all. Both are calls of all ranks. ``file``: what rank 0 begins with, if it
+    is there, and keeps up to date; of this ``machine``. Raises BadTable on rank 0."""
 
     def __init__(
         self,
@@ -105,6 +110,8 @@ class Online:
         member: Callable[[], Member],
         gather: Callable[[NDArray[np.float64]], NDArray[np.float64] | None],
         broadcast: Callable[[NDArray[np.uint8]], object],
+        machine: str,
+        file: Path | None = None,
     ) -> None:
         self._rank, self._size = rank, size
         self._member, self._gather, self._broadcast = member, gather, broadcast
@@ -114,12 +121,35 @@ class Online:
         self.learner = Learner()
         self._merged_at, self._begun = 0, time.perf_counter()
         self._spent = 0.0  # seconds of merges, on rank 0
+        self._machine, self._file = machine, file if rank == 0 else None
+        self._restored = self._read()
+        self._saved = self._begun
         member().merge_at = LEAST_BETWEEN
 
     def of(self, call: Call, kind: str, op: str) -> TunedKey | None:
         """The key of a call on elements of type ``kind``; None where the static policy decides."""
         key = Key.of(call, kind, op)
         return None if key is None else self._keys.setdefault(key, TunedKey(key, call))
+
+    def _read(self) -> dict[Key, Tuned]:
+        if self._file is None or not self._file.exists():
+            return {}
+        table = store.read(self._file)
+        foreign = table.foreign(self._machine)
+        if foreign is not None:
+            raise BadTable(f"{self._file} is refused: {foreign}")
+        return {tuned.key: tuned for tuned in table.keys}
+
+    def save(self) -> None:
+        """On rank 0, write what is known into the file, beside what others have written; warn where that fails."""
+        if self._file is None or not self._slots:
+            return
+        known = {each.key: Tuned.learned(each.key, each.arms, self.learner.why(str(each.key))) for each in self._slots}
+        try:
+            store.write(self._file, Table.of(self._machine, {**self._read(), **known}.values()))
+        except BadTable as error:
+            warnings.warn(f"what the tuner knows is lost: {error}", RuntimeWarning, stacklevel=2)
+        self._saved = time.perf_counter()
 
     def why(self, call: Call, kind: str, op: str) -> str:
         """What a call takes, and what is known of its arms: on rank 0, the others know the arm alone."""
@@ -150,6 +180,8 @@ class Online:
         member.merge_at = max(member.merge_at, member.calls + 1)
         self._merged_at = member.calls
         self._spent += time.perf_counter() - begun
+        if time.perf_counter() - self._saved > SAVED_EVERY:
+            self.save()
 
     def _noted(self) -> NDArray[np.float64]:
         """By slot: the calls, and of each arm how many were timed, and the sums of log2 of their seconds and of its
@@ -191,17 +223,27 @@ class Online:
 
     def _add(self) -> list[_NewKey]:
         """Give slots to keys that are worth it: those with most calls first."""
-        waiting = [known for known in self._keys.values() if known.slot is None and known.calls >= WORTH]
+        new = [known for known in self._keys.values() if known.slot is None]
+        waiting = [known for known in new if known.calls >= (1 if known.key in self._restored else WORTH)]
         waiting.sort(key=lambda known: -known.calls)
-        added = []
+        added, here = [], calibrated()
         for known in waiting[: min(_NEW, KEYS - len(self._slots))]:
             key, known.arms = known.key, candidates(known.key, known.call)
             added.append(_NewKey(len(self._slots), key, known.arms))
             self._slots.append(known)
-            prior = [predicted(arm, known.call) for arm in known.arms]
+            prior = [predicted(arm, known.call, here) for arm in known.arms]
             near = [str(replace(key, bits=key.bits + apart)) for apart in (-1, 1)]
             self.learner.add(str(key), list(map(str, known.arms)), prior, near)
+            if (restored := self._restored.get(key)) is not None:
+                self._recall(known, restored)
         return added
+
+    def _recall(self, known: TunedKey, restored: Tuned) -> None:
+        """Have the learner know what the file knows of arms that are still there."""
+        found = {each.arm: each.recalled for each in restored.arms}
+        best = restored.best.arm
+        chosen = known.arms.index(best) if best in known.arms else 0
+        self.learner.recall(str(known.key), [found.get(arm) for arm in known.arms], chosen)
 
     def _table(self, slot: int, share: float, between: int) -> _Table:
         """``share``: that of the key in the calls so far; ``between``: calls until the next merge."""
@@ -236,29 +278,6 @@ def slowest(said: NDArray[np.float64]) -> Samples | None:
         return None
     count, total, squares = max(timed.tolist(), key=lambda each: each[1] / each[0])
     return Samples(int(count), total / count, squares / count)
-
-
-def predicted(arm: Arm, call: Call) -> float:
-    """The seconds of a call by an arm, simulated with what ``hocket calibrate`` has measured; NaN where it has not."""
-    assert call.size is not None
-    try:
-        machine = topology.local()
-    except BadTopology:
-        return math.nan
-    if call.ranks > machine.gpus:
-        return math.nan
-    choice = choose(call)
-    own = arm.schedule(call)
-    schedules: list[Schedule] = [choice.compile() if own is None else own]
-    lent = None if own is not None or not arm.zero_copy else _lent(call)
-    times = [Simulator(schedule, machine).best(call.size, arm.tile).time for schedule in schedules]
-    times += [] if lent is None else [Simulator(lent, machine).best(call.size).time]
-    return min(times) * 1e-6
-
-
-def _lent(call: Call) -> Schedule | None:
-    program = zero_copy_program(call.name, call.ranks, call.root, call.reproducible, inplace=False)
-    return None if program is None else program.compile(storage="peer")
 
 
 def _call_of(key: Key) -> Call:
