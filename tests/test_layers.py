@@ -46,7 +46,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "calibrate": PUBLIC | {"sim", "topology", "tuning"},
     "tuner": PUBLIC
     | IR
-    | {"_native", "algorithms", "functions", "program", "sim", "topology", "tunables", "tuning", "verify"},
+    | {"_native", "algorithms", "functions", "program", "runtime", "sim", "topology", "tunables", "tuning", "verify"},
     "__init__": IR | {"language", "program", "verify", "communicator"},
     "__main__": frozenset({"cli"}),
     "py.typed": frozenset(),

@@ -838,8 +838,8 @@ class Communicator:
         return find((name, root, reproducible, choice.instances, inplace), compiled)
 
     def _tuner(self) -> Online | None:
-        """What learns which arms calls take, if HOCKET_TUNER asks for it."""
-        if not self._endpoint.learns or self.size == 1:
+        """What chooses among arms, if HOCKET_TUNER asks for it."""
+        if not self._endpoint.tuner.chooses or self.size == 1:
             return None
         from hocket.tuner.online import Online
 
@@ -852,9 +852,10 @@ class Communicator:
 
         gather, broadcast = partial(call, "gather", in_place=False), partial(call, "broadcast", in_place=True)
         endpoint = self._endpoint
-        file = None if endpoint.table is None else Path(endpoint.table)
         try:
-            made = Online(self.rank, self.size, endpoint.alive, gather, broadcast, machine.fingerprint(), file)
+            made = Online(
+                self.rank, self.size, endpoint.alive, gather, broadcast, endpoint.tuner, machine.fingerprint()
+            )
         except HocketError as error:
             self.abort(f"could not begin to learn: {describe(error)}")
             raise

@@ -11,12 +11,14 @@ import time
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 import hocket
 from hocket import Communicator
 from hocket.errors import BootstrapFailed, PeerFailed, PeerRefused, WrongType
+from hocket.runtime.machine import fingerprint
 from hocket.tuner import online, store
 from hocket.tuner.learner import Choice, Explanation, Reason, Samples
 from hocket.tuner.online import KEYS, LEAST_BETWEEN, WORTH
@@ -197,7 +199,7 @@ def test_ranks_that_differ_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
         assert word["type"] == "BootstrapFailed"
         assert "HOCKET_TUNER is learn there, off here" in word["text"]
     monkeypatch.setenv("HOCKET_TUNER", "guess")
-    with pytest.raises(BootstrapFailed, match="HOCKET_TUNER must be off or learn, not 'guess'"):
+    with pytest.raises(BootstrapFailed, match="HOCKET_TUNER must be off, learn, learn:FILE or use:FILE, not 'guess'"):
         hocket.init()
 
 
@@ -275,6 +277,13 @@ def test_a_file_keeps_what_was_learned(monkeypatch: pytest.MonkeyPatch, tmp_path
     timed = re.compile(r"(\d+) timed")
     assert sum(map(int, timed.findall(again[0]))) > sum(map(int, timed.findall(first[0])))
     (later,) = store.read(file).keys
+    monkeypatch.setenv("HOCKET_TUNER", f"use:{file}")
+    slow = next(number for number, arm in enumerate(later.arms) if arm.tile == 16 << 10)
+    text = store.dump(store.Table.of(fingerprint(), [msgspec.structs.replace(later, chosen=slow)]))
+    file.write_text(text)
+    used = hocket.spawn(kept, 2)[0]
+    assert all(said.startswith("PINNED: ") for said in used)
+    assert file.read_text() == text
     assert sum(arm.samples for arm in later.arms) > sum(arm.samples for arm in tuned.arms)
 
 

@@ -318,11 +318,10 @@ class Endpoint:
         self.rank, self.size = meeting.rank, meeting.size
         self.oversubscribed = meeting.cores == 0
         numbers = tuned()
-        policy, self.learns, self.table = numbers.policy, numbers.learns, numbers.table
-        self.tuned = policy
-        spins, yields = policy.spins, policy.yields
-        if self.oversubscribed:
-            spins, yields = policy.crowded_spins, policy.crowded_yields
+        policy = self.tuned = numbers.policy
+        self.tuner = numbers.tuner
+        crowded = policy.crowded_spins, policy.crowded_yields
+        spins, yields = crowded if self.oversubscribed else (policy.spins, policy.yields)
         # The thread of a call is the one that moves its messages between nodes.
         self.threads = 1 if meeting.nodes else threads or max(1, meeting.cores)
         self.caches = machine.cache_bytes(meeting.size)
@@ -338,7 +337,7 @@ class Endpoint:
                 meeting.arenas,
                 arena.own(),
                 meeting.processes,
-                meeting.always or self.learns,  # the tuner decides it otherwise
+                meeting.always or self.tuner.chooses,  # the tuner decides it otherwise
                 spins,
                 yields,
                 timeout,
@@ -358,8 +357,7 @@ class Endpoint:
             raise BootstrapFailed(f"rank {meeting.rank} cannot take part: {why}") from error
         _native.let_go()
         self._lifelines = meeting.lifelines  # the member's, and good while it lives
-        self._cores = meeting.cores
-        self._token = meeting.token
+        self._cores, self._token = meeting.cores, meeting.token
         self._timeout = timeout
         self._schedules = schedules
         self._ended = ""

@@ -27,17 +27,35 @@ ALL = (*ROWS, *map(_row, _native.TUNABLES))
 
 
 @dataclass(frozen=True, slots=True)
+class Wish:
+    """Whether a tuner chooses among what gives the same bits, and tries what may be faster; ``table``: the file of what
+    it knows, None for none.
+    """
+
+    chooses: bool
+    tries: bool
+    table: str | None
+
+    @staticmethod
+    def parse(text: str) -> Wish:
+        """Of HOCKET_TUNER. Raises BootstrapFailed."""
+        way, colon, table = text.partition(":")
+        good = (way in ("", "off", "learn") and not colon) or (way in ("learn", "use") and table)
+        if not good:
+            raise BootstrapFailed(f"{TUNER} must be off, learn, learn:FILE or use:FILE, not {text[:40]!r}")
+        return Wish(way in ("learn", "use"), way == "learn", table or None)
+
+
+@dataclass(frozen=True, slots=True)
 class Tuned:
     """``policy``: those of Python; ``native``: what is set of those of native code; ``common``:
-    what must be the same on all ranks; ``learns``: whether a tuner chooses among what gives the same bits; ``table``:
-    the file of what it knows, None for none.
+    what must be the same on all ranks; ``tuner``: what is said of the tuner.
     """
 
     policy: Tunables
     native: Mapping[str, int]
     common: Mapping[str, int | str]
-    learns: bool
-    table: str | None
+    tuner: Wish
 
 
 def tuned() -> Tuned:
@@ -48,16 +66,12 @@ def tuned() -> Tuned:
 @functools.cache
 def _tuned(text: str, way: str) -> Tuned:
     said = given(text, ALL)
-    learns, _, table = way.partition(":")
-    if learns not in ("", "off", "learn") or (table and learns != "learn"):
-        raise BootstrapFailed(f"{TUNER} must be off, learn or learn:FILE, not {way[:40]!r}")
     own = {row.name for row in ROWS}
     return Tuned(
         Tunables(**{name: value for name, value in said.items() if name in own}),
         {name: value for name, value in said.items() if name not in own},
         {row.name: said.get(row.name, row.value) for row in ALL if row.scope != "local"} | {TUNER: way or "off"},
-        learns == "learn",
-        table or None,
+        Wish.parse(way),
     )
 
 

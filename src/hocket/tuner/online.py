@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from hocket._native import ARMS, KeyArms, Member
 from hocket.errors import BadTable
 from hocket.ir.schedule import Schedule
+from hocket.runtime.tuned import Wish
 from hocket.tuner import store
 from hocket.tuner.arms import Arm, Key, calibrated, candidates, predicted
 from hocket.tuner.learner import Learner, Samples
@@ -100,8 +101,9 @@ class TunedKey:
 
 class Online:
     """The tuner of one communicator. ``gather`` brings what every rank has to rank 0, one behind the other;
-    ``broadcast`` brings what rank 0 has to all. Both are calls of all ranks. ``file``: what rank 0 begins with, if it
-    is there, and keeps up to date; of this ``machine``. Raises BadTable on rank 0."""
+    ``broadcast`` brings what rank 0 has to all. Both are calls of all ranks. Rank 0 alone reads the table that is
+    wished for, and keeps it up to date where arms are tried. Raises BadTable there, if it is not of this ``machine``.
+    """
 
     def __init__(
         self,
@@ -110,8 +112,8 @@ class Online:
         member: Callable[[], Member],
         gather: Callable[[NDArray[np.float64]], NDArray[np.float64] | None],
         broadcast: Callable[[NDArray[np.uint8]], object],
+        wish: Wish,
         machine: str,
-        file: Path | None = None,
     ) -> None:
         self._rank, self._size = rank, size
         self._member, self._gather, self._broadcast = member, gather, broadcast
@@ -121,7 +123,8 @@ class Online:
         self.learner = Learner()
         self._merged_at, self._begun = 0, time.perf_counter()
         self._spent = 0.0  # seconds of merges, on rank 0
-        self._machine, self._file = machine, file if rank == 0 else None
+        self._machine, self._tries = machine, wish.tries
+        self._file = None if wish.table is None or rank != 0 else Path(wish.table)
         self._restored = self._read()
         self._saved = self._begun
         member().merge_at = LEAST_BETWEEN
@@ -132,7 +135,7 @@ class Online:
         return None if key is None else self._keys.setdefault(key, TunedKey(key, call))
 
     def _read(self) -> dict[Key, Tuned]:
-        if self._file is None or not self._file.exists():
+        if self._file is None or (self._tries and not self._file.exists()):
             return {}
         table = store.read(self._file)
         foreign = table.foreign(self._machine)
@@ -142,7 +145,7 @@ class Online:
 
     def save(self) -> None:
         """On rank 0, write what is known into the file, beside what others have written; warn where that fails."""
-        if self._file is None or not self._slots:
+        if self._file is None or not self._tries or not self._slots:
             return
         known = {each.key: Tuned.learned(each.key, each.arms, self.learner.why(str(each.key))) for each in self._slots}
         try:
@@ -224,7 +227,8 @@ class Online:
     def _add(self) -> list[_NewKey]:
         """Give slots to keys that are worth it: those with most calls first."""
         new = [known for known in self._keys.values() if known.slot is None]
-        waiting = [known for known in new if known.calls >= (1 if known.key in self._restored else WORTH)]
+        worth = WORTH if self._tries else math.inf
+        waiting = [known for known in new if known.calls >= (1 if known.key in self._restored else worth)]
         waiting.sort(key=lambda known: -known.calls)
         added, here = [], calibrated()
         for known in waiting[: min(_NEW, KEYS - len(self._slots))]:
@@ -244,6 +248,8 @@ class Online:
         best = restored.best.arm
         chosen = known.arms.index(best) if best in known.arms else 0
         self.learner.recall(str(known.key), [found.get(arm) for arm in known.arms], chosen)
+        if not self._tries:
+            self.learner.pin(str(known.key), chosen)
 
     def _table(self, slot: int, share: float, between: int) -> _Table:
         """``share``: that of the key in the calls so far; ``between``: calls until the next merge."""
