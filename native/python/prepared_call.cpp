@@ -237,8 +237,7 @@ PyObject* PreparedCall::call(nb::handle self, PyObject* x, PyObject* out) {
 Taken PreparedCall::take_arm(nb::handle self, bool background) {
     if (!arms_) return {nb::borrow(self), nullptr, 0};
     while (held_ && member_->calls >= member_->merge_at) self.attr("_merge")();
-    if (!held_) self.attr("_take_turn")();  // raises
-    const u32 arm = arms_->arm(member_->calls);
+    const u32 arm = held_ ? arms_->arm(member_->calls) : 0;
     if (arm == 0) return {nb::borrow(self), arms_.get(), arm};
     if (!of_arms_[arm]) {
         of_arms_[arm] = self.attr("_arm")(arm, background);
@@ -252,6 +251,7 @@ PyObject* PreparedCall::execute(nb::handle self, const Argument& x, const Argume
         const auto is_turn = [this] { return held_ && (member_->flights == 0 || member_->interrupts()); };
         while (!is_turn()) self.attr("_take_turn")();  // raises where the communicator has ended
         const Taken taken = take_arm(self, false);
+        if (!taken.call().held_) continue;
         std::optional<BoundCall> bound;
         prepare(self, false, [&] { bound.emplace(taken.call(), x, out); });
         if (taken.enter(*member_)) bound->time(taken);
@@ -281,8 +281,8 @@ Handle PreparedCall::start(nb::handle self, nb::handle x, nb::handle out, nb::ha
 
 Handle PreparedCall::launch(nb::handle self, const Argument& x, const Argument& out, nb::handle keep) {
     if (const nb::object held = held_) Flight::make_way(*member_);  // may run Python, which may close the communicator
-    if (!held_) self.attr("_take_turn")();                          // raises
     const Taken taken = take_arm(self, true);
+    if (!taken.call().held_) self.attr("_take_turn")();  // raises
     std::shared_ptr<BoundCall> bound;
     prepare(self, true, [&] { bound = std::make_shared<BoundCall>(taken.call(), x, out); });
     if (taken.enter(*member_)) bound->time(taken);

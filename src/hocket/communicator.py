@@ -780,7 +780,7 @@ class Communicator:
         if self._online is not None and choice.entry is None and operand is not None:
             key = self._online.of(choice.call, operand.type.name, wanted.op)
             if key is not None:
-                call.tuned(key.native, lambda number: prepare(*key.choice(number, choice)), self._merge)
+                call.tuned(key.native, lambda number: prepare(*key.choice(number, choice)), self._online.merge)
         return call
 
     def _chosen(
@@ -852,26 +852,9 @@ class Communicator:
 
         gather, broadcast = partial(call, "gather", in_place=False), partial(call, "broadcast", in_place=True)
         endpoint = self._endpoint
-        try:
-            made = Online(
-                self.rank, self.size, endpoint.alive, gather, broadcast, endpoint.tuner, machine.fingerprint()
-            )
-        except HocketError as error:
-            self.abort(f"could not begin to learn: {describe(error)}")
-            raise
+        made = Online(endpoint, gather, broadcast, machine.fingerprint())
         endpoint.at_close = made.save
         return made
-
-    def _merge(self) -> None:
-        """A call of all ranks, which the tuner asks for. What fails on this rank alone ends the communicator."""
-        assert self._online is not None
-        try:
-            self._online.merge()
-        except (HocketError, KeyboardInterrupt):
-            raise
-        except Exception as error:
-            self.abort(f"could not learn: {describe(error)}")
-            raise
 
     def _schedule(self, key: Key, compiled: Callable[[], Schedule]) -> Schedule:
         """A program, compiled here."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket._native import ARMS, KeyArms, Member
-from hocket.errors import BadTable
+from hocket.errors import BadTable, describe
 from hocket.ir.schedule import Schedule
-from hocket.runtime.tuned import Wish
+from hocket.runtime.execution import Endpoint
 from hocket.tuner import store
 from hocket.tuner.arms import Arm, Key, calibrated, candidates, predicted
 from hocket.tuner.learner import Learner, Samples
@@ -103,31 +104,30 @@ class Online:
     """The tuner of one communicator. ``gather`` brings what every rank has to rank 0, one behind the other;
     ``broadcast`` brings what rank 0 has to all. Both are calls of all ranks. Rank 0 alone reads the table that is
     wished for, and keeps it up to date where arms are tried. Raises BadTable there, if it is not of this ``machine``.
+    What fails on rank 0 alone ends the communicator.
     """
 
     def __init__(
         self,
-        rank: int,
-        size: int,
-        member: Callable[[], Member],
+        endpoint: Endpoint,
         gather: Callable[[NDArray[np.float64]], NDArray[np.float64] | None],
         broadcast: Callable[[NDArray[np.uint8]], object],
-        wish: Wish,
         machine: str,
     ) -> None:
-        self._rank, self._size = rank, size
-        self._member, self._gather, self._broadcast = member, gather, broadcast
+        self._endpoint, self._gather, self._broadcast = endpoint, gather, broadcast
         self._keys: dict[Key, TunedKey] = {}
         self._slots: list[TunedKey] = []
         self.version = 0  # of the tables, the same on all ranks
         self.learner = Learner()
         self._merged_at, self._begun = 0, time.perf_counter()
         self._spent = 0.0  # seconds of merges, on rank 0
+        wish = endpoint.tuner
         self._machine, self._tries = machine, wish.tries
-        self._file = None if wish.table is None or rank != 0 else Path(wish.table)
-        self._restored = self._read()
+        self._file = None if wish.table is None or endpoint.rank != 0 else Path(wish.table)
+        with self._alone("begin to learn"):
+            self._restored = self._read()
         self._saved = self._begun
-        member().merge_at = LEAST_BETWEEN
+        endpoint.alive().merge_at = LEAST_BETWEEN
 
     def of(self, call: Call, kind: str, op: str) -> TunedKey | None:
         """The key of a call on elements of type ``kind``; None where the static policy decides."""
@@ -160,7 +160,7 @@ class Online:
         known = None if key is None else self._keys.get(key)
         if known is None or known.slot is None:
             return f"the static policy: a key is tuned after {WORTH} calls of it"
-        if self._rank != 0:
+        if self._endpoint.rank != 0:
             return f"{known.arms[known.incumbent]}; rank 0 knows why"
         found = self.learner.why(str(known.key))
         said = f"{found.choice.reason.name}: {found.choice.reason.value}; {found.calls} calls, {found.changes} changes"
@@ -168,29 +168,39 @@ class Online:
 
     def merge(self) -> None:
         """A call of all ranks."""
-        member = self._member()
+        member = self._endpoint.alive()
+        member.land()  # calls in the background are timed, too
         number = member.calls
-        said = self._gather(self._noted())
+        said = self._gather(self._noted(member))
         begun = time.perf_counter()
         message = np.zeros(_MESSAGE, np.uint8)
         if said is not None:
-            news = self._learn(said.reshape(self._size, KEYS, ARMS + 1, 3), number)
-            encoded = msgspec.msgpack.encode(news)
-            message[: len(encoded) + 4] = np.frombuffer(len(encoded).to_bytes(4, "little") + encoded, np.uint8)
+            with self._alone("learn"):
+                news = self._learn(said.reshape(self._endpoint.size, KEYS, ARMS + 1, 3), number)
+                encoded = msgspec.msgpack.encode(news)
+                message[: len(encoded) + 4] = np.frombuffer(len(encoded).to_bytes(4, "little") + encoded, np.uint8)
         self._broadcast(message)
         length = int.from_bytes(message[:4].tobytes(), "little")
-        self._take(msgspec.msgpack.decode(message[4 : 4 + length].tobytes(), type=_News))
-        member.merge_at = max(member.merge_at, member.calls + 1)
+        self._take(msgspec.msgpack.decode(message[4 : 4 + length].tobytes(), type=_News), member)
         self._merged_at = member.calls
         self._spent += time.perf_counter() - begun
         if time.perf_counter() - self._saved > SAVED_EVERY:
             self.save()
 
-    def _noted(self) -> NDArray[np.float64]:
+    @contextmanager
+    def _alone(self, what: str) -> Iterator[None]:
+        """Has the others hear of what fails here alone."""
+        try:
+            yield
+        except BaseException as error:
+            self._endpoint.abort(f"could not {what}: {describe(error)}")
+            raise
+
+    def _noted(self, member: Member) -> NDArray[np.float64]:
         """By slot: the calls, and of each arm how many were timed, and the sums of log2 of their seconds and of its
         square."""
         noted = np.zeros((KEYS, ARMS + 1, 3))
-        tick = math.log2(self._member().tick)
+        tick = math.log2(member.tick)
         for known in self._keys.values():
             calls, timed = known.native.take()
             known.calls += calls
@@ -261,20 +271,20 @@ class Online:
         shift = max(0, math.ceil(math.log2(WINDOW / max(share, 2**-20))))
         return _Table(slot, shift, choice.incumbent, until)
 
-    def _take(self, news: _News) -> None:
+    def _take(self, news: _News, member: Member) -> None:
         for new in news.keys:
             known = self._keys.get(new.key)
             if known is None:  # this rank had errors where others made such calls
                 known = self._keys[new.key] = TunedKey(new.key, _call_of(new.key))
             known.slot, known.arms = new.slot, new.arms
-            if self._rank != 0:
+            if self._endpoint.rank != 0:
                 self._slots.append(known)
         for table in news.tables:
             known = self._slots[table.slot]
             known.incumbent = table.incumbent
             known.native.set(news.version * KEYS + table.slot, table.shift, table.incumbent, table.until)
         self.version = news.version
-        self._member().merge_at = news.merge_at
+        member.merge_at = news.merge_at
 
 
 def slowest(said: NDArray[np.float64]) -> Samples | None:
