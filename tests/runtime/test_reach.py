@@ -107,17 +107,21 @@ def test_averages() -> None:
     assert hocket.spawn(averages, 2) == [True, True]
 
 
-def oversubscribed(comm: Communicator) -> bool:
-    """Whether ranks that share cores reach in any collective."""
+def oversubscribed(comm: Communicator) -> list[bool]:
+    """Whether ranks that share cores reach in any collective, below the size from which on they may and above."""
     comm._endpoint.oversubscribed = True
-    with ways() as seen:
-        for name in NAMED:
-            call(comm, name, LARGE, 0, "a", [private])
-    return any(seen)
+    few = comm._endpoint.tuned.cma_crowded_bytes // 8 // comm.size
+    found = []
+    for n in (few // 2, 4 * few):
+        with ways() as seen:
+            for name in NAMED:
+                call(comm, name, n, 0, "a", [private])
+        found.append(any(seen))
+    return found
 
 
-def test_ranks_that_share_cores_do_not_reach() -> None:
-    assert hocket.spawn(oversubscribed, 2) == [False, False]
+def test_ranks_that_share_cores_reach_in_longer_calls() -> None:
+    assert hocket.spawn(oversubscribed, 2) == [[False, True], [False, True]]
 
 
 def counted(comm: Communicator, n: int) -> dict[tuple[str, bool], Traffic]:
