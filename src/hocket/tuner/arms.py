@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hocket import topology
 from hocket.algorithms.catalogue import CATALOGUE
@@ -119,7 +119,7 @@ def _compiled(arm: Arm, root: int | None, reproducible: Contract | None) -> Sche
 def candidates(key: Key, call: Call) -> list[Arm]:
     """The arms of the calls of a key, of which ``call`` is one, that of the static policy first.
 
-    Programs that come to the same schedule count once.
+    Programs that come to the same steps count once.
     """
     choice = choose(call)
     default = choice.compile()
@@ -127,17 +127,22 @@ def candidates(key: Key, call: Call) -> list[Arm]:
     if free and has_zero_copy(call.name, call.reproducible, inplace=False) and key.least >= call.tuned.lent_bytes:
         found.append(Arm(zero_copy=False))
     found += [Arm(tile=tile, zero_copy=not free) for tile in TILES if choice.tile != tile and key.least >= 2 * tile]
-    seen = {default.digest()}
+    seen = {steps(default)}
     for arm in _programs(key):
         try:
             schedule = arm.schedule(call)
         except HocketError:  # not with such bits, or not on so many ranks
             continue
         assert schedule is not None
-        if schedule.digest() not in seen and _same_bits(key, default, schedule):
-            seen.add(schedule.digest())
+        if steps(schedule) not in seen and _same_bits(key, default, schedule):
+            seen.add(steps(schedule))
             found.append(arm)
     return found[:MOST]
+
+
+def steps(schedule: Schedule) -> str:
+    """A hash of what a schedule does, whatever it is called."""
+    return replace(schedule, name="").digest()
 
 
 def predicted(arm: Arm, call: Call, machine: Topology | None) -> float:
