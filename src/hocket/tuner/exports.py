@@ -19,7 +19,7 @@ from hocket.algorithms.catalogue import CATALOGUE
 from hocket.algorithms.entry import Parameters
 from hocket.errors import BadTable, HocketError
 from hocket.program import Contract
-from hocket.tuner.arms import DEFAULT
+from hocket.tuner.arms import DEFAULT, steps
 from hocket.tuner.store import Table, Tuned
 from hocket.tuning import KINDS, Call, choose, declined, has_zero_copy
 
@@ -178,7 +178,7 @@ def _run(tuned: Tuned) -> Run:
     if not arm.program and choose(replace(call, sockets=2)).line is not choice.line:
         raise _No("what the static policy takes follows from the sockets, which the table does not have")
     schedule = arm.schedule(call) or choice.compile()
-    names = _names(key.collective, key.ranks, key.root, key.reproducible).get(schedule.digest(), [])
+    names = _names(key.collective, key.ranks, key.root, key.reproducible).get(steps(schedule), [])
     if arm.program:
         first: Name = arm.program.removeprefix(_LIBRARY), arm.parameters
     elif names:
@@ -197,7 +197,7 @@ def _run(tuned: Tuned) -> Run:
 
 @cache
 def _names(collective: str, ranks: int, root: int, reproducible: Contract | None) -> dict[str, list[Name]]:
-    """What the library calls each schedule that it has for a collective, by digest."""
+    """What the library calls each schedule that it has for a collective, by its steps."""
     found: defaultdict[str, list[Name]] = defaultdict(list)
     rooted = {} if KINDS[collective].reads and KINDS[collective].writes else {"root": root}
     for algorithm in CATALOGUE:
@@ -210,7 +210,7 @@ def _names(collective: str, ranks: int, root: int, reproducible: Contract | None
                 schedule = algorithm.factory(**parameters, **rooted).compile(reproducible=reproducible)
             except HocketError:  # it does not keep the contract
                 continue
-            found[schedule.digest()].append((algorithm.name, tuple(parameters.items())))
+            found[steps(schedule)].append((algorithm.name, tuple(parameters.items())))
     return found
 
 
@@ -288,7 +288,7 @@ def nccl(found: Iterable[Run]) -> Export:
             if algorithm == "pat" and protocol != "simple":
                 raise _No(f"NCCL's pat has no {run.protocol}")
         except _No as reason:
-            refused.append(Refusal(f"{run.name} {run.protocol or ''}".rstrip(), str(reason)))
+            refused.append(Refusal(" ".join(filter(None, (run.name, run.protocol))), str(reason)))
             continue
         most = 2**63 - 1 if run.most is None else run.most
         words = (run.collective.replace("_", ""), run.least, most, algorithm, protocol, channels)
@@ -361,13 +361,14 @@ def _sorted_out(
 @dataclass(frozen=True, slots=True)
 class _OpenMpi:
     """An algorithm of coll/tuned: of which collective, by its number and its name. ``fan``: its fan-in and fan-out.
-    ``cut``: it sends segments of so many bytes as it is told."""
+    ``cut``: it sends segments of so many bytes as it is told. ``since``: the version that has it first, if not all."""
 
     collective: str
     number: int
     name: str
     fan: int = 0
     cut: bool = False
+    since: int = 0
 
 
 _OPEN_MPI = {
@@ -378,7 +379,7 @@ _OPEN_MPI = {
     "ring:all_reduce": _OpenMpi("allreduce", 4, "ring"),
     "recursive_doubling:all_reduce": _OpenMpi("allreduce", 3, "recursive_doubling"),
     "recursive_halving:all_reduce": _OpenMpi("allreduce", 6, "rabenseifner"),
-    "all_pairs:one_shot_all_reduce": _OpenMpi("allreduce", 7, "allgather_reduce"),
+    "all_pairs:one_shot_all_reduce": _OpenMpi("allreduce", 7, "allgather_reduce", since=6),
     "direct:all_to_all": _OpenMpi("alltoall", 1, "linear"),
     "pairwise:all_to_all": _OpenMpi("alltoall", 2, "pairwise"),
     "bruck:all_to_all": _OpenMpi("alltoall", 3, "modified_bruck"),
@@ -414,11 +415,13 @@ _OPEN_MPI_REFUSES = {
 }
 
 
-def _in_open_mpi(run: Run) -> tuple[_OpenMpi, int]:
+def _in_open_mpi(run: Run, version: int) -> tuple[_OpenMpi, int]:
     """The algorithm, and bytes of its segments, 0 for whole messages. Raises _No."""
     if run.collective in _OPEN_MPI_REFUSES:
         raise _No(_OPEN_MPI_REFUSES[run.collective])
     found = _peer(run, _OPEN_MPI, "Open MPI")
+    if version < found.since:
+        raise _No(f"Open MPI has {found.name} from {found.since} on")
     if run.tile and not found.cut:
         raise _No(f"Open MPI's {found.name} has no segments, this has tiles of {run.tile} bytes")
     return found, run.tile or 0
@@ -426,7 +429,7 @@ def _in_open_mpi(run: Run) -> tuple[_OpenMpi, int]:
 
 def open_mpi(found: Iterable[Run]) -> Export:
     """Rules for coll_tuned_dynamic_rules_filename of Open MPI up to 5."""
-    groups, refused = _sorted_out(found, _in_open_mpi)
+    groups, refused = _sorted_out(found, lambda run: _in_open_mpi(run, 5))
     collectives: defaultdict[str, list[list[str]]] = defaultdict(list)
     for (_, ranks), group in sorted(groups.items()):
         rules = ["0 0 0 0 # bytes, algorithm (0: as without this file), fan, bytes of a segment"]
@@ -459,7 +462,7 @@ def open_mpi(found: Iterable[Run]) -> Export:
 
 def open_mpi_json(found: Iterable[Run]) -> Export:
     """Rules for coll_tuned_dynamic_rules_filename of Open MPI from 6 on."""
-    groups, refused = _sorted_out(found, _in_open_mpi)
+    groups, refused = _sorted_out(found, lambda run: _in_open_mpi(run, 6))
     collectives: defaultdict[str, list[object]] = defaultdict(list)
     for (_, ranks), group in sorted(groups.items()):
         rules = []
@@ -528,6 +531,10 @@ _MPICH_MOST = 2**31 - 1
 """Bytes that it can compare with: it reads them as int."""
 
 
+_PAGE = 4096
+"""It maps the file and reads to a NUL, which a file of whole pages does not end with."""
+
+
 def _in_mpich(run: Run, base: _Tree) -> _Mpich:
     """Raises _No."""
     if run.collective not in _MPICH_CALLS:
@@ -561,7 +568,8 @@ def mpich(found: Iterable[Run], base: str) -> Export:
             scale = ranks if collective == "all_to_all" else 1
             chosen[f"comm_size<={ranks}"] = _mpich_sizes(by_ranks[ranks], size, scale, before)
         calls["comm_type=intra"] = chosen | {"comm_size=any": before}
-    return Export(json.dumps(tree, indent=1) + "\n", tuple(refused))
+    text = json.dumps(tree, indent=1) + "\n"
+    return Export(text + "\n" * (len(text) % _PAGE == 0), tuple(refused))
 
 
 def _mpich_sizes(group: Sequence[tuple[Run, _Mpich]], size: str, scale: int, before: _Tree) -> _Tree:
