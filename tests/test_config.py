@@ -97,6 +97,9 @@ ENTRY = "[[all_reduce]]\nprogram = 'ring:all_reduce'\n"
         (ENTRY + "reproducible = 'always'", 3, "reproducible: Invalid enum value 'always'"),
         (ENTRY + "sizes = '3MB..1MB'", 3, "'3MB..1MB' is no range of sizes"),
         (ENTRY + "sizes = 4096", 3, "sizes: Expected `str | null`, got `int`"),
+        (ENTRY + "tile = '48KB'", 3, "'48KB' is no tile"),
+        (ENTRY + "tile = '32'", 3, "'32' is no tile"),
+        (ENTRY + "tile = 64", 3, "tile: Expected `str | null`, got `int`"),
         (ENTRY + "xml = 'two.xml'", 1, "an entry names a program or a file of xml, one of them"),
         ("\n# mine\n[[all_reduce]]\nsizes = '1MB..'", 3, "an entry names a program or a file of xml, one of them"),
         ("[[all_reduce]]\nxml = 'two.xml'\nprotocol = 'simple'", 3, "a file of XML is compiled already"),
@@ -128,6 +131,7 @@ def test_a_mistake_has_its_line(text: str, line: int, reason: str) -> None:
 def test_what_was_meant_is_offered() -> None:
     assert refused(ENTRY + "rank = 2").help == "did you mean ranks?"
     assert refused("[[allreduce]]").help == "did you mean all_reduce?"
+    assert refused(ENTRY + "tile = '1'").help == "a tile is a power of two from 64 to 256MB, such as 64KB"
     assert refused("[[x]]").help == f"it is one of {', '.join(NAMED)}"
 
 
@@ -182,6 +186,13 @@ def test_entries() -> None:
     assert found.entries(2) is found.entries(2)
 
 
+@pytest.mark.parametrize("source", ["program = 'ring:all_reduce'", "xml = 'two.xml'"])
+def test_an_entry_may_have_a_tile(source: str) -> None:
+    entries = config(f"[[all_reduce]]\n{source}\ntile = '64KB'\nsizes = '1MB..'").entries(2)
+    assert choose(Call("all_reduce", 2, 1 << 20), entries).tile == 64 << 10
+    assert choose(Call("all_reduce", 2, 1 << 19), entries).tile is None
+
+
 def test_names_are_relative_to_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "elsewhere").mkdir()
     (folder / "four.xml").write_text(write(ring.all_reduce(4).compile(opcodes=True)))
@@ -197,8 +208,8 @@ def test_a_digest_tells_entries_apart() -> None:
     schedule = ring.all_reduce(2).compile()
     one = config(ENTRY).entries(2)
     assert digest(one) == digest([Entry(schedule, one[0].sizes, "elsewhere")])
-    others = [config(ENTRY + more).entries(2) for more in ("sizes = '1KB'", "instances = 2", ENTRY)]
-    assert len({digest(entries) for entries in (one, *others)}) == 4
+    others = [config(ENTRY + more).entries(2) for more in ("sizes = '1KB'", "instances = 2", "tile = '64KB'", ENTRY)]
+    assert len({digest(entries) for entries in (one, *others)}) == 5
     assert digest(()) == "" != digest(one)
 
 

@@ -253,7 +253,8 @@ def test_hocket_toml_is_read_and_proven(tmp_path: Path) -> None:
     found = Config(path).entries(4)
     names = {(entry.schedule.collective.name, entry.sizes.least, entry.sizes.most) for entry in found}
     assert ("allreduce", 1024, 4095) in names
-    assert len(found) == 16
+    assert len(found) == 17
+    assert {entry.tile for entry in found} == {None, 65536}
     assert len(Config(path).entries(8)) == 1
 
 

@@ -31,7 +31,7 @@ from hocket.formats.msccl_document import Document, parse_document
 from hocket.functions import find, read_text, traced
 from hocket.ir.schedule import Schedule
 from hocket.program import Program
-from hocket.tunables import CONFIG
+from hocket.tunables import CONFIG, TILE_HELP, parse_tile
 from hocket.tuning import NAMED, Entry, Sizes
 from hocket.verify import Contract
 
@@ -48,6 +48,7 @@ class _Written(msgspec.Struct, frozen=True):
     sizes: str | None = None
     protocol: str | None = None
     instances: _Number | None = None
+    tile: str | None = None
     reproducible: Contract | None = None
 
 
@@ -64,6 +65,7 @@ class Item:
     where: Location
     folder: Path
     sizes: Sizes
+    tile: int | None
     written: _Written
 
     @cached_property
@@ -95,7 +97,7 @@ class Item:
             collective = schedule.collective
             if (collective.name, collective.size) != (self.collective.replace("_", ""), ranks):
                 raise InvalidArgument(f"it is {collective.name} on {counted(collective.size, 'rank')}")
-            return Entry(schedule, self.sizes, f"{CONFIG} at {self.where}")
+            return Entry(schedule, self.sizes, f"{CONFIG} at {self.where}", self.tile)
 
     @cached_property
     def _source(self) -> Program | Document | Callable[[int], Program]:
@@ -205,7 +207,10 @@ class _File:
         sizes = Sizes() if written.sizes is None else Sizes.parse(written.sizes)
         if sizes is None:
             raise self._mistake(keys.get("sizes", line), f"{written.sizes!r} is no range of sizes", SIZES_HELP)
-        return Item(collective, named, self._at(line), self._path.parent.absolute(), sizes, written)
+        tile = None if written.tile is None else parse_tile(written.tile)
+        if written.tile is not None and tile is None:
+            raise self._mistake(keys.get("tile", line), f"{written.tile!r} is no tile", TILE_HELP)
+        return Item(collective, named, self._at(line), self._path.parent.absolute(), sizes, tile, written)
 
     def _at(self, line: int) -> Location:
         source = self._lines[line - 1]

@@ -39,6 +39,17 @@ def show_size(size: int) -> str:
     return f"{size} {_UNITS[power - 1]}B" if power else f"{size} B"
 
 
+_TILES = 64, 1 << 28
+"""The least and the largest tile in bytes (native/policy)."""
+TILE_HELP = "a tile is a power of two from 64 to 256MB, such as 64KB"
+
+
+def parse_tile(text: str) -> int | None:
+    """Bytes of a tile; None for what is none."""
+    size = parse_size(text)
+    return None if size is None or not _TILES[0] <= size <= _TILES[1] or size & (size - 1) else size
+
+
 Scope = Literal["common", "local", "fixed"]
 """Who must have the same value: all ranks of a communicator, or nobody; a fixed one is part of the code, and the same
 on all ranks too."""
@@ -75,7 +86,7 @@ _UNIT_RANGES = {"bytes": (0, 1 << 40), "ranks": (0, 1 << 20), "times": (0, 1 << 
 
 
 def _tuned(value: int, unit: str, reason: str, source: str = "", scope: Scope = "common", tile: bool = False) -> int:
-    least, most = (64, 1 << 28) if tile else _UNIT_RANGES[unit]
+    least, most = _TILES if tile else _UNIT_RANGES[unit]
     about = {"unit": unit, "scope": scope, "least": least, "most": most, "tile": tile}
     found: int = field(default=value, metadata={**about, "source": source, "reason": reason})
     return found

@@ -279,11 +279,13 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A schedule that the user has for calls of its collective, of some sizes. ``said``: where the user says so."""
+    """A schedule that the user has for calls of its collective, of some sizes. ``said``: where the user says so.
+    ``tile`` in bytes; None: from the size."""
 
     schedule: Schedule
     sizes: Sizes
     said: str
+    tile: int | None = None
 
     @property
     def collective(self) -> Collective:
@@ -331,7 +333,9 @@ class Choice:
 
     @property
     def tile(self) -> int | None:
-        return None if self.line.tile is None or self.entry is not None else self.line.tile(self.call)
+        if self.entry is not None:
+            return self.entry.tile
+        return None if self.line.tile is None else self.line.tile(self.call)
 
     @property
     def instances(self) -> int:
@@ -371,7 +375,7 @@ def choose(call: Call, entries: Sequence[Entry] = ()) -> Choice:
 
 def digest(entries: Sequence[Entry]) -> str:
     """The same on ranks whose entries take the same; empty where there are none."""
-    said = [(entry.schedule.digest(), str(entry.sizes)) for entry in entries]
+    said = [(entry.schedule.digest(), str(entry.sizes), entry.tile) for entry in entries]
     return hashlib.sha256(repr(said).encode()).hexdigest() if said else ""
 
 

@@ -118,8 +118,6 @@ def entries(table: Table) -> tuple[list[Run], list[Refusal]]:
             raise _No("an entry holds however ranks are on nodes")
         if key.reproducible is not None:
             raise _No(f"an entry is not for calls with reproducible={key.reproducible!r} alone")
-        if arm.tile is not None:
-            raise _No(f"an entry has no tile, this arm has {arm.tile} bytes")
         if arm.zero_copy and has_zero_copy(key.collective, key.reproducible, inplace=False):
             raise _No("an entry takes slots, this arm offers zero copies")
         return _run(tuned)
@@ -241,7 +239,7 @@ def toml(heading: str, found: Iterable[Run]) -> str:
         most = "" if parts[-1].most is None else f"{parts[-1].most}"
         said.append(
             f'[[{run.collective}]]\nprogram = "{run.target}"\narguments = {{ {given} }}\nranks = {run.ranks}\n'
-            f'instances = {run.instances}\nsizes = "{run.least}..{most}"\n'
+            f'instances = {run.instances}\nsizes = "{run.least}..{most}"\n' + f'tile = "{run.tile}"\n' * bool(run.tile)
         )
     return "\n".join(said)
 
