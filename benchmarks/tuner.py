@@ -5,6 +5,10 @@ each key is measured in turn. First the second makes ``--calls`` calls of each c
 of calls of all three take turns. A ratio is the time of a call to that by the static policy, in the same block, with a
 95 % interval over blocks; below 1 is faster. ``best`` is the arm whose mean ratio is least: the least of many
 measurements is low by luck too, so that only what exceeds the ratio of the static policy to itself counts.
+
+With ``--wrong`` the tuner begins with a table by which the last arm of each key is by far the fastest. With
+``--change`` nothing is compared: after ``--calls`` calls of each size a process begins to use the core of one rank, and
+the calls are counted until the tuner notices.
 """
 
 from __future__ import annotations
@@ -14,8 +18,10 @@ import json
 import math
 import os
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,7 +33,7 @@ import hocket
 from hocket.communicator import Communicator
 from hocket.runtime.tuned import TUNER
 from hocket.tunables import parse_size, show_size
-from hocket.tuner.learner import Choice, Reason, Samples
+from hocket.tuner.learner import Choice, Learner, Name, Reason, Samples
 from hocket.tuner.online import LEAST_BETWEEN, Online
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
@@ -46,6 +52,15 @@ class Cell:
     best: str
     least: Mean | None
     again: Mean | None  # the static policy to itself
+
+
+class Misled(Learner):
+    """One that believes, from a file, that the last arm of each key is the fastest, and the first the slowest."""
+
+    def add(self, key: Name, names: Sequence[str], prior: Sequence[float], neighbours: Iterable[Name] = ()) -> None:
+        super().add(key, names, prior, neighbours)
+        last = len(names) - 1
+        self.recall(key, [(1e-5 * 2 ** ((last - arm) / 4), 0.1, 100) for arm in range(len(names))], last)
 
 
 class Forced:
@@ -107,8 +122,10 @@ def block(comm: Communicator, call: Call, count: int) -> float:
     return (time.perf_counter() - begin) / count
 
 
-def measure(comm: Communicator, sizes: Sequence[int], calls: int, blocks: int) -> list[Cell]:
+def measure(comm: Communicator, sizes: Sequence[int], calls: int, blocks: int, wrong: bool) -> list[Cell]:
     static, learns, forced = under(comm, "off"), under(comm, "learn"), under(comm, "learn")
+    if wrong:
+        online(learns).learner = Misled()
     every = Forced()
     online(forced).learner = every  # type: ignore[assignment]
     cells = calls_of(comm, sizes)
@@ -176,6 +193,34 @@ def _cell(
     return Cell(*cell, statistics.median(plain) * 1e6, tuned, takes, str(arms[best]), ratios[best], again)
 
 
+def noticed(comm: Communicator, size: int, calls: int) -> tuple[int, str]:
+    """Calls of an AllReduce after a process has begun to use the core of the last rank, until the tuner notices, and
+    what rank 0 says then."""
+    learns = under(comm, "learn")
+    x = np.ones(size // 4, np.float32)
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
+
+    def changes() -> int:
+        known = [key for key in online(learns)._slots if key.call.size == x.nbytes]
+        count = online(learns).learner.why(str(known[0].key)).changes if known and comm.rank == 0 else 0
+        return int(comm.all_reduce(np.array([count]), op="max")[0])
+
+    for _ in range(calls):
+        learns.all_reduce(x, x)
+    before, made = changes(), 0
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if comm.rank == comm.size - 1 else None
+    while changes() == before and made < calls:
+        for _ in range(16):
+            learns.all_reduce(x, x)
+        made += 16
+    if busy is not None:
+        busy.kill()
+        busy.wait()
+    comm.barrier()
+    return made, learns.explain("all_reduce", x.nbytes).tuner
+
+
 def show(cells: Sequence[Cell]) -> None:
     for cell in cells:
         print(
@@ -196,12 +241,19 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=["64", "2K", "32K", "256K", "2M"], metavar="BYTES")
     parser.add_argument("--calls", type=int, default=2000, metavar="N", help="of each that the tuner learns by")
     parser.add_argument("--blocks", type=int, default=12, metavar="N")
+    parser.add_argument("--wrong", action="store_true", help="begin with a table that is")
+    parser.add_argument("--change", action="store_true", help="count the calls until a busy core is noticed")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
     machine = describe() | {"ranks": given.ranks, "calls": given.calls}
     print(title(machine), flush=True)
     sizes = [size for size in map(parse_size, given.sizes) if size]
-    cells = hocket.spawn(measure, given.ranks, (sizes, given.calls, given.blocks))[0]
+    if given.change:
+        for size in sizes:
+            calls, said = hocket.spawn(noticed, given.ranks, (size, given.calls))[0]
+            print(f"{show_size(size):>8}: {calls} calls; {said.splitlines()[0]}")
+        return
+    cells = hocket.spawn(measure, given.ranks, (sizes, given.calls, given.blocks, given.wrong))[0]
     show(cells)
     if given.json is not None:
         given.json.write_text(json.dumps({"machine": machine, "cells": list(map(asdict, cells))}, indent=2) + "\n")
