@@ -243,7 +243,7 @@ class Learner:
             return Choice(state.pinned, tuple(explore), Reason.PINNED)
         left, share, refused = self._left(state), s.share, False
         beliefs = self._beliefs(state)
-        most = coming or 2 * state.pace  # none before the first batch, unless it is said
+        most = 2 * state.pace if coming is None else coming  # none before the first batch, unless it is said
         trial = max(s.run, s.part * state.pace)
         for arm in self._wanted(state, beliefs) if s.explored else []:
             able = min(trial, share * most)
