@@ -101,6 +101,12 @@ AllowDifferingSums = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Chakra = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Write Chakra's execution traces of each size, for ASTRA-sim.", show_default=False
+    ),
+]
 
 
 def main() -> None:
@@ -596,15 +602,20 @@ def sim(
     plot: Annotated[
         Path | None, typer.Option(help="Draw time and speedup over size: .svg, .png or .pdf.", show_default=False)
     ] = None,
+    chakra: Chakra = None,
 ) -> None:
     """Simulate a program on a machine that need not be here.
 
     A table of times, beside floors that no run can be below and a closed form; and what holds it up
     (docs/simulator.md).
     """
+    from hocket.cli.export import check_folder
+    from hocket.sim import Simulator
+
     if plot is not None:
         _check_picture(plot, plot=True)
-    from hocket.sim import Simulator
+    if chakra is not None:
+        check_folder(chakra)
 
     simulation = import_module("hocket.cli.sim")  # which has the name of this function
     amounts = simulation.sizes(sizes)
@@ -618,6 +629,8 @@ def sim(
         trace = one.trace(amounts[-1], rows[-1].found.protocol) if why else None
     if plot is not None:
         simulation.draw_rows(one, rows, plot)
+    if chakra is not None:
+        _write_chakra(chakra, [(one.schedule, size) for size in amounts])
     if as_json:
         found = simulation.as_json(one, rows)
         print(json.dumps(found if trace is None else found | {"why": simulation.shares(trace)}, indent=2))
@@ -663,6 +676,7 @@ def search(
         Path | None,
         typer.Option("-o", "--output", help="A folder for hocket.toml, XML and a CSV.", show_default=False),
     ] = None,
+    chakra: Chakra = None,
     as_json: Json = False,
 ) -> None:
     """Find the fastest program for each size, by simulation.
@@ -670,14 +684,16 @@ def search(
     Of the library, with all its knobs: channels, instances, protocol; on a machine that need not be here. For each size
     the winner, the best other program, and what most of the time is spent on.
     """
+    from hocket.cli.export import check_folder
     from hocket.cli.search import as_json as in_json
-    from hocket.cli.search import candidates, check_folder, print_choices, ranges, write
+    from hocket.cli.search import candidates, print_choices, ranges, write
     from hocket.cli.search import search as searched
     from hocket.cli.sim import machine as described
     from hocket.cli.sim import sizes as amounts
 
-    if output is not None:
-        check_folder(output)
+    for folder in (output, chakra):
+        if folder is not None:
+            check_folder(folder)
     machine, _ = described(topology, nodes, None)
     with working(f"searching for {collective}") as update:
         choices = searched(candidates(collective, machine, update), amounts(sizes), update)
@@ -688,6 +704,15 @@ def search(
         print_choices(choices, found, _console())
     if output is not None:
         write(output, collective, found, machine, Console(stderr=True))
+    if chakra is not None:
+        _write_chakra(chakra, [(choice.winner.simulator.schedule, choice.size) for choice in choices])
+
+
+def _write_chakra(folder: Path, calls: Iterable[tuple[Schedule, int]]) -> None:
+    from hocket.cli.chakra import write
+
+    for prefix in write(folder, calls):
+        say(Console(stderr=True), f"wrote {prefix}.RANK.et")
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -105,6 +105,17 @@ def write_text(path: Path, text: str) -> None:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
 
 
+def check_folder(folder: Path) -> None:
+    """Whether there can be such a folder: asked before any work is done. Raises UsageError."""
+    try:
+        whole = folder.absolute()
+        there = next(path for path in (whole, *whole.parents) if path.exists())
+    except OSError as error:
+        raise UsageError(f"cannot write to {folder}: {error.strerror}") from None
+    if not there.is_dir():
+        raise UsageError(f"cannot write to {folder}: {there} is not a folder")
+
+
 def export_program(program: Program, wishes: Wishes) -> str:
     """The XML of a program. Raises what ``msccl_xml.write`` raises, and SumsDiffer if the file does not keep the
     program's contract, or the one that is wished for."""

@@ -158,17 +158,6 @@ def ranges(choices: Sequence[Choice]) -> list[Range]:
 # What is written
 
 
-def check_folder(folder: Path) -> None:
-    """Whether ``write`` can have such a folder: asked before any work is done. Raises UsageError."""
-    try:
-        whole = folder.absolute()
-        there = next(path for path in (whole, *whole.parents) if path.exists())
-    except OSError as error:
-        raise UsageError(f"cannot write to {folder}: {error.strerror}") from None
-    if not there.is_dir():
-        raise UsageError(f"cannot write to {folder}: {there} is not a folder")
-
-
 def runs(collective: str, found: Sequence[Range], machine: Topology) -> list[Run]:
     """As files say it."""
 
