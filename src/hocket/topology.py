@@ -79,7 +79,8 @@ class Costs:
     message to another node, one after the other at its rank. ``local``: GB/s of a thread block that copies or adds up
     memory of its rank. ``caches``: (bytes, GB/s), the smallest first: a thread block copies at most so
     fast while the working set of a node is at most so large. ``memory``: of cores, as measured (sim/cores.py); each
-    runs the thread blocks of its rank in turns.
+    runs the thread blocks of its rank in turns. ``rendezvous``: of a message to another node, which its receiver
+    asks for if it has more than ``unasked`` bytes on the wire.
     """
 
     launch: float
@@ -92,6 +93,12 @@ class Costs:
     protocols: tuple[Protocol, ...]
     caches: tuple[tuple[float, float], ...] = ()
     memory: tuple[Memory, ...] = ()
+    unasked: float = 0.0
+    rendezvous: float = 0.0
+
+    def asked(self, wire: float) -> float:
+        """Microseconds until a message of so many bytes to another node has been asked for."""
+        return self.rendezvous if wire > self.unasked else 0.0
 
     def protocol(self, name: str) -> Protocol:
         """Raises BadTopology if the machine has none of that name, whatever its case."""
@@ -162,11 +169,16 @@ _WIRE = {"Simple": 1.0, "LL": 1 / 2, "LL128": 120 / 128}
 _NETWORK = {"Simple": 9.6, "LL": 2.7, "LL128": 4.0}
 """Latencies of a hop of a ring between nodes (NCCL 2.8, graph/tuning.cc: hwLat, NET)."""
 
+_TREE_NETWORK = {"Simple": 14.0, "LL": 5.0, "LL128": 8.5}
+"""Of a hop of a tree, which NCCL takes on GH200 (NCCL 2.24, the same place)."""
 
-def _protocols(hops: Mapping[str, float], blocks: Mapping[str, float]) -> tuple[Protocol, ...]:
+
+def _protocols(
+    hops: Mapping[str, float], blocks: Mapping[str, float], network: Mapping[str, float] = _NETWORK
+) -> tuple[Protocol, ...]:
     """Direct is Simple without slots: what it stores is where it is wanted."""
     found = [
-        Protocol(name, hops[name], _NETWORK[name], _WIRE[name], blocks[name], grain, slot, slots)
+        Protocol(name, hops[name], network[name], _WIRE[name], blocks[name], grain, slot, slots)
         for name, grain, slot, slots in _SLOTS
     ]
     return (*found, replace(found[0], name="Direct"))
@@ -185,7 +197,14 @@ V100 = A100
 # Fitted on AllReduce by NCCL 2.23 on 4 GPUs of one node (benchmarks/sim_paper.py --fit --only gh200).
 H100 = Costs(
     *(5.04, 0.062, 0.117, 0.315, 0.315, 1.0, 12.9),
-    _protocols({"Simple": 2.86, "LL": 0.58, "LL128": 2.61}, {"Simple": 16.15, "LL": 6.47, "LL128": 8.40}),
+    _protocols(
+        {"Simple": 2.86, "LL": 0.58, "LL128": 2.61}, {"Simple": 16.15, "LL": 6.47, "LL128": 8.40}, _TREE_NETWORK
+    ),
+    # Slingshot's NIC sends up to 2048 bytes of a message, and 2049 more if that is all, without being asked (libfabric
+    # 2.0, prov/cxi: CXIP_RDZV_THRESHOLD, rdzv_get_min; fi_cxi(7)). A rendezvous is two more ways over the network, each
+    # as long as NCCL's shortest hop of one (LL in a ring).
+    unasked=4097,
+    rendezvous=2 * _NETWORK["LL"],
 )
 """Of a GH200's GPU."""
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from hocket import AllToNext, Broadcast, Program, Schedule, chunk
+from hocket import AllReduce, AllToNext, Broadcast, Program, Schedule, chunk
 from hocket.algorithms import all_pairs, all_to_next, chain, hierarchical, ring, two_step
 from hocket.ir.schedule import Wait
 from hocket.sim import MOST_TILES, Simulator
@@ -271,6 +271,59 @@ def test_tiles_that_are_not_simulated_one_by_one_take_as_long(simulator: Simulat
     size = next(1 << k for k in range(20, 40) if simulator.predict(1 << k, "Simple").tiles >= 4 * MOST_TILES)
     found = simulator.predict(size, "Simple")
     assert found.time == pytest.approx(simulator.trace(size, "Simple").prediction.time, rel=0.03)
+
+
+def test_later_tiles_share_links_with_those_on_their_way_back(tmp_path: Path) -> None:
+    """Down a line of nodes and back: the first tiles have each link to themselves, the others by half."""
+    file = tmp_path / "line.toml"
+    file.write_text("gpus = 1\nswitch = 100\nthread_blocks = 32\n[network]\nnics = [0]\nbandwidth = 10\n")
+    nodes = 24
+    with Program(AllReduce(nodes, inplace=True)) as p:
+        c = chunk(0, "in", 0)
+        for rank in range(1, nodes):
+            c = chunk(rank, "in", 0).reduce(c, ch=0)
+        for rank in range(nodes - 2, -1, -1):
+            c = c.copy(rank, "in", 0, ch=1)
+    simulator = Simulator(compiled(p), load(file, nodes))
+    size = 64 * MOST_TILES << 20
+    found = simulator.predict(size, "Simple")
+    assert found.tiles >= 4 * MOST_TILES
+    assert found.time > found.link_floor
+    assert found.time == pytest.approx(simulator.trace(size, "Simple").prediction.time, rel=0.05)
+
+
+def test_what_is_large_is_asked_for_first(tmp_path: Path) -> None:
+    """By the rendezvous longer, simulated and in the closed form; no message overtakes one before it."""
+    file = tmp_path / "asks.toml"
+    text = "gpus = 1\nswitch = 100\n[network]\nnics = [0]\nbandwidth = 10\n[costs]\nunasked = 4097\n"
+    schedule = compiled(all_to_next_pair())
+    times = []
+    for rendezvous in (0, 50):
+        file.write_text(f"{text}rendezvous = {rendezvous}\n")
+        simulator = Simulator(schedule, load(file, 2))
+        times.append([(found.time, found.estimate) for found in (simulator.predict(n, "LL") for n in (2048, 2049))])
+    (small, large), (small_asked, large_asked) = times
+    assert small == small_asked
+    for before, after in zip(large, large_asked, strict=True):
+        assert after == pytest.approx(before + 50, abs=1e-3)
+    trace = simulator.trace((4 << 15) + 1024, "LL")  # four tiles, and a rest that goes unasked
+    spans, asked = trace.timeline.spans, [m for m in trace.timeline.messages if m.bytes > 2048]
+    assert len(asked) == len(trace.timeline.messages) - 1
+    assert all(spans[m.received].begin >= spans[m.sent].end + 50 for m in asked)
+
+
+def test_a_further_term_is_a_load_and_a_further_message_a_pass() -> None:
+    work = Simulator(all_pairs.one_shot_all_reduce(4).compile(), ndv4()).work
+    steps = {work.step(i).shape: work.passes[i] for i in range(len(work.block))}
+    terms = {received + local: passes for (received, local, sent, _), passes in steps.items() if not sent}
+    assert terms == {4: pytest.approx(5 / 3)}
+    assert {sent: passes for (_, _, sent, _), passes in steps.items() if sent} == {3: 3.0}
+
+
+def all_to_next_pair() -> Program:
+    with Program(AllToNext(2)) as p:
+        chunk(0, "in", 0).copy(1, "out", 0)
+    return p
 
 
 def test_direct_messages_have_no_slots_to_wait_for() -> None:

@@ -20,7 +20,8 @@ from hocket.topology import Protocol, Topology
 __all__ = ["MOST_TILES", "Prediction", "Segment", "Simulator", "Trace"]
 
 MOST_TILES = 8
-"""Tiles that are simulated one by one: more repeat what the last of these do, each in the time of one of them."""
+"""Tiles that are simulated one by one: more repeat what the last of these do, each in the time of one of them, or in
+what the busiest link or thread block needs for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,9 @@ class Simulator:
         if len(tiles) > len(few):
             half = MOST_TILES // 2
             period = (finished[-1] - finished[half - 1]) / (MOST_TILES - half)
+            # In a deep pipeline the first tiles have links to themselves, which later ones share with
+            # those on their way back.
+            period = max(period, self._estimator.period(chosen, tiles[0], rates))
             time += period * (sum(tiles) / tiles[0] - MOST_TILES)
         return self._prediction(size, chosen, time, len(tiles))
 

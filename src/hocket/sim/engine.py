@@ -65,6 +65,7 @@ class Engine:
         self._for_slot = [-1] * connections
         self._turns = [Turns() for _ in work.schedule.ranks] if self._costs.memory else []
         self._posted = [0.0] * work.topology.ranks
+        self._ready = [0.0] * connections
         self._wires: list[deque[Flow] | None] = [None] * connections
         self._unfinished = [steps] * len(tiles)
         self.finished = [0.0] * len(tiles)
@@ -236,7 +237,9 @@ class Engine:
             self._posted[rank] = max(self._posted[rank], now) + self._costs.post
             wire = max(size / self._protocol.wire, 1e-6)
             flow = Flow(what.route.links, self._widths[connection], wire, step, connection, tile, network=True)
-            self._push(self._posted[rank], _POSTED, connection, 0, flow)
+            asked = self._posted[rank] + self._costs.asked(wire)
+            self._ready[connection] = max(self._ready[connection], asked)  # no message overtakes one before it
+            self._push(self._ready[connection], _POSTED, connection, 0, flow)
         elif what.pulls:
             self._push(now + self._protocol.hop, _HEAD, connection)
 

@@ -101,7 +101,8 @@ class Estimator:
         """When the first grain and the last byte of a message are seen."""
         connection = self._work.connections[number]
         if connection.route.network:
-            begin = ends[sent] + self._work.topology.costs.post
+            costs = self._work.topology.costs
+            begin = ends[sent] + costs.post + costs.asked(size / protocol.wire)
             links = self._work.topology.links
             rate = min(links[link].bandwidth for link in connection.route.links) * 1e3 * protocol.wire
             return begin + grain / rate + protocol.network_hop, begin + size / rate + protocol.network_hop

@@ -42,7 +42,7 @@ class Work:
     block: tuple[int, ...]
     chunks: tuple[int, ...]
     moves: tuple[bool, ...]
-    passes: tuple[int, ...]
+    passes: tuple[float, ...]
     local: tuple[bool, ...]
     waits: tuple[tuple[int, ...], ...]
     awaited: tuple[bool, ...]
@@ -94,6 +94,13 @@ def prepare(schedule: Schedule, topology: Topology) -> Work:
     return work
 
 
+def _passes(step: Step, messages: int) -> float:
+    """Over the bytes of a step. One stores one message and loads one term, or two; each further term is a load, a third
+    of the two loads and the store: by NCCL's model a thread block of a tree, which adds up three or four, is as fast as
+    one of a ring (graph/tuning.cc: perChMaxTreeBws, perChMaxRingLL128Bws)."""
+    return max(1.0, messages, (len(step.srcs) + 1) / 3)
+
+
 class _Tables:
     """Collects the tables step by step."""
 
@@ -136,7 +143,7 @@ class _Tables:
             tuple(block),
             tuple([step.count or 0 for step, _ in self._steps]),
             tuple([step.moves for step, _ in self._steps]),
-            tuple([max(1, len(s.srcs) - 1, len(c)) for (s, _), c in zip(self._steps, carries, strict=True)]),
+            tuple([_passes(step, len(names)) for (step, _), names in zip(self._steps, carries, strict=True)]),
             tuple([not any(type(source) is Receive for source in step.srcs) for step, _ in self._steps]),
             tuple(waits),
             tuple(awaited),
