@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from html import unescape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from hocket.algorithms import all_pairs, direct, hierarchical, ring
 from hocket.cli import app
 from hocket.errors import HocketError, InvalidArgument
 from hocket.runtime import trace
+from hocket.sim import Simulator
 from hocket.timeline import LinkUse, Message, Span, Timeline, measured
+from hocket.topology import ndv4
 from tests.timelines import assert_valid, lockstep
 
 HERE = Path(__file__).parent
@@ -65,6 +68,44 @@ def test_perfetto_has_a_process_for_each_rank_of_each(tmp_path: Path) -> None:
     assert len({event["pid"] for event in events}) == 6
     ends = [(event["ph"], event["id"]) for event in events if event.get("cat") == "message"]
     assert len(ends) == len(set(ends)) == 2 * 2 * 4
+
+
+def test_events_are_those_of_the_trace_event_format(tmp_path: Path) -> None:
+    """What Google's document of the format asks of them, and of slices and flows what Perfetto needs to show them."""
+    schedule = hierarchical.all_reduce(2, 2).compile(opcodes=True, slots=8)
+    Simulator(schedule, ndv4()).trace(1 << 20, "LL").timeline.draw(tmp_path / "simulated.json", pair())
+    events: list[dict[str, Any]] = json.loads((tmp_path / "simulated.json").read_text())
+    slices: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    flows: dict[int, dict[str, dict[str, Any]]] = {}
+    for event in events:
+        assert isinstance(event["name"], str)
+        assert isinstance(event["pid"], int)
+        assert isinstance(event["tid"], int)
+        assert event["ts"] >= 0
+        if event["ph"] == "X":
+            assert event["dur"] >= 0
+            slices.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+        elif event["ph"] == "C":
+            assert all(isinstance(value, float) for value in event["args"].values())
+        elif event["ph"] in "sf":
+            assert event["bp"] == "e"
+            assert event["ph"] not in flows.setdefault(event["id"], {})
+            flows[event["id"]][event["ph"]] = event
+        else:
+            assert event["ph"] == "M"
+            assert event["name"] in {"process_name", "process_sort_index", "thread_name", "thread_sort_index"}
+    named = {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"}
+    assert named == set(slices)
+    for track in slices.values():
+        track.sort()
+        assert all(end <= begin + 1e-3 for (_, end), (begin, _) in pairwise(track))  # times have three digits
+    assert flows
+    for flow in flows.values():
+        sent, received = flow["s"], flow["f"]
+        assert sent["ts"] <= received["ts"]
+        assert (sent["cat"], sent["name"]) == (received["cat"], received["name"])
+        for end in (sent, received):
+            assert any(begin == end["ts"] for begin, _ in slices[end["pid"], end["tid"]])
 
 
 def test_another_ending_is_refused(tmp_path: Path) -> None:
