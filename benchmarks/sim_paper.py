@@ -2,11 +2,9 @@
 
 It prints, for each figure and table, what is reported, what is predicted, and whether that is inside the band; then the
 negative controls, which must fail. ``--fit`` fits the constants of an A100 anew, on the NCCL column of the table of
-NDv4 and on figure 8a alone; ``--fit --only gh200`` those of a GH200, on its 4 GPUs.
-``--plots FOLDER`` draws a picture for each figure.
+NDv4 and on figure 8a alone. ``--plots FOLDER`` draws a picture for each figure. GH200 is in sim_gh200.py.
 
-Measured: AllReduce of float32 in place, by nccl-tests, in microseconds. NDv4: microsoft/msccl-leaderboard (MIT),
-data/1xNDv4. GH200: boeschf/nccl-benchmark-on-alps-2025, NCCL 2.23.4, on 1 and 2 nodes of 4.
+Measured: AllReduce of float32 in place, by nccl-tests, in microseconds: microsoft/msccl-leaderboard (MIT), data/1xNDv4.
 """
 
 from __future__ import annotations
@@ -16,22 +14,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from itertools import permutations
 from pathlib import Path
 
-from hocket import AllReduce, AllToAll, AllToNext, Program, Schedule, chunk
-from hocket.algorithms import (
-    all_pairs,
-    all_to_next,
-    hierarchical,
-    recursive_doubling,
-    ring,
-    sccl,
-    two_level,
-    two_step,
-)
+from nccl import exchange, rings
+
+from hocket import AllToNext, Program, Schedule, chunk
+from hocket.algorithms import all_pairs, all_to_next, hierarchical, ring, sccl, two_step
 from hocket.sim import Simulator
-from hocket.topology import Costs, Topology, dgx1, gh200, ndv4
+from hocket.topology import Costs, Topology, dgx1, ndv4
 
 KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
 
@@ -57,21 +47,6 @@ NDV4 = {
     32 * MB: (379.4, 378.4),
 }
 """NCCL and MSCCL."""
-
-GH200 = {
-    1 * KB: (8.83, 23.15),
-    4 * KB: (9.09, 37.75),
-    16 * KB: (10.21, 42.82),
-    64 * KB: (10.64, 137.9),
-    256 * KB: (11.21, 348.5),
-    1 * MB: (18.38, 912.3),
-    4 * MB: (42.86, 188.6),
-    16 * MB: (99.08, 428.4),
-    64 * MB: (335.0, 1087.9),
-    256 * MB: (1229.0, 3320.1),
-    1 * GB: (4757.3, 12158.0),
-}
-"""Of 4 and of 8 GPUs."""
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -177,22 +152,6 @@ def nccl(world: World, size: int) -> float:
     protocol = nccl_protocol(size, 8, 1, 235.0)
     made = compiled(ring.all_reduce, 8, instances=nccl_channels(size, 8, protocol))
     return time_of(made, world.on(ndv4(), native=True), size, protocol)
-
-
-def rings(nodes: int, gpus: int, instances: int) -> Program:
-    """NCCL's rings over several nodes: as many as GPUs, each of which leaves a node by another."""
-    ranks = nodes * gpus
-    with Program(AllReduce(ranks, chunks=ranks * gpus, inplace=True), name="nccl_rings", instances=instances) as p:
-        for k in range(gpus):
-            order = [n * gpus + (g + k) % gpus for n in range(nodes) for g in range(gpus)]
-            for i in range(ranks):
-                index = k * ranks + i
-                c = chunk(order[(i + 1) % ranks], "in", index)
-                for step in range(1, ranks):
-                    c = chunk(order[(i + step + 1) % ranks], "in", index).reduce(c, ch=k)
-                for step in range(1, ranks):
-                    c = c.copy(order[(i + step) % ranks], "in", index, ch=k)
-    return p
 
 
 def nccl_nodes(world: World, machine: Topology, size: int) -> float:
@@ -342,36 +301,25 @@ MEMORY = 1555.0 * 0.8
 """GB/s of an A100's memory (data sheet, 40 GB), four fifths of which a copy reaches; each byte is read and written."""
 
 
-def exchange(ranks: int) -> Program:
-    """What point-to-point sends make of an AllToAll."""
-    with Program(AllToAll(ranks), name="point_to_point") as p:
-        for source in range(ranks):
-            for step in range(ranks):
-                target = (source + step) % ranks
-                chunk(source, "in", target).copy(target, "out", source)
-    return p
-
-
 def hand_written(world: World, size: int) -> float:
     """Sends within the node, a kernel that packs, sends between nodes: three launches, one thread block a peer."""
     node = world.on(ndv4(), native=True)
     one_each = replace(ndv4(16), gpus=1, within={}, out=ndv4().out[:1], into=ndv4().into[:1])
     between = world.on(one_each, native=True)
     pack = node.costs.launch + 2 * size / MEMORY / 1e3
-    inner, outer = compiled(exchange, 8), compiled(exchange, 16)
+    inner, outer = exchange(8), exchange(16)
     return best([inner], node, size) + pack + best([outer], between, size)
 
 
 def figure_8e(world: World) -> tuple[list[Finding], Curves]:
-    sizes = [128 * MB, 512 * MB, GB]  # NCCL's own take minutes
+    sizes = powers(MB, 4 * GB)
     machine = world.on(ndv4(16))
     made = compiled(two_step.all_to_all, 16, 8)
-    plain = compiled(exchange, 128)
-    # NCCL takes its peers in turn; that all have a thread block here is to its advantage.
-    roomy = replace(world.on(ndv4(16), native=True), thread_blocks=256)
+    # The closed form: to simulate NCCL's takes minutes, and is 7 % more at 128 MB.
+    plain = Simulator(exchange(128), world.on(ndv4(16), native=True))
     ours = {s: best([made], machine, s, ("LL128", "Simple")) for s in sizes}
     hand = {s: hand_written(world, s) for s in sizes}
-    them = {s: time_of(plain, roomy, s, "Simple") for s in sizes}
+    them = {s: plain.estimate(s, "Simple") for s in sizes}
     speedup = {s: hand[s] / ours[s] for s in sizes}
     theirs = {s: hand[s] / them[s] for s in sizes}
     large = [s for s in sizes if s > 512 * MB]
@@ -475,48 +423,11 @@ def msccl(world: World, size: int) -> float:
     return min(made, nccl(world, size)) if size >= MB else made
 
 
-def six_rings(instances: int) -> Program:
-    """The rings of a node whose four GPUs are joined each to each: each link is of two."""
-    with Program(AllReduce(4, chunks=24, inplace=True), name="six_rings", instances=instances) as p:
-        for k, rest in enumerate(permutations((1, 2, 3))):
-            order = (0, *rest)
-            for i in range(4):
-                c = chunk(order[(i + 1) % 4], "in", 4 * k + i)
-                for step in range(1, 4):
-                    c = chunk(order[(i + step + 1) % 4], "in", 4 * k + i).reduce(c, ch=k)
-                for step in range(1, 4):
-                    c = c.copy(order[(i + step) % 4], "in", 4 * k + i, ch=k)
-    return p
-
-
-def gh200_time(nodes: int, size: int, costs: Costs | None = None) -> float:
-    """What NCCL 2.23 has to choose from: rings, a tree; on several nodes two levels."""
-    machine = gh200(nodes)
-    machine = replace(machine, costs=replace(costs or machine.costs, decode=0.0))
-    if nodes == 1:
-        made = [compiled(six_rings, i) for i in (1, 4)]
-        made += [compiled(ring.all_reduce, 4), compiled(recursive_doubling.all_reduce, 4)]
-    else:
-        node_of = tuple(r // 4 for r in range(4 * nodes))
-        between = two_level.all_reduce if nodes == 2 else two_level.ring_all_reduce
-        made = [compiled(between, node_of, instances=i) for i in ((1, 4, 8) if nodes == 2 else (1, 4))]
-    return best(made, machine, size)
-
-
 def tables(world: World) -> list[Finding]:
     return [
         *table("NDv4, NCCL (fitted on)", {s: both[0] for s, both in NDV4.items()}, partial(nccl, world)),
         *table("NDv4, MSCCL", {s: both[1] for s, both in NDV4.items()}, partial(msccl, world)),
-        *table("GH200, 4 GPUs (fitted on)", {s: both[0] for s, both in GH200.items()}, partial(gh200_time, 1)),
-        *table("GH200, 8 GPUs", {s: both[1] for s, both in GH200.items()}, partial(gh200_time, 2)),
     ]
-
-
-def record() -> None:
-    """GH200 for more GPUs than there are tables of, for the record: two levels at 64 MB and 1 GB."""
-    print("\nGH200, AllReduce on two levels, predicted us\n| GPUs | 64 MB | 1 GB |\n|---|---|---|")
-    for nodes in (4, 8, 16):  # more take minutes to compile
-        print(f"| {4 * nodes} | {gh200_time(nodes, 64 * MB):.0f} | {gh200_time(nodes, GB):.0f} |", flush=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -551,12 +462,6 @@ def misfit(costs: Costs) -> float:
     several = max(nccl(world, s) / best(many_channels(), machine, s) for s in (512 * KB, 2 * MB))
     paired = max(nccl(world, s) / best(pairs(), machine, s) for s in (32 * KB, 64 * KB, 256 * KB))
     return large / 0.15 + small / 0.25 + (abs(math.log(several / 1.9)) + abs(math.log(paired / 1.8))) / 0.25 / 2
-
-
-def misfit_gh200(costs: Costs) -> float:
-    """The same of the table of 4 GPUs."""
-    large, small = errors_of({s: both[0] for s, both in GH200.items()}, lambda size: gh200_time(1, size, costs))
-    return large / 0.15 + small / 0.25
 
 
 _FREE = ("launch", "start", "decode", "wait+publish", "local", "LL.hop", "LL.block", "LL128.hop", "LL128.block")
@@ -618,7 +523,7 @@ def main() -> None:
     parser.add_argument("--only", help="one figure, such as 8a; tables; controls")
     given = parser.parse_args()
     if given.fit:
-        print(fit(gh200().costs, misfit_gh200) if given.only == "gh200" else fit(ndv4().costs, misfit))
+        print(fit(ndv4().costs, misfit))
         return
     world = World()
     found: list[Finding] = []
@@ -633,7 +538,6 @@ def main() -> None:
         findings = tables(world)
         print_findings("Mean of the absolute errors", findings)
         found += findings
-        record()
     if given.only in (None, "controls"):
         print_findings("Negative controls: inside means that it failed, as it must", controls())
     if found:
