@@ -19,7 +19,7 @@ import hocket
 from hocket.cli.bench import check_collective
 from hocket.cli.console import say
 from hocket.cli.export import Wishes, export_program, write_text
-from hocket.cli.measure import Array, Job, buffers, check_names, check_operator, dtype_named, unit
+from hocket.cli.measure import Array, Job, buffers, check_names, check_operator, dtype_named
 from hocket.cli.target import parse_size
 from hocket.errors import HocketError, UsageError, counted, printable
 from hocket.functions import find, traced
@@ -88,7 +88,8 @@ def plans(collective: str, ranks: int, amounts: Sequence[int], dtype: str, op: s
     for amount in amounts:
         schedule = choose(replace(about, size=amount)).compile()
         check_operator(schedule.collective, dtype, op or "sum")
-        job = Job(schedule, unit(schedule.collective, amount, dtype), dtype, op or "sum", 0, 0)
+        least = schedule.collective.most_blocks() * dtype_named(dtype).itemsize
+        job = Job(schedule, -(-amount // least), dtype, op or "sum", 0, 0)  # rounded up, not into the key below
         call = replace(about, size=job.bytes)
         key = Key.of(call, dtype, op or "sum")
         if key is not None and key not in found:
