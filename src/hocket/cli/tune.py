@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,9 +28,10 @@ from hocket.program import Program
 from hocket.runtime import machine
 from hocket.runtime.tuned import tuned as tuned_numbers
 from hocket.tuner import exports, store
-from hocket.tuner.arms import DEFAULT, Arm, Key, calibrated, candidates, predicted
+from hocket.tuner.arms import Arm, Key, calibrated, candidates, predicted
 from hocket.tuner.exports import Refusal, Run
 from hocket.tuner.learner import Reason
+from hocket.tuner.online import TunedKey
 from hocket.tuner.store import Known, Table, Tuned
 from hocket.tuning import KINDS, Call, choose
 
@@ -124,10 +125,16 @@ class _Result:
 
 
 def _on_each_rank(comm: Communicator, plan: Plan) -> _Result:
-    collective = replace(plan.default.collective, inplace=not KINDS[plan.call.name].blocks)
+    kind, name, n = KINDS[plan.call.name], plan.call.name, plan.job.n
+    collective = replace(plan.default.collective, inplace=not kind.blocks)
     x, out = buffers(collective, plan.job, comm.rank)
-    given = x if len(x) else None, out if len(out) else None
-    calls = [partial(call, *given) for call in _calls(comm, plan)]
+    arms = TunedKey(plan.key, plan.call)
+    arms.arms = list(plan.arms)
+    shape = n * comm.size if kind.cuts else n
+    prepared = comm._prepare_arms(name, shape, plan.job.type, plan.job.op, arms, in_place=not kind.blocks)
+    whole = x if len(x) >= len(out) else out  # of a call in place
+    given = (x if len(x) else None, out if len(out) else None) if kind.blocks else (whole, None)
+    calls = [partial(call, *given) for call in prepared]
     results: list[Array] = []
     for call in calls:
         x[:] = plan.job.input(comm.rank)
@@ -145,18 +152,6 @@ def _on_each_rank(comm: Communicator, plan: Plan) -> _Result:
             of_arm[arm] = _batch(comm, calls[arm], counts[arm])
         seconds.append(of_arm)
     return _Result(seconds, differ)
-
-
-def _calls(comm: Communicator, plan: Plan) -> Iterator[Callable[..., object]]:
-    """Each arm as a function of input and output."""
-    kind = KINDS[plan.call.name]
-    op = {"op": plan.job.op} if kind.combines else {}
-    rooted = {} if kind.reads and kind.writes else {"root": plan.call.root}
-    for arm in plan.arms:
-        if arm == DEFAULT:
-            yield partial(getattr(comm, plan.call.name), **op, **rooted)
-        else:
-            yield partial(comm.run, arm.schedule(plan.call) or plan.default, tile=arm.tile, **op)
 
 
 def _count(comm: Communicator, call: Callable[[], object]) -> int:
