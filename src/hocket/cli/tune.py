@@ -33,7 +33,7 @@ from hocket.tuner.exports import Refusal, Run
 from hocket.tuner.learner import Reason
 from hocket.tuner.online import TunedKey
 from hocket.tuner.store import Known, Table, Tuned
-from hocket.tuning import KINDS, Call, choose
+from hocket.tuning import KINDS, Call, Entry, Sizes, choose
 
 if TYPE_CHECKING:
     from hocket.communicator import Communicator
@@ -95,8 +95,14 @@ def plans(collective: str, ranks: int, amounts: Sequence[int], dtype: str, op: s
         key = Key.of(call, dtype, op or "sum")
         if key is not None and key not in found:
             job = replace(job, schedule=choose(call).compile())
-            found[key] = Plan(key, call, tuple(candidates(key, call)), job)
+            found[key] = Plan(key, call, tuple(arm for arm in candidates(key, call) if _does(arm, call)), job)
     return list(found.values())
+
+
+def _does(arm: Arm, call: Call) -> bool:
+    """Whether an arm's program can do a call of this very size; else the static policy would be measured for it."""
+    schedule = arm.schedule(call)
+    return schedule is None or Entry(schedule, Sizes(), "").takes(call)
 
 
 def measured(wanted: Sequence[Plan], done: Callable[[float], None]) -> tuple[list[Tuned], list[str]]:
