@@ -22,6 +22,7 @@ from hocket.cli import app
 from hocket.cli.tune import decided, exported, interval, one, plans
 from hocket.config import Config
 from hocket.errors import BadTable, UsageError
+from hocket.runtime import machine
 from hocket.tuner import exports, store
 from hocket.tuner.arms import DEFAULT, Arm, Key, steps
 from hocket.tuner.exports import Run
@@ -164,6 +165,20 @@ def test_a_table_is_of_one_machine_and_library() -> None:
     assert here.foreign("here") is None
     assert here.foreign("there") == "it is of another machine: here, and this is there"
     assert "other programs" in str(msgspec.structs.replace(here, library="x").foreign("here"))
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("processor\t: 0\nmodel name\t: Fast 9000\nmodel name\t: Slow 1\n", "Fast 9000"),
+        ("processor : 0\nCPU implementer : 0x41\nCPU part : 0xd4f\n", "0x41 0xd4f"),
+        ("", ""),
+    ],
+)
+def test_a_machine_is_called_by_its_processor(text: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text(text)
+    said = machine.fingerprint(tmp_path, tmp_path / "cpuinfo")
+    assert re.fullmatch(rf"\w+ ?{name}, \d+ cores? on 1 socket, \d+ x 1024 KB \+ 1 x 32768 KB of cache", said)
 
 
 def test_new_keys_take_the_place_of_old() -> None:
@@ -480,6 +495,7 @@ def test_a_plan_has_each_key_once_and_the_static_policy_first() -> None:
     found = plans("all_gather", 2, [1024, 1536, 2048], "float32", None)
     assert [plan.key.bits for plan in found] == [10, 11]
     assert all(plan.arms[0] == DEFAULT and len(plan.arms) > 2 for plan in found)
+    assert [plan.key.bits for plan in plans("all_gather", 3, [1024, 2048], "float64", None)] == [10, 11]
     assert plans("reduce", 3, [1 << 10], "int16", "max")[0].key.op == "max"
 
 

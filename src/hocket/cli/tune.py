@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ import hocket
 from hocket.cli.bench import check_collective
 from hocket.cli.console import say
 from hocket.cli.export import Wishes, export_program, write_text
-from hocket.cli.measure import Array, Job, buffers, check_names, check_operator, dtype_named, unit
+from hocket.cli.measure import Array, Job, buffers, check_names, check_operator, dtype_named
 from hocket.cli.target import parse_size
 from hocket.errors import HocketError, UsageError, counted, printable
 from hocket.functions import find, traced
@@ -28,11 +28,12 @@ from hocket.program import Program
 from hocket.runtime import machine
 from hocket.runtime.tuned import tuned as tuned_numbers
 from hocket.tuner import exports, store
-from hocket.tuner.arms import DEFAULT, Arm, Key, calibrated, candidates, predicted
+from hocket.tuner.arms import Arm, Key, calibrated, candidates, predicted
 from hocket.tuner.exports import Refusal, Run
 from hocket.tuner.learner import Reason
+from hocket.tuner.online import TunedKey
 from hocket.tuner.store import Known, Table, Tuned
-from hocket.tuning import KINDS, Call, choose
+from hocket.tuning import KINDS, Call, Entry, Sizes, choose
 
 if TYPE_CHECKING:
     from hocket.communicator import Communicator
@@ -88,13 +89,20 @@ def plans(collective: str, ranks: int, amounts: Sequence[int], dtype: str, op: s
     for amount in amounts:
         schedule = choose(replace(about, size=amount)).compile()
         check_operator(schedule.collective, dtype, op or "sum")
-        job = Job(schedule, unit(schedule.collective, amount, dtype), dtype, op or "sum", 0, 0)
+        least = schedule.collective.most_blocks() * dtype_named(dtype).itemsize
+        job = Job(schedule, -(-amount // least), dtype, op or "sum", 0, 0)  # rounded up, not into the key below
         call = replace(about, size=job.bytes)
         key = Key.of(call, dtype, op or "sum")
         if key is not None and key not in found:
             job = replace(job, schedule=choose(call).compile())
-            found[key] = Plan(key, call, tuple(candidates(key, call)), job)
+            found[key] = Plan(key, call, tuple(arm for arm in candidates(key, call) if _does(arm, call)), job)
     return list(found.values())
+
+
+def _does(arm: Arm, call: Call) -> bool:
+    """Whether an arm's program can do a call of this very size; else the static policy would be measured for it."""
+    schedule = arm.schedule(call)
+    return schedule is None or Entry(schedule, Sizes(), "").takes(call)
 
 
 def measured(wanted: Sequence[Plan], done: Callable[[float], None]) -> tuple[list[Tuned], list[str]]:
@@ -123,10 +131,16 @@ class _Result:
 
 
 def _on_each_rank(comm: Communicator, plan: Plan) -> _Result:
-    collective = replace(plan.default.collective, inplace=not KINDS[plan.call.name].blocks)
+    kind, name, n = KINDS[plan.call.name], plan.call.name, plan.job.n
+    collective = replace(plan.default.collective, inplace=not kind.blocks)
     x, out = buffers(collective, plan.job, comm.rank)
-    given = x if len(x) else None, out if len(out) else None
-    calls = [partial(call, *given) for call in _calls(comm, plan)]
+    arms = TunedKey(plan.key, plan.call)
+    arms.arms = list(plan.arms)
+    shape = n * comm.size if kind.cuts else n
+    prepared = comm._prepare_arms(name, shape, plan.job.type, plan.job.op, arms, in_place=not kind.blocks)
+    whole = x if len(x) >= len(out) else out  # of a call in place
+    given = (x if len(x) else None, out if len(out) else None) if kind.blocks else (whole, None)
+    calls = [partial(call, *given) for call in prepared]
     results: list[Array] = []
     for call in calls:
         x[:] = plan.job.input(comm.rank)
@@ -144,18 +158,6 @@ def _on_each_rank(comm: Communicator, plan: Plan) -> _Result:
             of_arm[arm] = _batch(comm, calls[arm], counts[arm])
         seconds.append(of_arm)
     return _Result(seconds, differ)
-
-
-def _calls(comm: Communicator, plan: Plan) -> Iterator[Callable[..., object]]:
-    """Each arm as a function of input and output."""
-    kind = KINDS[plan.call.name]
-    op = {"op": plan.job.op} if kind.combines else {}
-    rooted = {} if kind.reads and kind.writes else {"root": plan.call.root}
-    for arm in plan.arms:
-        if arm == DEFAULT:
-            yield partial(getattr(comm, plan.call.name), **op, **rooted)
-        else:
-            yield partial(comm.run, arm.schedule(plan.call) or plan.default, tile=arm.tile, **op)
 
 
 def _count(comm: Communicator, call: Callable[[], object]) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hocket.errors import BootstrapFailed
+from hocket.errors import BootstrapFailed, counted
 
 _FALLBACK = {2: 1 << 20, 3: 32 << 20}
 """Bytes of a cache of the second and the third level, shared by one core and by all, where sysfs does not say."""
@@ -129,7 +129,8 @@ def fingerprint(cpus: Path = Path("/sys/devices/system/cpu"), cpuinfo: Path = Pa
     count = os.cpu_count() or 1
     sockets = len({_package(cpus, number) for number in range(count)})
     caches = " + ".join(f"{instances} x {size >> 10} KB" for size, instances in _levels(cpus))
-    return f"{_processor(cpuinfo)}, {cores(range(count))} cores on {sockets} sockets, {caches} of cache"
+    here = f"{counted(cores(range(count)), 'core')} on {counted(sockets, 'socket')}"
+    return f"{_processor(cpuinfo)}, {here}, {caches} of cache"
 
 
 _NAMES = ("model name", "CPU implementer", "CPU part")
