@@ -743,12 +743,12 @@ class Communicator:
     def _prepare_arms(
         self, name: str, shape: int, dtype: np.dtype[np.generic], op: str, arms: TunedKey, *, in_place: bool
     ) -> list[PreparedCall]:
-        """A collective by name by each arm, as a tuner has it run."""
+        """A collective by name on private arrays by each arm, as a tuner has it run."""
         wanted = self._wanted(name, op, 0, None, None)
         x = Operand((shape,), element_type(dtype))
         operands = wanted.in_place(x, self.rank) if in_place else wanted.apart(x)
         choice = choose(replace(wanted.call, size=wanted.bytes(operands), item=dtype.itemsize))
-        prepare = partial(self._chosen, wanted, operands, [True, False], None, None)
+        prepare = partial(self._chosen, wanted, operands, [False], None, None)
         return [prepare(*arms.choice(number, choice)) for number in range(len(arms.arms))]
 
     def _wanted(self, name: str, op: str, root: object, counts: object, reproducible: Contract | None) -> _Wanted:

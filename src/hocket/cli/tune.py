@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from random import Random
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
 
 ROUNDS = 12
 """Times that every arm is measured, in turns: what others on the machine do falls on all arms alike."""
-_SECONDS = 2e-3  # of an arm in a round, as far as that is several calls
+_SECONDS = 2e-3  # of the fastest arm in a round, as far as that is several calls
+_TRIES = 3  # calls of an arm, to find that
 _MOST_CALLS = 100  # in a round
 CERTAIN = 0.99
 """That an arm is not the static policy's equal, two-sided: with 16 arms at a size, at 0.95 one in three would win by
@@ -149,24 +151,27 @@ def _on_each_rank(comm: Communicator, plan: Plan) -> _Result:
     differ = [i for i, result in enumerate(results) if result.tobytes() != results[0].tobytes()]
     x[:] = 0  # sums of sums stay what they are
     out[:] = 0
-    counts = [_count(comm, call) for call in calls]
+    count = _count(comm, calls)
     seconds = []
     for turn in range(ROUNDS):
         of_arm = [0.0] * len(calls)
-        for place in range(len(calls)):
-            arm = (turn + place) % len(calls)
-            of_arm[arm] = _batch(comm, calls[arm], counts[arm])
+        for arm in Random(turn).sample(range(len(calls)), len(calls)):  # no arm always follows the same other
+            of_arm[arm] = _batch(comm, calls[arm], count)
         seconds.append(of_arm)
     return _Result(seconds, differ)
 
 
-def _count(comm: Communicator, call: Callable[[], object]) -> int:
-    """How many calls a round has: the same on all ranks."""
-    comm.barrier()
-    begin = perf_counter()
-    call()
-    once = max(comm.all_gather_object(perf_counter() - begin))
-    return int(min(max(_SECONDS / once, 1), _MOST_CALLS))
+def _count(comm: Communicator, calls: Sequence[Callable[[], object]]) -> int:
+    """How many calls of each arm a round has: as many as the fastest does in the time, the same on all ranks. Each has
+    as many, since the first after a barrier, for which ranks come at different times, takes longer."""
+    once = math.inf
+    for call in calls:
+        for _ in range(_TRIES):
+            comm.barrier()
+            begin = perf_counter()
+            call()
+            once = min(once, perf_counter() - begin)
+    return int(min(max(_SECONDS / max(comm.all_gather_object(once)), 1), _MOST_CALLS))
 
 
 def _batch(comm: Communicator, call: Callable[[], object], count: int) -> float:
