@@ -65,6 +65,7 @@ ORDER = {
         "schedules-by-size",
         "tuning-files",
         "simulator",
+        "tuner",
         "pytorch",
         "machines",
         "mpi",

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import Enum
+from statistics import fmean
 
 Name = int | str
 """Of a key, for the learner: whatever tells keys apart."""
@@ -39,23 +40,27 @@ class Settings:
     """
 
     explored: float = 0.02  # issue 27: the guard
-    advance: float = 16.0  # two trials of unmeasured arms that take twice as long, each a run more than meant
+    advance: float = 48.0  # no job of the gym exceeded it (benchmarks/results/tuner_gym.md)
+    kept: float = 24.0  # of the advance, for trials that take longer than planned; the rest is for three that do not
     run: int = 4  # calls of a trial, as a path leaves caches in another state; the first is not timed (online.WINDOW)
     part: float = 1 / 32  # of a batch for an arm, at least a trial; fitted
     share: float = 0.5  # of a batch for all trials, so that the incumbent is measured beside them as often
+    careful: float = 2.0  # standard deviations by which a trial may take longer than expected, as planned; fitted
     spread: float = 0.5  # of predictions, two arms against each other: sim.md, 8 to 30 % off, sometimes a factor of 2
-    nearby: float = 0.25  # by how much a neighbouring size may differ in what the prediction lacks; fitted
+    nearby: float = 0.35  # by how much a neighbouring size may differ in what the prediction lacks; fitted
     changed: float = 0.7  # what a change does to an arm, one standard deviation: a factor of 1.6; fitted
     restless: float = 0.07  # the same in 1000 calls without a change that was noticed; fitted
+    unseen: float = 0.25  # of changes, for each that was noticed; fitted
     noise: float = 0.2  # of one call, before any was measured: 15 %
     certain: float = 0.01  # no mean is known better than to 0.7 %
     clipped: float = 4.0  # standard deviations: what is further off counts as so far, as hiccups of the machine are
     pruned: float = 2.0  # issue 27: predicted to take so much longer than the best, it is not tried
     quarantined: float = 3.0  # issue 27
-    hiccup: float = 8.0  # times longer than the incumbent: what is above is the machine's doing, and not charged
+    hiccup: float = 16.0  # times longer than the incumbent: what is above is the machine's doing, and not charged
     indifferent: float = 0.005  # an expected gain that nobody measures, as a share of a call
     horizon: tuple[int, int] = (500, 4000)  # calls that a gain is for: as many as there were (Lindy), within these
-    window: int = 16  # calls of the incumbent, at least, that are one step of its CUSUM
+    window: int = 16  # calls of a batch, at least; fitted
+    memory: int = 32  # batches by which the CUSUM knows what is usual
     still: float = 0.07  # least deviation of such a step: 5 %
     slack: float = 1.0  # of the CUSUM, in deviations: for shifts of 2 of them (Page, Biometrika 1954)
     alarm: float = 4.0  # with slack 1: a false alarm in 15 000 steps of normal noise (Siegmund's approximation)
@@ -134,7 +139,6 @@ class ArmState:
     mean: float
     variance: float
     samples: int = 0
-    pruned: bool = False
     witness: bool = False  # predicted to be slow, and tried once to see whether it is
     quarantined: bool = False
 
@@ -149,6 +153,8 @@ class KeyState:
     pinned: int | None = None
     level: float = 0.0
     calls: int = 0
+    waiting: int = 0  # calls since the last batch
+    seen: dict[int, Samples] = field(default_factory=dict)  # what was timed in them
     since: int = 0  # calls since the beginning or the latest change
     pace: float = 0.0  # calls of a batch
     squares: float = 0.0  # of single calls, about the means of their batches
@@ -158,10 +164,9 @@ class KeyState:
     changes: int = 0
     misled: bool = False  # predictions are not believed
     restored: bool = False  # nothing was measured since
-    gathered: Samples = Samples(0, 0.0, 0.0)  # the incumbent's, for the next step of its CUSUM
-    steps: int = 0
+    steps: int = 0  # of the CUSUM on the incumbent: a batch each
     reference: float = 0.0
-    wander: float = 0.0  # mean square of the differences of consecutive steps
+    wander: float = 0.0  # mean square of the deviations of steps from the reference
     latest: float = 0.0
     sums: list[float] = field(default_factory=lambda: [0.0, 0.0])  # CUSUM upwards, downwards
 
@@ -178,7 +183,6 @@ class Learner:
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         self._keys: dict[Name, KeyState] = {}
-        self._seen: dict[Name, dict[int, Samples]] = {}
 
     def __contains__(self, key: Name) -> bool:
         return key in self._keys
@@ -192,13 +196,15 @@ class Learner:
         s = self.settings
         logs = [None if math.isnan(seconds) else math.log2(seconds) for seconds in prior]
         known = [log for log in logs if log is not None]
-        typical = logs[0] if logs[0] is not None else sum(known) / len(known) if known else 0.0
+        typical = fmean(known) if known else 0.0
         arms = []
         for name, log in zip(names, logs, strict=True):
             spread = s.spread if log is not None else 2 * s.spread
             arms.append(ArmState(name, log, typical if log is None else log, spread * spread))
-        if known:
-            _prune(arms, min(known) + math.log2(s.pruned))
+        most = min(known, default=0.0) + math.log2(s.pruned)
+        slow = [arm for arm in arms[1:] if arm.predicted is not None and arm.predicted > most]
+        if slow:
+            min(slow, key=lambda arm: arm.mean).witness = True
         self._keys[key] = KeyState(arms, list(neighbours), balance=s.advance)
 
     def pin(self, key: Name, arm: int | None) -> None:
@@ -207,20 +213,26 @@ class Learner:
 
     def observe(self, key: Name, arm: int, samples: Samples) -> None:
         """Timed calls of the batch: of each the slowest rank's time."""
-        seen = self._seen.setdefault(key, {})
+        seen = self._keys[key].seen
         seen[arm] = seen.get(arm, Samples(0, 0.0, 0.0)) + samples
 
     def counted(self, key: Name, calls: int) -> None:
-        """The batch has ended: so many calls were made, timed or not."""
+        """So many calls were made, timed or not. That ends the batch, unless it has too few calls to say much: then the
+        choice stays as it is."""
         s, state = self.settings, self._keys[key]
-        seen = {arm: samples for arm, samples in sorted(self._seen.pop(key, {}).items()) if samples.count}
-        if not calls:
+        state.waiting += calls
+        if state.waiting < s.window:
             return
+        calls, state.waiting = state.waiting, 0
+        variance, found = self._variance(state), sorted(state.seen.items())
+        seen = {arm: _without_hiccup(samples, variance) for arm, samples in found if samples.count}
+        state.seen = {}
         state.calls += calls
         state.since += calls
         state.pace = (state.pace + calls) / 2 if state.pace else float(calls)
+        unseen = s.unseen * state.changes / max(state.calls, 1000)  # a machine that has changed may again, unnoticed
         for arm in state.arms:
-            arm.variance += s.restless * s.restless * calls / 1000
+            arm.variance += (s.restless**2 / 1000 + unseen * s.changed**2) * calls
         state.balance += s.explored * calls
         if not seen:
             return
@@ -243,7 +255,7 @@ class Learner:
             return Choice(state.pinned, tuple(explore), Reason.PINNED)
         left, share, refused = self._left(state), s.share, False
         beliefs = self._beliefs(state)
-        most = 2 * state.pace if coming is None else coming  # none before the first batch, unless it is said
+        most = max(coming, s.window) if coming else 2 * state.pace  # none before the first batch, unless it is said
         trial = max(s.run, s.part * state.pace)
         for arm in self._wanted(state, beliefs) if s.explored else []:
             able = min(trial, share * most)
@@ -262,12 +274,11 @@ class Learner:
     def why(self, key: Name) -> Explanation:
         """What is known of each arm, and what follows from it."""
         state = self._keys[key]
-        shift = state.level
-        candidates = []
-        for arm, belief in zip(state.arms, self._beliefs(state), strict=True):
+        beliefs, candidates = self._beliefs(state), []
+        for arm, belief, pruned in zip(state.arms, beliefs, self._pruned(state, beliefs), strict=True):
             wide = 1.96 * math.sqrt(belief.variance)
-            mean, low, high = (2 ** (shift + belief.mean + d) for d in (0.0, -wide, wide))
-            said = "quarantined" if arm.quarantined else "pruned" if arm.pruned else ""
+            mean, low, high = (2 ** (state.level + belief.mean + d) for d in (0.0, -wide, wide))
+            said = "quarantined" if arm.quarantined else "pruned" if pruned else ""
             prior = None if arm.predicted is None else 2**arm.predicted
             candidates.append(Candidate(arm.name, prior, mean, low, high, arm.samples, said))
         return Explanation(self.choice(key), tuple(candidates), state.calls, self._left(state), state.changes)
@@ -281,7 +292,6 @@ class Learner:
             if found is not None:
                 seconds, deviation, arm.samples = found
                 arm.mean, arm.variance = math.log2(seconds), deviation * deviation + s.spread * s.spread
-                arm.pruned = False
         state.incumbent, state.restored = chosen, True
         if known[chosen] is not None:
             state.steps, state.reference, state.latest = 1, state.arms[chosen].mean, state.arms[chosen].mean
@@ -312,16 +322,18 @@ class Learner:
         arms then: they are compared with each other, and no two are surer of their difference than the calls made them.
         """
         s = self.settings
-        state.squares += sum(samples.apart for samples in seen.values())
-        state.freedom += sum(samples.count - 1 for samples in seen.values())
-        variance = (4 * s.noise * s.noise + state.squares) / (4 + state.freedom)  # the first guess counts as 4 calls
-        sums = [0.0, 0.0]
-        for number, samples in seen.items():
-            arm = state.arms[number]
-            weight = 1 / (variance / samples.count + arm.variance)
-            sums[0] += weight
-            sums[1] += weight * (samples.mean - arm.mean)
-        state.level = sums[1] / sums[0]
+        variance = self._variance(state)
+        for samples in seen.values():
+            state.squares += min(samples.apart, 4 * samples.count * variance)
+            state.freedom += samples.count - 1
+        if state.incumbent in seen:
+            sums = [0.0, 0.0]
+            for number, samples in seen.items():
+                arm = state.arms[number]
+                weight = 1 / (variance / samples.count + arm.variance)
+                sums[0] += weight
+                sums[1] += weight * (samples.mean - arm.mean)
+            state.level = sums[1] / sums[0]
         for number, samples in seen.items():
             arm = state.arms[number]
             expected = variance / samples.count + arm.variance
@@ -331,25 +343,24 @@ class Learner:
             arm.variance = max(arm.variance * (1 - gain), s.certain * s.certain)
             arm.samples += samples.count
 
+    def _variance(self, state: KeyState) -> float:
+        """Of log2 of single calls, the first guess counting as 4 of them."""
+        return (4 * self.settings.noise**2 + state.squares) / (4 + state.freedom)
+
     def _has_changed(self, state: KeyState, samples: Samples) -> bool:
-        """A two-sided CUSUM on the incumbent's times, in steps of enough calls, against the mean of its first ones."""
-        s = self.settings
-        state.gathered = state.gathered + samples
-        if state.gathered.count < s.window:
-            return False
-        value, state.gathered = state.gathered.mean, Samples(0, 0.0, 0.0)
+        """A two-sided CUSUM on the incumbent's times, of a batch each, against the mean of the latest ones."""
+        s, value = self.settings, samples.mean
         state.steps += 1
         if state.steps == 1:
             state.reference = state.latest = value
             return False
-        deviation = max(s.still, math.sqrt(state.wander / 2))
+        deviation = max(s.still, math.sqrt(state.wander))
         apart = (value - state.reference) / deviation
         state.sums = [max(0.0, state.sums[0] + apart - s.slack), max(0.0, state.sums[1] - apart - s.slack)]
-        jump = min((value - state.latest) ** 2, (s.clipped * deviation) ** 2)
-        state.wander += (jump - state.wander) / min(state.steps, s.window)
         state.latest = value
-        if state.steps <= s.window:
-            state.reference += (value - state.reference) / state.steps
+        part = 1 / min(state.steps, s.memory)
+        state.wander += (min(apart * apart, s.clipped * s.clipped) * deviation * deviation - state.wander) * part
+        state.reference += (value - state.reference) * part
         return max(state.sums) > s.alarm
 
     def _forget(self, state: KeyState) -> None:
@@ -379,18 +390,14 @@ class Learner:
         for number in measured:
             arm, behind = state.arms[number], beliefs[number].mean - beliefs[state.incumbent].mean
             arm.quarantined = arm.quarantined or (arm.samples > 1 and behind > math.log2(s.quarantined))
-        off = [arm.mean - arm.predicted for arm in state.arms if arm.samples and arm.predicted is not None]
-        if off and max(off) - min(off) > math.log2(s.pruned) and not state.misled:
-            self._mistrust(state)
+        known = [arm for arm in state.arms if arm.samples > s.run and arm.predicted is not None]  # two trials
+        off = [arm.mean - (arm.predicted or 0.0) for arm in known]
+        most = max((abs(each - fmean(off)) for each in off), default=0.0)
+        if most > math.log2(s.pruned) and not state.misled:  # as wrong as it would be of an arm that is pruned
+            state.misled = True
+            for arm in state.arms:
+                arm.variance += 0.0 if arm.samples else most * most
         state.settling = state.settling and bool(self._wanted(state, beliefs))
-
-    def _mistrust(self, state: KeyState) -> None:
-        """Predictions are as wrong as those of pruned arms would have to be: go on without them."""
-        state.misled = True
-        for arm in state.arms:
-            arm.pruned = False
-            if not arm.samples:
-                arm.mean, arm.variance = state.arms[0].mean, 4 * self.settings.spread * self.settings.spread
 
     # What follows
 
@@ -431,31 +438,44 @@ class Learner:
         """
         s, held = self.settings, beliefs[state.incumbent]
         horizon = min(max(state.since, s.horizon[0]), s.horizon[1])
-        found = []
+        found, pruned = [], self._pruned(state, beliefs)
         for number, (arm, belief) in enumerate(zip(state.arms, beliefs, strict=True)):
-            if number == state.incumbent or arm.pruned or arm.quarantined:
+            shows = arm.witness and not arm.samples
+            if number == state.incumbent or arm.quarantined or (pruned[number] and not shows):
                 continue
             apart = belief.mean - held.mean
             gain = _improvement(apart, math.sqrt(belief.variance + held.variance))
             loss = gain + apart
             gain, loss = gain * math.log(2), loss * math.log(2)
             worth = gain > s.indifferent and gain * horizon > loss * max(s.run, s.part * state.pace)
-            if worth or (arm.witness and not arm.samples):
+            if worth or shows:
                 found.append((-gain, number))
         return [number for _, number in sorted(found)]
 
+    def _pruned(self, state: KeyState, beliefs: Sequence[_Belief]) -> list[bool]:
+        """Arms that were never tried, and are predicted to take too long, while predictions are of this machine."""
+        most = (
+            math.inf
+            if state.misled or state.changes
+            else min(belief.mean for belief in beliefs) + math.log2(self.settings.pruned)
+        )
+        return [
+            belief.mean > most and not arm.samples and arm.predicted is not None
+            for arm, belief in zip(state.arms, beliefs, strict=True)
+        ]
+
     def _worst(self, state: KeyState, beliefs: Sequence[_Belief], number: int) -> float:
-        """Of a call of a trial: what it may take longer, as a share of the incumbent's. What is not known well may take
-        twice as long, unless it is expected to take longer."""
-        held, belief = beliefs[state.incumbent], beliefs[number]
-        apart = belief.mean - held.mean
-        likely = apart + 2 * math.sqrt(belief.variance + held.variance)
-        most = max(apart, min(likely, math.log2(self.settings.pruned)))
-        return max(0.0, 2**most - 1)
+        """Of a call of a trial: what it may take longer, as a share of the incumbent's. Of an arm that was never tried,
+        or not since a change, that is as much as would have it quarantined, unless it is expected to take longer."""
+        s, held, belief = self.settings, beliefs[state.incumbent], beliefs[number]
+        apart = 2 ** (belief.mean - held.mean)
+        likely = apart * 2 ** (s.careful * math.sqrt(belief.variance + held.variance))
+        most = min(likely, s.quarantined) if state.arms[number].samples else s.quarantined
+        return max(1.0, apart, most) - 1
 
     def _left(self, state: KeyState) -> float:
         """The advance is for the beginning and for changes."""
-        return max(0.0, state.balance if state.settling else state.balance - self.settings.advance)
+        return max(0.0, state.balance - (self.settings.kept if state.settling else self.settings.advance))
 
     def _reason(self, state: KeyState, explores: bool, refused: bool) -> Reason:
         if explores:
@@ -467,16 +487,20 @@ class Learner:
         return Reason.EXPLOIT if state.arms[state.incumbent].samples else Reason.PRIOR
 
 
-def _prune(arms: Sequence[ArmState], most: float) -> None:
-    """Arms predicted to take longer, but the default and the fastest of them, which shows where the model is wrong."""
-    slow = [arm for arm in arms[1:] if arm.predicted is not None and arm.predicted > most]
-    for number, arm in enumerate(sorted(slow, key=lambda arm: arm.predicted or 0.0)):
-        arm.witness, arm.pruned = number == 0, number > 0
+def _without_hiccup(samples: Samples, variance: float) -> Samples:
+    """Where they vary as if one had taken far too long, the others: what a machine does besides only slows calls."""
+    count = samples.count
+    usual = (count - 1) * variance
+    if count < 2 or samples.apart < 9 * usual:  # three standard deviations
+        return samples
+    apart = math.sqrt((samples.apart - usual) * count / (count - 1))
+    mean = samples.mean - apart / count
+    return Samples(count - 1, mean, mean * mean + variance)
 
 
 def _begin(state: KeyState) -> None:
     """The CUSUM anew."""
-    state.gathered, state.steps, state.wander, state.sums = Samples(0, 0.0, 0.0), 0, 0.0, [0.0, 0.0]
+    state.steps, state.wander, state.sums = 0, 0.0, [0.0, 0.0]
 
 
 def _improvement(apart: float, deviation: float) -> float:
