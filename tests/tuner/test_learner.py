@@ -254,3 +254,14 @@ def test_a_restored_learner_makes_the_same_choices(
         for one in (learner, twin, other):
             batch(one, seconds, calls + 1, version)
     assert learner.state() == twin.state() == other.state()
+
+
+def test_a_table_says_by_how_much_predictions_are_off() -> None:
+    """Predicted 40, 36 and 20 us, and the first took 10: the second is expected to take 9, and is worth a trial."""
+    learner = Learner()
+    learner.add("key", ["a", "b", "c"], [40e-6, 36e-6, 20e-6])
+    learner.recall("key", [(10e-6, 0.01, 500), None, None], 0)
+    found = learner.why("key")
+    assert [round(arm.mean * 1e6, 1) for arm in found.candidates] == [10.0, 9.0, 5.0]
+    assert found.choice.incumbent == 0
+    assert learner.choice("key", 1000).explore[2] > 0

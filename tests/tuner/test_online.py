@@ -254,11 +254,11 @@ def test_ranks_that_come_late_take_the_same_arms(monkeypatch: pytest.MonkeyPatch
     assert tables[0] >= 2 * runs
 
 
-def kept(comm: Communicator) -> list[str]:
+def kept(comm: Communicator, times: int) -> list[str]:
     """What rank 0 says of a key early and late in a job."""
     online.ADVANCE = math.inf
     x, said = np.ones(50_000, np.float32), []
-    for until in (2 * LEAST_BETWEEN, 10 * LEAST_BETWEEN):
+    for until in (2 * LEAST_BETWEEN, times * LEAST_BETWEEN):
         for _ in range(until):
             comm.all_reduce(x, x)
         said.append(comm.explain("all_reduce", x.nbytes).tuner)
@@ -268,12 +268,12 @@ def kept(comm: Communicator) -> list[str]:
 def test_a_file_keeps_what_was_learned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "deep" / "tuned.json"
     monkeypatch.setenv("HOCKET_TUNER", f"learn:{file}")
-    first = hocket.spawn(kept, 2)[0]
+    first = hocket.spawn(kept, 2, (5,))[0]
     assert not first[0].startswith("FILE")
     (tuned,) = store.read(file).keys
     assert str(tuned.key) == "all_reduce 128 KB 2 ranks float32 sum"
     assert sum(arm.samples for arm in tuned.arms) > LEAST_BETWEEN
-    again = hocket.spawn(kept, 2)[0]
+    again = hocket.spawn(kept, 2, (12,))[0]
     timed = re.compile(r"(\d+) timed")
     assert sum(map(int, timed.findall(again[0]))) > sum(map(int, timed.findall(first[0])))
     (later,) = store.read(file).keys
@@ -281,7 +281,7 @@ def test_a_file_keeps_what_was_learned(monkeypatch: pytest.MonkeyPatch, tmp_path
     slow = next(number for number, arm in enumerate(later.arms) if arm.tile == 16 << 10)
     text = store.dump(store.Table.of(fingerprint(), [msgspec.structs.replace(later, chosen=slow)]))
     file.write_text(text)
-    used = hocket.spawn(kept, 2)[0]
+    used = hocket.spawn(kept, 2, (2,))[0]
     assert all(said.startswith("PINNED: ") for said in used)
     assert file.read_text() == text
     assert sum(arm.samples for arm in later.arms) > sum(arm.samples for arm in tuned.arms)

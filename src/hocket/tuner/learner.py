@@ -285,16 +285,20 @@ class Learner:
 
     def recall(self, key: Name, known: Sequence[tuple[float, float, int] | None], chosen: int) -> None:
         """What a file says of a key that was added: of each arm the mean of seconds, the standard deviation of log2 of
-        that, and the number of samples. It is believed as far as predictions are, but for where the incumbent is.
+        that, and the number of samples. It is believed as far as predictions are, but for where the incumbent is. By
+        what predictions of the measured arms were off in the mean, they are taken to be off of the others.
         """
         s, state = self.settings, self._keys[key]
-        for arm, found in zip(state.arms, known, strict=True):
-            if found is not None:
-                seconds, deviation, arm.samples = found
-                arm.mean, arm.variance = math.log2(seconds), deviation * deviation + s.spread * s.spread
+        pairs = [(arm, found) for arm, found in zip(state.arms, known, strict=True) if found is not None]
+        if pairs:
+            state.level = fmean(math.log2(seconds) - arm.mean for arm, (seconds, _, _) in pairs)
+        for arm, (seconds, deviation, samples) in pairs:
+            arm.mean, arm.samples = math.log2(seconds) - state.level, samples
+            arm.variance = deviation * deviation + s.spread * s.spread
         state.incumbent, state.restored = chosen, True
         if known[chosen] is not None:
-            state.steps, state.reference, state.latest = 1, state.arms[chosen].mean, state.arms[chosen].mean
+            state.steps, state.reference = 1, state.level + state.arms[chosen].mean
+            state.latest = state.reference
 
     def state(self) -> dict[Name, KeyState]:
         """All that was learned: a copy."""

@@ -25,7 +25,7 @@ from hocket.ir.schedule import Schedule
 from hocket.runtime.execution import Endpoint
 from hocket.tuner import store
 from hocket.tuner.arms import Arm, Key, calibrated, candidates, predicted
-from hocket.tuner.learner import Learner, Samples
+from hocket.tuner.learner import Explanation, Learner, Samples
 from hocket.tuner.store import Table, Tuned
 from hocket.tuning import Call, Choice, Entry, Sizes
 
@@ -147,12 +147,22 @@ class Online:
         """On rank 0, write what is known into the file, beside what others have written; warn where that fails."""
         if self._file is None or not self._tries or not self._slots:
             return
-        known = {each.key: Tuned.learned(each.key, each.arms, self.learner.why(str(each.key))) for each in self._slots}
+        known = {
+            each.key: Tuned.learned(each.key, each.arms, found)
+            for each in self._slots
+            if self._says_more(each.key, found := self.learner.why(str(each.key)))
+        }
         try:
             store.write(self._file, Table.of(self._machine, {**self._read(), **known}.values()))
         except BadTable as error:
             warnings.warn(f"what the tuner knows is lost: {error}", RuntimeWarning, stacklevel=2)
         self._saved = time.perf_counter()
+
+    def _says_more(self, key: Key, found: Explanation) -> bool:
+        """Whether as much was timed here as the file knew, which is believed less the longer ago it was."""
+        restored = self._restored.get(key)
+        before = 0 if restored is None else sum(arm.samples for arm in restored.arms)
+        return sum(arm.samples for arm in found.candidates) >= 2 * before
 
     def why(self, call: Call, kind: str, op: str) -> str:
         """What a call takes, and what is known of its arms: on rank 0, the others know the arm alone."""
