@@ -251,7 +251,8 @@ def main() -> None:
     if given.change:
         for size in sizes:
             calls, said = hocket.spawn(noticed, given.ranks, (size, given.calls))[0]
-            print(f"{show_size(size):>8}: {calls} calls; {said.splitlines()[0]}")
+            when = f"noticed after {calls} calls" if calls < given.calls else f"not noticed in {calls} calls"
+            print(f"{show_size(size):>8}: {when}; {said.splitlines()[0]}")
         return
     cells = hocket.spawn(measure, given.ranks, (sizes, given.calls, given.blocks, given.wrong))[0]
     show(cells)

@@ -57,11 +57,13 @@ PyType_Slot loan_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(loan_buffe
 // Without the GIL, and not in two threads at once, nor before calls in the background have ended.
 template <class Body> std::optional<Outcome> alone(Member& member, Body body) {
     Outcome outcome;
+    ++member.calls;
     {
         const Gil gil;
         std::unique_lock<Busy> lock(member.busy, std::try_to_lock);
         outcome = lock.owns_lock() && member.flights == 0 ? body() : Outcome{Fault::kBusy, 0, {}};
     }
+    if (outcome.fault == Fault::kBusy) --member.calls;
     if (PyErr_Occurred()) throw nb::python_error();
     if (outcome.fault == Fault::kNone) return std::nullopt;
     return outcome;
@@ -277,7 +279,6 @@ void bind_calls(nb::class_<Member>& member) {
         .def(
             "barrier",
             [](Member& member, double timeout) {
-                ++member.calls;
                 return alone(member, [&] { return member.communicator->barrier(timeout); });
             },
             "timeout"_a, "``timeout``: 0 for that of the communicator.")
@@ -285,7 +286,6 @@ void bind_calls(nb::class_<Member>& member) {
             "exchange",
             [](Member& member, nb::str word, u64 digest) -> std::variant<Outcome, nb::typed<nb::list, nb::str>> {
                 std::vector<std::string> words;
-                ++member.calls;
                 const auto outcome = alone(member, [&, mine = to_utf8(word)] {
                     Outcome found = member.communicator->exchange(mine, digest);
                     if (found.fault == Fault::kNone)
@@ -303,7 +303,6 @@ void bind_calls(nb::class_<Member>& member) {
             "refuse",
             [](Member& member, nb::str why, bool declines) {
                 const CallFlag how = declines ? kDeclined : kRefused;
-                ++member.calls;
                 return alone(member, [&, why = to_utf8(why)] { return member.communicator->refuse(why, how); }).value();
             },
             "why"_a, "declines"_a = false)

@@ -236,14 +236,14 @@ PyObject* PreparedCall::call(nb::handle self, PyObject* x, PyObject* out) {
 // The arm that the next call takes, once the ranks have exchanged what they have timed, if it is time for that.
 Taken PreparedCall::take_arm(nb::handle self, bool background) {
     if (!arms_) return {nb::borrow(self), nullptr, 0};
-    while (held_ && member_->calls >= member_->merge_at) self.attr("_merge")();
+    while (held_ && call_.counted == nullptr && member_->calls >= member_->merge_at) self.attr("_merge")();
     const u32 arm = held_ ? arms_->arm(member_->calls) : 0;
     if (arm == 0) return {nb::borrow(self), arms_.get(), arm};
     if (!of_arms_[arm]) {
-        of_arms_[arm] = self.attr("_arm")(arm, background);
+        of_arms_[arm] = nb::object(self.attr("_arm")(arm, background));
         nb::inst_ptr<PreparedCall>(of_arms_[arm])->arms_ = arms_;  // keeps them while it is made
     }
-    return {of_arms_[arm], arms_.get(), arm};
+    return {nb::borrow(of_arms_[arm]), arms_.get(), arm};
 }
 
 PyObject* PreparedCall::execute(nb::handle self, const Argument& x, const Argument& out) {
@@ -254,7 +254,7 @@ PyObject* PreparedCall::execute(nb::handle self, const Argument& x, const Argume
         if (!taken.call().held_) continue;
         std::optional<BoundCall> bound;
         prepare(self, false, [&] { bound.emplace(taken.call(), x, out); });
-        if (taken.enter(*member_)) bound->time(taken);
+        bound->take(taken, *member_);
         bool entered = false;
         Outcome outcome = [&] {
             const Gil gil(bound->brief());
@@ -262,9 +262,9 @@ PyObject* PreparedCall::execute(nb::handle self, const Argument& x, const Argume
             entered = lock.owns_lock() && member_->flights == 0;
             return entered ? bound->run() : Outcome{Fault::kBusy, 0, {}};
         }();
-        if (!entered && !is_turn()) {
+        if (!entered) {
             if (held_) --member_->calls;
-            continue;
+            if (!is_turn()) continue;
         }
         if (outcome.fault == Fault::kNone) return Py_NewRef(bound->result().ptr());
         if (PyErr_Occurred()) return nullptr;
@@ -285,7 +285,7 @@ Handle PreparedCall::launch(nb::handle self, const Argument& x, const Argument& 
     if (!taken.call().held_) self.attr("_take_turn")();  // raises
     std::shared_ptr<BoundCall> bound;
     prepare(self, true, [&] { bound = std::make_shared<BoundCall>(taken.call(), x, out); });
-    if (taken.enter(*member_)) bound->time(taken);
+    bound->take(taken, *member_);
     auto flight = std::make_shared<Flight>(bound->member(), taken.prepared, nb::borrow(bound->result()),
                                            [bound, x = nb::borrow(x.object), out = nb::borrow(out.object),
                                             keep = nb::borrow(keep)](Communicator&) { return bound->go_on(); });
@@ -413,7 +413,6 @@ void BoundCall::ended(const Outcome& outcome) {
         for (const Copy& copy : lists_->after) std::memcpy(copy.to, copy.from, copy.bytes);
     exposed_ = outcome.exposed;
     prepared_.variant_ = outcome.variant;
-    if (took_ != 0) timed_->took(arm_, took_);
 }
 
 namespace {

@@ -70,11 +70,6 @@ struct Taken {
     u32 arm;
 
     PreparedCall& call() const { return *nanobind::inst_ptr<PreparedCall>(prepared); }
-    // Counts the call. Whether it is to be timed.
-    bool enter(Member& member) const {
-        ++member.calls;
-        return arms != nullptr && arms->enter(arm);
-    }
 };
 
 // What does not depend on where buffers lie. Made by hocket/runtime/execution.py, which has checked it.
@@ -113,8 +108,8 @@ class PreparedCall {
     Handle launch(nanobind::handle self, const Argument& x, const Argument& out,
                   nanobind::handle keep = nanobind::none());
 
-    // From now on each call takes one of several arms, of which this is the first. `self._arm(number)` prepares
-    // another.
+    // From now on each call takes one of several arms, of which this is the first. `self._arm(number, background)` is
+    // another, which `self` keeps.
     void tune(std::shared_ptr<KeyArms> arms) { arms_ = std::move(arms); }
     // Lets go of the communicator, once that has ended.
     void release() {
@@ -151,7 +146,7 @@ class PreparedCall {
     bool brief_ = false;  // BoundCall
     Variant variant_ = kBuffered;
     std::shared_ptr<KeyArms> arms_;                // null where it is not tuned
-    std::array<nanobind::object, kArms> of_arms_;  // the calls of all but the first, once they were made
+    std::array<nanobind::handle, kArms> of_arms_;  // the calls of all but the first, once they were made
 };
 
 // A prepared call on its buffers: what it holds until it has ended. Made and destroyed with the GIL. The prepared call
@@ -160,18 +155,22 @@ class BoundCall {
   public:
     // Throws nanobind::python_error and std::bad_alloc.
     BoundCall(PreparedCall& prepared, const Argument& given_x, const Argument& given_out);
-    // Has what it takes counted for an arm.
-    void time(const Taken& taken) {
-        timed_ = taken.arms;
+    // It is the next call, and of an arm, of which what it takes is noted.
+    void take(const Taken& taken, Member& member) {
+        ++member.calls;
+        arms_ = taken.arms;
         arm_ = taken.arm;
-        call_.took = &took_;
+        if (arms_ == nullptr) return;
+        call_.decided = arms_->known();
+        if (arms_->enter(arm_)) call_.took = &took_;
     }
     BoundCall(const BoundCall&) = delete;
     BoundCall& operator=(const BoundCall&) = delete;
-    // Holds for ever what others may still be writing to.
+    // Holds for ever what others may still be writing to. What it took is noted here, with the GIL.
     ~BoundCall() {
         if (exposed_)
             for (PyObject* array : offered_) Py_XINCREF(array);
+        if (took_ != 0) arms_->took(arm_, took_);
     }
 
     Outcome run();
@@ -210,7 +209,7 @@ class BoundCall {
     bool posted_ = false;
     std::array<PyObject*, 2> offered_{};
     bool exposed_ = false;  // others have been told where they lie
-    KeyArms* timed_ = nullptr;
+    KeyArms* arms_ = nullptr;
     u32 arm_ = 0;
     u64 took_ = 0;
     PyObject* result_;

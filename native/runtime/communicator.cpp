@@ -152,6 +152,7 @@ Outcome Communicator::run_counted(Plan& plan, Call call) {
     const Units equal = equal_units(with_units.header(), call);
     call.units = &equal;
     call.offer = nullptr;
+    call.tile = 0;
     return run(with_units, call);
 }
 
@@ -237,12 +238,14 @@ bool Communicator::post(Plan& plan, const Call& call) {
     if (settings_.recorder != nullptr || control_.dead() || call.counted != nullptr) return false;
     if (settings_.network != nullptr) return false;  // headers for other nodes have to be brought there
     auto state = std::make_unique<CallState>(plan, call);
+    if (call.took != nullptr) state->begun = control_.clock().ticks();
     state_terms(*state);
     if (!state->size_known() || prepare_all(*state) != 0 || !state->tiny) return false;
     offer(*state);
     send_eagerly(*state);
     if (control_.dead()) return false;
     control_.post(state->statement());
+    if (call.took != nullptr) state->entered = control_.clock().ticks();
     posted_ = std::move(state);
     return true;
 }
@@ -331,7 +334,8 @@ void Communicator::offer(CallState& state) {
     zero_copy_.describe(state.candidates, state.told);
     const bool is_private = state.told.is_private;
     if (is_private) {
-        state.advice = tuned_.advise(state.plan.digest(), state.unit());
+        if (state.call.decided) state.advice = {true, false};
+        else state.advice = tuned_.advise(state.plan.digest(), state.unit());
         Candidate& offered = state.candidates[preferred(state.told.variants)];
         if (!state.advice.zero_copy || !zero_copy_.reachable(state.plan, offered)) state.told = {};
     }

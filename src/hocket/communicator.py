@@ -216,12 +216,12 @@ class Communicator:
     these do not fit together.
     """
 
-    def __init__(self, endpoint: Endpoint, configured: Entries = lambda _: ()) -> None:
+    def __init__(self, endpoint: Endpoint, configured: Entries = lambda _: (), *, tuned: bool = True) -> None:
         self._endpoint = endpoint
         self._configured = configured
         self._entries = configured(endpoint.size)
         self._schedules: dict[Key, Schedule] = {}
-        self._online = self._tuner()
+        self._online = self._tuner() if tuned else None
         self._cache = endpoint.cached(self._slow_path)
         self._call = self._cache.call
         self._lines: dict[tuple[int, int], Communicator] = {}  # of two ranks, by sender and receiver
@@ -663,7 +663,7 @@ class Communicator:
         called = sender, receiver
         line = self._lines.get(called)
         if line is None:
-            line = self._lines[called] = Communicator(self._endpoint.pair(sender, receiver))
+            line = self._lines[called] = Communicator(self._endpoint.pair(sender, receiver), tuned=False)
         try:
             yield line
         except PeerRefused as error:

@@ -191,13 +191,16 @@ class PreparedCall(_native.PreparedCall):
         ``merge``: what the ranks do first where they have agreed to, at the next call.
         """
         self._prepare_arm, self._merge = prepare, merge
+        self._arms: list[PreparedCall] = []  # that native code has asked for
         self.tune(arms)
 
     def _arm(self, number: int, background: bool) -> PreparedCall:
         try:
-            return self._prepare_arm(number)
+            found = self._prepare_arm(number)
         except Exception as error:
             self._endpoint.refuse(error, background)
+        self._arms.append(found)
+        return found
 
     def _check(self, x: Argument, out: Argument, background: bool) -> None:
         """Refuse a call on arguments that are not as it was prepared."""
@@ -337,7 +340,7 @@ class Endpoint:
                 meeting.arenas,
                 arena.own(),
                 meeting.processes,
-                meeting.always or self.tuner.chooses,  # the tuner decides it otherwise
+                meeting.always,
                 spins,
                 yields,
                 timeout,
@@ -708,11 +711,11 @@ class Endpoint:
         if member is not None:
             if drain:
                 member.land()
-            self.at_close()
             member.leave()
             self._release("it was closed")
             for pair in self._pairs:
                 pair.close()
+            self.at_close()
 
     def abort(self, reason: str) -> None:
         """End the communicator on every rank: they raise PeerFailed with this reason, a verb phrase."""

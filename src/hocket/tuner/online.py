@@ -7,9 +7,9 @@ table and the number of the call (native/policy/arms.h), so that no call needs a
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket._native import ARMS, KeyArms, Member
-from hocket.errors import BadTable, describe
+from hocket.errors import BadTable, HocketError, describe
 from hocket.ir.schedule import Schedule
 from hocket.runtime.execution import Endpoint
 from hocket.tuner import store
@@ -29,12 +29,15 @@ from hocket.tuner.learner import Explanation, Learner, Samples
 from hocket.tuner.store import Table, Tuned
 from hocket.tuning import Call, Choice, Entry, Sizes
 
+_log = logging.getLogger("hocket")
+
 KEYS = 64
 """That are tuned at a time: those that come first with ``WORTH`` calls. Others stay with the static policy."""
 WORTH = 32
 """Calls of a key before it is tuned: whoever calls seldom gains nothing by what exploring costs."""
 _NEW = 4
-"""Keys at most that a merge adds: to compile and simulate the arms of one takes up to some tenths of a second."""
+"""Keys at most that a merge adds, while the other ranks wait: to compile and simulate the arms of one takes up to 0.2 s
+on the most ranks for which programs are tried (arms.COMPILED)."""
 
 LEAST_BETWEEN, MOST_BETWEEN = 128, 1 << 20
 """Calls between two merges, and before the first: chosen."""
@@ -155,7 +158,7 @@ class Online:
         try:
             store.write(self._file, Table.of(self._machine, {**self._read(), **known}.values()))
         except BadTable as error:
-            warnings.warn(f"what the tuner knows is lost: {error}", RuntimeWarning, stacklevel=2)
+            _log.warning("what the tuner knows is lost: %s", error)
         self._saved = time.perf_counter()
 
     def _says_more(self, key: Key, found: Explanation) -> bool:
@@ -177,31 +180,43 @@ class Online:
         return "\n".join([said, *map(str, found.candidates)])
 
     def merge(self) -> None:
-        """A call of all ranks."""
+        """A call of all ranks. What the two calls in it raise they raise on all ranks; whatever else goes wrong, or
+        interrupts this rank between them, ends the communicator."""
         member = self._endpoint.alive()
         member.land()  # calls in the background are timed, too
         number = member.calls
-        said = self._gather(self._noted(member))
-        begun = time.perf_counter()
+        with self._alone("merge", but=(HocketError,)):
+            with self._alone("say what it has timed"):
+                noted = self._noted(member)
+            said = self._gather(noted)
+            begun = time.perf_counter()
+            with self._alone("learn"):
+                message = self._message(said, number)
+            self._broadcast(message)
+            with self._alone("hear what was learned"):
+                length = int.from_bytes(message[:4].tobytes(), "little")
+                self._take(msgspec.msgpack.decode(message[4 : 4 + length].tobytes(), type=_News), member)
+                self._merged_at = member.calls
+                self._spent += time.perf_counter() - begun
+                if time.perf_counter() - self._saved > SAVED_EVERY:
+                    self.save()
+
+    def _message(self, said: NDArray[np.float64] | None, number: int) -> NDArray[np.uint8]:
+        """What rank 0 broadcasts: the length and the news; on other ranks room for it."""
         message = np.zeros(_MESSAGE, np.uint8)
         if said is not None:
-            with self._alone("learn"):
-                news = self._learn(said.reshape(self._endpoint.size, KEYS, ARMS + 1, 3), number)
-                encoded = msgspec.msgpack.encode(news)
-                message[: len(encoded) + 4] = np.frombuffer(len(encoded).to_bytes(4, "little") + encoded, np.uint8)
-        self._broadcast(message)
-        length = int.from_bytes(message[:4].tobytes(), "little")
-        self._take(msgspec.msgpack.decode(message[4 : 4 + length].tobytes(), type=_News), member)
-        self._merged_at = member.calls
-        self._spent += time.perf_counter() - begun
-        if time.perf_counter() - self._saved > SAVED_EVERY:
-            self.save()
+            news = self._learn(said.reshape(self._endpoint.size, KEYS, ARMS + 1, 3), number)
+            encoded = msgspec.msgpack.encode(news)
+            message[: len(encoded) + 4] = np.frombuffer(len(encoded).to_bytes(4, "little") + encoded, np.uint8)
+        return message
 
     @contextmanager
-    def _alone(self, what: str) -> Iterator[None]:
+    def _alone(self, what: str, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
         """Has the others hear of what fails here alone."""
         try:
             yield
+        except but:
+            raise
         except BaseException as error:
             self._endpoint.abort(f"could not {what}: {describe(error)}")
             raise
@@ -211,7 +226,7 @@ class Online:
         square."""
         noted = np.zeros((KEYS, ARMS + 1, 3))
         tick = math.log2(member.tick)
-        for known in self._keys.values():
+        for known in list(self._keys.values()):
             calls, timed = known.native.take()
             known.calls += calls
             if known.slot is None:
@@ -226,16 +241,16 @@ class Online:
         """On rank 0: what is new. ``number``: that of the merge. What keys cost that are added does not count as spent:
         it is once for each."""
         for slot, known in enumerate(self._slots):
-            for arm in range(len(known.arms)):
-                samples = slowest(said[:, slot, 1 + arm])
-                if samples is not None:
+            for arm, samples in enumerate(slowest(said[:, slot, 1:])):
+                if samples.count:
                     self.learner.observe(str(known.key), arm, samples)
             self.learner.counted(str(known.key), int(said[0, slot, 0, 0]))
         begun = time.perf_counter()
         added = self._add()
         self._spent -= time.perf_counter() - begun
         between, calls = self._between(number), max(1, number - self._merged_at)
-        tables = [self._table(slot, said[0, slot, 0, 0] / calls, between) for slot in range(len(self._slots))]
+        keys = [*(known.key for known in self._slots), *(new.key for new in added)]
+        tables = [self._table(slot, key, said[0, slot, 0, 0] / calls, between) for slot, key in enumerate(keys)]
         return _News(self.version + 1, number + between, added, tables)
 
     def _between(self, number: int) -> int:
@@ -246,39 +261,41 @@ class Online:
 
     def _add(self) -> list[_NewKey]:
         """Give slots to keys that are worth it: those with most calls first."""
-        new = [known for known in self._keys.values() if known.slot is None]
+        new = [known for known in list(self._keys.values()) if known.slot is None]
         worth = WORTH if self._tries else math.inf
         waiting = [known for known in new if known.calls >= (1 if known.key in self._restored else worth)]
         waiting.sort(key=lambda known: -known.calls)
-        added, here = [], calibrated()
+        added: list[_NewKey] = []
+        here = calibrated()
         for known in waiting[: min(_NEW, KEYS - len(self._slots))]:
-            key, known.arms = known.key, candidates(known.key, known.call)
-            added.append(_NewKey(len(self._slots), key, known.arms))
-            self._slots.append(known)
-            prior = [predicted(arm, known.call, here) for arm in known.arms]
+            key, arms = known.key, candidates(known.key, known.call)
+            added.append(_NewKey(len(self._slots) + len(added), key, arms))
+            prior = [predicted(arm, known.call, here) for arm in arms]
             near = [str(replace(key, bits=key.bits + apart)) for apart in (-1, 1)]
-            self.learner.add(str(key), list(map(str, known.arms)), prior, near)
+            self.learner.add(str(key), list(map(str, arms)), prior, near)
             if (restored := self._restored.get(key)) is not None:
-                self._recall(known, restored)
+                self._recall(key, arms, restored)
         return added
 
-    def _recall(self, known: TunedKey, restored: Tuned) -> None:
+    def _recall(self, key: Key, arms: list[Arm], restored: Tuned) -> None:
         """Have the learner know what the file knows of arms that are still there."""
         found = {each.arm: each.recalled for each in restored.arms}
         best = restored.best.arm
-        chosen = known.arms.index(best) if best in known.arms else 0
-        self.learner.recall(str(known.key), [found.get(arm) for arm in known.arms], chosen)
+        chosen = arms.index(best) if best in arms else 0
+        self.learner.recall(str(key), [found.get(arm) for arm in arms], chosen)
         if not self._tries:
-            self.learner.pin(str(known.key), chosen)
+            self.learner.pin(str(key), chosen)
 
-    def _table(self, slot: int, share: float, between: int) -> _Table:
-        """``share``: that of the key in the calls so far; ``between``: calls until the next merge."""
-        choice = self.learner.choice(str(self._slots[slot].key), round(share * between))
+    def _table(self, slot: int, key: Key, share: float, between: int) -> _Table:
+        """``share``: that of the key in the latest calls; ``between``: calls until the next merge. Of a key that was
+        not called nothing is tried: how many calls a trial would be is not known."""
+        coming = round(share * between)
+        choice = self.learner.choice(str(key), coming)
         until, total = [], 0.0
-        for part in choice.explore:
+        for part in choice.explore if coming >= WINDOW else ():
             total += part
             until.append(min(_WINDOWS, round(total * _WINDOWS)))
-        shift = max(0, math.ceil(math.log2(WINDOW / max(share, 2**-20))))
+        shift = max(0, math.ceil(math.log2(WINDOW / share))) if until else 0
         return _Table(slot, shift, choice.incumbent, until)
 
     def _take(self, news: _News, member: Member) -> None:
@@ -287,8 +304,7 @@ class Online:
             if known is None:  # this rank had errors where others made such calls
                 known = self._keys[new.key] = TunedKey(new.key, _call_of(new.key))
             known.slot, known.arms = new.slot, new.arms
-            if self._endpoint.rank != 0:
-                self._slots.append(known)
+            self._slots.append(known)
         for table in news.tables:
             known = self._slots[table.slot]
             known.incumbent = table.incumbent
@@ -297,13 +313,15 @@ class Online:
         member.merge_at = news.merge_at
 
 
-def slowest(said: NDArray[np.float64]) -> Samples | None:
-    """Of what each rank has timed of an arm, that of the slowest. None where no rank has."""
-    timed = said[said[:, 0] > 0]
-    if not len(timed):
-        return None
-    count, total, squares = max(timed.tolist(), key=lambda each: each[1] / each[0])
-    return Samples(int(count), total / count, squares / count)
+def slowest(said: NDArray[np.float64]) -> list[Samples]:
+    """Of what each rank has timed of each arm, that of the rank that was slowest in the mean of all that it timed: the
+    slowest of each arm by itself would be the slower the fewer calls of it were timed."""
+    counts, totals = said[:, :, 0].sum(1), said[:, :, 1].sum(1)
+    rank = int(np.argmax(np.divide(totals, counts, out=np.full_like(totals, -np.inf), where=counts > 0)))
+    return [
+        Samples(int(count), total / count, squares / count) if count else Samples(0, 0.0, 0.0)
+        for count, total, squares in said[rank].tolist()
+    ]
 
 
 def _call_of(key: Key) -> Call:
