@@ -272,7 +272,7 @@ def test_a_file_keeps_what_was_learned(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert not first[0].startswith("FILE")
     (tuned,) = store.read(file).keys
     assert str(tuned.key) == "all_reduce 128 KB 2 ranks float32 sum"
-    assert sum(arm.samples for arm in tuned.arms) > LEAST_BETWEEN
+    assert sum(arm.samples for arm in tuned.arms) > LEAST_BETWEEN / 4
     again = hocket.spawn(kept, 2, (12,))[0]
     timed = re.compile(r"(\d+) timed")
     assert sum(map(int, timed.findall(again[0]))) > sum(map(int, timed.findall(first[0])))
