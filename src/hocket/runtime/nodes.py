@@ -130,7 +130,7 @@ def meet(
     try:
         trace.begin(rank)
         known = schedules(size)
-        node = (_given(os.environ.get(VARIABLE, ""), size) if placed is None else placed)[rank]
+        node = (given(size) if placed is None else placed)[rank]
         emulated = _emulated(os.environ.get(NETWORK, ""))
     except HocketError as error:
         known = raised = error
@@ -248,8 +248,9 @@ def _why(error: BaseException) -> str:
     return "was interrupted" if isinstance(error, KeyboardInterrupt) else f"raised {describe(error)}"
 
 
-def _given(text: str, size: int) -> list[str]:
+def given(size: int) -> list[str]:
     """The node of each rank, as HOCKET_NODES has it. Raises BootstrapFailed."""
+    text = os.environ.get(VARIABLE, "")
     if not text:
         return [""] * size
     nodes = text.split(",")

@@ -1,0 +1,76 @@
+"""Groups of torch.distributed whose ranks are told that they are on several nodes, started as users start them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.integrations.mpi.launch import Mpi, end, wait
+from tests.limits import scaled
+
+ROOT = Path(__file__).parents[3]
+RECOVERS = {"openmpi": "--enable-recovery", "mpich": "-disable-auto-cleanup"}
+"""How mpiexec leaves the other ranks alone when one is killed."""
+
+
+def start(mpi: Mpi, placement: str, folder: Path, *names: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    """A job of tests.integrations.torch.nodes. Ranks get their numbers of MPI, as docs/pytorch.md has it."""
+    if find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    if mpi.abi or mpi.folder != Path(sys.prefix) or find_spec("mpi4py") is None:
+        pytest.skip("the MPI is not that of an mpi4py in this environment")
+    variables = {
+        "HOCKET_NODES": placement,
+        "HOCKET_STRICT": "1",
+        "HOCKET_TEST_STORE": str(folder),
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+    }
+    ranks = sum(map(int, placement.split("+")))
+    first, *others = mpi.command(ranks, variables)
+    of = "OMPI_COMM_WORLD" if mpi.kind == "openmpi" else "PMI"
+    line = f"RANK=${of}_RANK WORLD_SIZE=${of}_SIZE exec {sys.executable} -W ignore -m tests.integrations.torch.nodes $*"
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [first, *options, *others, "sh", "-c", line, "sh", *names],
+        env=mpi.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("placement", "names"),
+    [
+        ("1+1", ("functions", "groups", "trains")),
+        ("2+2", ("lacks", "follows", "functions", "groups", "trains")),
+        pytest.param("2+1+1", ("lacks", "follows", "functions", "groups", "trains"), marks=pytest.mark.campaign),
+    ],
+)
+def test_groups_on_several_nodes(mpi: Mpi, placement: str, names: tuple[str, ...], tmp_path: Path) -> None:
+    done = wait(start(mpi, placement, tmp_path, *names), 240)
+    assert done.code == 0, done.text
+    assert done.output.count("right") == sum(map(int, placement.split("+"))), done.text
+
+
+def test_a_rank_that_is_killed(mpi: Mpi, tmp_path: Path) -> None:
+    if mpi.kind not in RECOVERS:
+        pytest.skip("its launcher ends the other ranks")
+    job = start(mpi, "1+1+1", tmp_path, "killed", options=(RECOVERS[mpi.kind],))
+    try:
+        output, errors = job.communicate(timeout=scaled(120))
+    except subprocess.TimeoutExpired:
+        pytest.fail("\n".join(end(job)))
+    found = re.findall(r"rank (\d) knew after (\S+) s: .*?rank 2 ", output)
+    assert sorted(rank for rank, _ in found) == ["0", "1"], output + errors
+    assert all(float(seconds) < scaled(5) for _, seconds in found), output
