@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integrations.mpi.launch import Mpi, end, wait
+from tests.integrations.mpi.launch import Mpi, wait
+from tests.integrations.mpi.machines import machines, why_not
 from tests.limits import scaled
 
 ROOT = Path(__file__).parents[3]
@@ -18,27 +19,35 @@ RECOVERS = {"openmpi": "--enable-recovery", "mpich": "-disable-auto-cleanup"}
 """How mpiexec leaves the other ranks alone when one is killed."""
 
 
-def start(mpi: Mpi, placement: str, folder: Path, *names: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-    """A job of tests.integrations.torch.nodes. Ranks get their numbers of MPI, as docs/pytorch.md has it."""
+def job(mpi: Mpi, folder: Path, *names: str) -> tuple[dict[str, str], list[str]]:
+    """Variables and command of a rank of tests.integrations.torch.nodes, whose number MPI says (docs/pytorch.md)."""
     if find_spec("torch") is None:
         pytest.skip("torch is not installed")
     if mpi.abi or mpi.folder != Path(sys.prefix) or find_spec("mpi4py") is None:
         pytest.skip("the MPI is not that of an mpi4py in this environment")
     variables = {
-        "HOCKET_NODES": placement,
         "HOCKET_STRICT": "1",
         "HOCKET_TEST_STORE": str(folder),
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
-    ranks = sum(map(int, placement.split("+")))
-    first, *others = mpi.command(ranks, variables)
     of = "OMPI_COMM_WORLD" if mpi.kind == "openmpi" else "PMI"
     line = f"RANK=${of}_RANK WORLD_SIZE=${of}_SIZE exec {sys.executable} -W ignore -m tests.integrations.torch.nodes $*"
+    return variables, ["sh", "-c", line, "sh", *names]
+
+
+def start(mpi: Mpi, placement: str, folder: Path, *names: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    """Such a job of ranks that count as those of several nodes."""
+    variables, program = job(mpi, folder, *names)
+    first, *others = mpi.command(sum(map(int, placement.split("+"))), variables | {"HOCKET_NODES": placement})
+    return started(mpi, [first, *options, *others, *program])
+
+
+def started(mpi: Mpi, words: list[str]) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     return subprocess.Popen(
-        [first, *options, *others, "sh", "-c", line, "sh", *names],
+        words,
         env=mpi.environment,
         stdin=subprocess.DEVNULL,
         stdout=pipe,
@@ -63,17 +72,25 @@ def test_groups_on_several_nodes(mpi: Mpi, placement: str, names: tuple[str, ...
     assert done.output.count("right") == sum(map(int, placement.split("+"))), done.text
 
 
+@pytest.mark.campaign
+def test_groups_on_several_machines(mpi: Mpi, tmp_path: Path) -> None:
+    """Each is a network namespace, and nobody is told anything."""
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    variables, program = job(mpi, tmp_path, "lacks", "follows", "functions", "groups", "trains")
+    with machines(2, tmp_path) as on:
+        done = wait(started(mpi, on.command(mpi, (2, 2), variables, program)), 240)
+    assert done.code == 0, done.text
+    assert done.output.count("right") == 4, done.text
+
+
 def test_a_rank_that_is_killed(mpi: Mpi, tmp_path: Path) -> None:
     if mpi.kind not in RECOVERS:
         pytest.skip("its launcher ends the other ranks")
-    job = start(mpi, "1+1+1", tmp_path, "killed", options=(RECOVERS[mpi.kind],))
-    try:
-        output, errors = job.communicate(timeout=scaled(120))
-    except subprocess.TimeoutExpired:
-        pytest.fail("\n".join(end(job)))
+    done = wait(start(mpi, "1+1+1", tmp_path, "killed", options=(RECOVERS[mpi.kind],)), 120)
     for rank in range(2):
         said = tmp_path / f"knew{rank}"
-        assert said.exists(), output + errors
+        assert said.exists(), done.text
         match = re.match(r"(\S+) all_reduce: error\[peer-failed\]: rank 2 ", said.read_text())
         assert match is not None, said.read_text()
         assert float(match[1]) < scaled(5)
