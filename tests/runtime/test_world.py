@@ -11,6 +11,7 @@ from hocket.errors import CannotShare
 from hocket.runtime.world import _decided, _missing, _Word
 
 APART = CannotShare("rank 0 and rank 1 are on different machines", "do this")
+UNASKED = "has no HOCKET_TORCH_MPI=1, which lets hocket begin MPI"
 NO_MPI = _Word(why="was not started by MPI")
 
 
@@ -40,13 +41,25 @@ def test_ranks_that_go_over_mpi(words: list[_Word], first: bool) -> None:
     [
         ([_Word(0, 2), _Word(1, 2, "has no mpi4py")], "rank 1 has no mpi4py"),
         ([_Word(0, 2), NO_MPI], "rank 1 was not started by MPI"),
+        ([_Word(why=UNASKED), _Word(1, 2)], f"rank 0 {UNASKED}"),
+        ([_Word(why=UNASKED), NO_MPI], "rank 1 was not started by MPI"),
         ([_Word(0, 1), _Word(0, 1)], "MPI has started rank 0 as one of 1"),
         ([_Word(0, 2), _Word(0, 2)], "ranks 0 and 1 are both rank 0 of MPI's"),
         ([_Word(0, 9), _Word(1, 9)], "a group of all ranks of MPI's has to do so first"),
         ([_Word(0, 9, job="a"), _Word(1, 9, job="b")], "a group of all ranks of MPI's has to do so first"),
         ([_Word(0, 9, job="a"), _Word(1, 9)], "a group of all ranks of MPI's has to do so first"),
     ],
-    ids=["one lacks it", "one is not of it", "another launcher's", "twice", "too early", "two jobs", "one too early"],
+    ids=[
+        "one lacks it",
+        "one is not of it",
+        "unasked",
+        "asked in vain",
+        "another launcher's",
+        "twice",
+        "too early",
+        "two jobs",
+        "one too early",
+    ],
 )
 def test_ranks_that_do_not(words: list[_Word], why: str) -> None:
     with pytest.raises(CannotShare) as error:

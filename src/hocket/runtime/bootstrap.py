@@ -203,7 +203,7 @@ def meet(
     store: stores.Store | None = None,
     rank: int = 0,
     size: int = 1,
-    node: str = "",
+    node: str | BootstrapFailed = "",
 ) -> Meeting:
     """Wait until all ranks are here: those of a store, or those of a launcher; one rank alone with neither.
 

@@ -89,6 +89,11 @@ def world() -> MpiCommunicator | None:
     return found if found.Get_size() == job[0] else None  # else its launcher is another MPI's
 
 
+def given(size: int) -> list[str]:
+    """The node of each rank, as HOCKET_NODES has it. Raises BootstrapFailed."""
+    return _given(os.environ.get(VARIABLE, ""), size)
+
+
 def part(mpi: MpiCommunicator, ranks: Sequence[int], name: str) -> MpiCommunicator:
     """A communicator of some ranks of another, which all ask for it by one name."""
     from mpi4py import MPI
@@ -248,9 +253,8 @@ def _why(error: BaseException) -> str:
     return "was interrupted" if isinstance(error, KeyboardInterrupt) else f"raised {describe(error)}"
 
 
-def given(size: int) -> list[str]:
+def _given(text: str, size: int) -> list[str]:
     """The node of each rank, as HOCKET_NODES has it. Raises BootstrapFailed."""
-    text = os.environ.get(VARIABLE, "")
     if not text:
         return [""] * size
     nodes = text.split(",")

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from hocket.errors import BootstrapFailed, CannotShare, HocketError, describe
 from hocket.runtime.launchers import MACHINES, Place
@@ -49,11 +49,11 @@ class Seat:
     pause: Callable[[float], None]
 
 
-def place(seat: Seat, protocol: str, node: str = "") -> Place:
+def place(seat: Seat, protocol: str, node: str | BootstrapFailed = "") -> Place:
     """Wait until every rank has said in the store who it is, and agree on a token to meet under.
 
-    ``node``: what tells those of one machine apart that are told not to share memory. Raises BootstrapFailed on every
-    rank if they cannot meet: CannotShare, if that is for where they are.
+    ``node``: what tells those of one machine apart that are told not to share memory, or what is wrong with it. Raises
+    BootstrapFailed on every rank if they cannot meet: CannotShare, if that is for where they are.
     """
 
     def decide(identities: list[Any]) -> dict[str, Any]:
@@ -62,7 +62,8 @@ def place(seat: Seat, protocol: str, node: str = "") -> Place:
             raise failed
         return {"token": secrets.token_hex(16), "size": seat.size}
 
-    said = agree(seat, identity() | {"size": seat.size, "protocol": protocol, "node": node}, decide)
+    where = {"failed": [node.reason, node.help]} if isinstance(node, BootstrapFailed) else {"node": node}
+    said = agree(seat, identity() | {"size": seat.size, "protocol": protocol, **where}, decide)
     if said["size"] != seat.size:  # rank 0 looks at the ranks that it was told of
         raise BootstrapFailed(f"rank {seat.rank} was told of {seat.size} ranks, rank 0 of {said['size']}")
     return Place(seat.rank, seat.size, said["token"])
@@ -145,6 +146,10 @@ def identity() -> dict[str, object]:
 def _objection(identities: list[Mapping[str, object]]) -> BootstrapFailed | None:
     """Why these ranks, in rank order, cannot share memory."""
     first = identities[0]
+    for rank, found in enumerate(identities):
+        if "failed" in found:
+            reason, helps = cast("tuple[str, str | None]", found["failed"])
+            return BootstrapFailed(f"rank {rank} cannot take part: {reason}", helps)
     for field, how, helps in (
         ("protocol", "run different versions of hocket", None),
         ("size", "were told different numbers of ranks", None),

@@ -1,15 +1,18 @@
 """How ranks of a store meet that may be on several nodes: over MPI then, where all of them have it.
 
 Each says in the store what it has, and rank 0 decides for all: one that cannot go over MPI keeps all from it. MPI is
-begun only for all of its ranks at once, since it may wait for them, and only once all have said that they can. Groups
-of some of them follow that one, which has shown that all are of one world.
+begun only if the user says so, since it ends processes whose launcher is another MPI's, and at their end they wait for
+each other; for all of its ranks at once, since it may wait for them; and once all have said that they can. Groups of
+some of them follow that one, which has shown that all are of one world.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import secrets
 import sys
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,14 +20,18 @@ from typing import Any
 
 import msgspec
 
-from hocket.errors import CannotShare, describe
+from hocket.errors import BootstrapFailed, CannotShare, describe
 from hocket.runtime import bootstrap, launchers, nodes, stores
 from hocket.runtime.bootstrap import Meeting, Schedules
+
+VARIABLE = "HOCKET_TORCH_MPI"
+"""Lets ranks of a store that span machines begin MPI, "1". Where the program has begun it, it is not asked."""
 
 _MODULE = "mpi4py.MPI"
 _KNOWN = ("Open MPI", "MPICH", "Intel")
 """What the version of a library says that native code knows (native/mpi/library.cpp)."""
 _ELSEHOW = "was not started by MPI"
+_UNASKED = f"has no {VARIABLE}=1, which lets hocket begin MPI"
 
 
 class _Word(msgspec.Struct, frozen=True):
@@ -66,15 +73,20 @@ def meet(store: stores.Store, rank: int, size: int, timeout: float, schedules: S
         return bootstrap.meet(timeout, schedules, store, rank, size, node)
     except CannotShare as error:
         decide = partial(_decided, error)
+    assert isinstance(node, str)  # else all have raised another error
     with bootstrap.seat(store, rank, size, timeout) as mine:
         joint = _agreed(mine, _ready(node), decide)
         if joint.first:
             joint = _agreed(mine, _begun(node), decide)
-    mpi = nodes.part(import_module(_MODULE).COMM_WORLD, joint.ranks, joint.token)
+    module = import_module(_MODULE)
     try:
-        meeting = nodes.meet(mpi, timeout, schedules, joint.placed, _world.joins)
-    finally:
-        mpi.Free()
+        mpi = nodes.part(module.COMM_WORLD, joint.ranks, joint.token)
+        try:
+            meeting = nodes.meet(mpi, timeout, schedules, joint.placed, _world.joins)
+        finally:
+            mpi.Free()
+    except module.Exception as error:
+        raise BootstrapFailed(f"MPI failed: {describe(error)}") from error
     if joint.first:
         _world = _World(joint.token, meeting.joins)
     return meeting
@@ -84,10 +96,13 @@ def _agreed(mine: stores.Seat, word: _Word, decide: partial[dict[str, Any]]) -> 
     return msgspec.convert(stores.agree(mine, msgspec.to_builtins(word), decide), _Joint)
 
 
-def _counted() -> str:
-    """The node that this rank counts as of. Raises BootstrapFailed."""
+def _counted() -> str | BootstrapFailed:
+    """The node that this rank counts as of, or what is wrong with what says so."""
     found = launchers.in_mpi()
-    return "" if found is None else nodes.given(found[1])[found[0]]
+    try:
+        return "" if found is None else nodes.given(found[1])[found[0]]
+    except BootstrapFailed as error:  # the others must hear of it
+        return error
 
 
 def _ready(node: str) -> _Word:
@@ -99,10 +114,12 @@ def _ready(node: str) -> _Word:
 
 
 def _missing() -> str:
-    """Why mpi4py cannot be imported. Nothing of MPI begins."""
+    """Why mpi4py cannot be imported, or may not. Nothing of MPI begins."""
     try:
         if find_spec("mpi4py") is None:
             return "has no mpi4py"
+        if os.environ.get(VARIABLE) != "1":
+            return _UNASKED
         found = find_spec(_MODULE)  # those of wheels look for the library of MPI
         if found is None or found.origin is None:
             return "has an mpi4py for another MPI"
@@ -117,7 +134,10 @@ def _missing() -> str:
 def _begun(node: str) -> _Word:
     """What this rank has once mpi4py has begun MPI."""
     try:
+        begins = _MODULE not in sys.modules
         mpi = import_module(_MODULE)
+        if begins:
+            sys.excepthook = partial(_abort, sys.excepthook)
         if not mpi.Is_initialized() or mpi.Is_finalized():
             return _Word(why="has MPI imported, which does not run")
         if mpi.Query_thread() != mpi.THREAD_MULTIPLE:
@@ -128,6 +148,12 @@ def _begun(node: str) -> _Word:
         return _Word(mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size(), "", node, _world.job)
     except Exception as error:  # the others must hear of it
         return _Word(why=f"could not begin MPI: {describe(error)}")
+
+
+def _abort(reported: Callable[..., object], kind: type[BaseException], error: BaseException, trace: object) -> None:
+    """Report an exception that ends this process, and have MPI end the others then: it would wait for them."""
+    reported(kind, error, trace)
+    import_module("mpi4py.run").set_abort_status(1)
 
 
 def _decided(apart: CannotShare, said: list[Any]) -> dict[str, Any]:
@@ -146,7 +172,9 @@ def _decided(apart: CannotShare, said: list[Any]) -> dict[str, Any]:
 
 def _objection(words: list[_Word]) -> str | None:
     """Why ranks that say this cannot go over MPI."""
-    for rank, word in enumerate(words):
+    for rank, word in sorted(
+        enumerate(words), key=lambda said: said[1].why == _UNASKED
+    ):  # what it would not help first
         if word.why:
             return f"rank {rank} {word.why}"
     for rank, word in enumerate(words):

@@ -27,6 +27,7 @@ def job(mpi: Mpi, folder: Path, *names: str) -> tuple[dict[str, str], list[str]]
         pytest.skip("the MPI is not that of an mpi4py in this environment")
     variables = {
         "HOCKET_STRICT": "1",
+        "HOCKET_TORCH_MPI": "1",
         "HOCKET_TEST_STORE": str(folder),
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
@@ -61,8 +62,8 @@ def started(mpi: Mpi, words: list[str]) -> subprocess.Popen[str]:
 @pytest.mark.parametrize(
     ("placement", "names"),
     [
-        ("1+1", ("functions", "groups", "trains")),
-        ("2+2", ("lacks", "follows", "functions", "groups", "trains")),
+        ("1+1", ("begun", "functions", "groups", "trains")),
+        ("2+2", ("miscounted", "unasked", "lacks", "follows", "functions", "groups", "trains")),
         pytest.param("2+1+1", ("lacks", "follows", "functions", "groups", "trains"), marks=pytest.mark.campaign),
     ],
 )
@@ -82,6 +83,14 @@ def test_groups_on_several_machines(mpi: Mpi, tmp_path: Path) -> None:
         done = wait(started(mpi, on.command(mpi, (2, 2), variables, program)), 240)
     assert done.code == 0, done.text
     assert done.output.count("right") == 4, done.text
+
+
+def test_a_rank_that_raises(mpi: Mpi, tmp_path: Path) -> None:
+    """The others, which have no business with it, are ended: its end does not wait for theirs."""
+    done = wait(start(mpi, "1+1", tmp_path, "raises"), 60)
+    assert done.code != 0, done.text
+    assert "KeyError: 'wanted'" in done.text
+    assert "right" not in done.output, done.text
 
 
 def test_a_rank_that_is_killed(mpi: Mpi, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from itertools import combinations, count
 from pathlib import Path
 from unittest import mock
@@ -48,6 +49,31 @@ def nodes_of(group: dist.ProcessGroup) -> tuple[tuple[int, ...], ...] | None:
     calls = group._calls  # type: ignore[attr-defined]
     found: tuple[tuple[int, ...], ...] | None = None if calls is None else calls.comm.nodes
     return found
+
+
+def begun() -> None:
+    """Where the program has begun MPI, nobody need ask for it."""
+    import_module("mpi4py.MPI")
+    del os.environ["HOCKET_TORCH_MPI"]
+
+
+def miscounted() -> None:
+    """What is wrong with the nodes of one rank, all raise."""
+    given = os.environ["HOCKET_NODES"]
+    with mock.patch.dict(os.environ, HOCKET_NODES="1" if os.environ["RANK"] == "1" else given):
+        said = raised(lambda: default_group().__enter__())
+    assert "rank 1 cannot take part: HOCKET_NODES=1 does not say where each of" in said, said
+
+
+def unasked() -> None:
+    """Where one rank may not begin MPI, none does, and each says what would let it."""
+    with mock.patch.dict(os.environ, HOCKET_STRICT="0"):
+        if os.environ["RANK"] == "1":
+            os.environ["HOCKET_TORCH_MPI"] = ""
+        with default_group() as group:
+            assert nodes_of(group) is None
+            assert "cannot go over MPI: rank 1 has no HOCKET_TORCH_MPI=1" in group._declined
+    assert "mpi4py.MPI" not in sys.modules
 
 
 def lacks() -> None:
@@ -131,6 +157,14 @@ def trains() -> None:
         torch.testing.assert_close(weights, found["gloo"])
 
 
+def raises() -> None:
+    """Once hocket has begun MPI, rank 0 raises, while the others compute."""
+    with default_group() as group:
+        if group.rank() == 0:
+            raise KeyError("wanted")
+        time.sleep(600)
+
+
 def killed() -> None:
     """The last rank is ended in a call: each other raises, says so in a file, and ends without MPI, which would wait.
 
@@ -163,7 +197,9 @@ if __name__ == "__main__":
     try:
         for job in sys.argv[1:]:
             globals()[job]()
-    except BaseException:
+    except BaseException as error:
+        if error.args == ("wanted",):
+            raise
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)  # the others wait for this rank
