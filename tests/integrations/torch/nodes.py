@@ -116,6 +116,18 @@ def functions() -> None:
                     assert torch.equal(a, b), (name, later, a, b)
 
 
+def fails() -> None:
+    """What MPI raises where a group is made, torch's error tells; the other groups go on."""
+    with default_group() as world:
+        mpi = import_module("mpi4py.MPI")
+        with mock.patch("hocket.runtime.nodes.part", side_effect=mpi.Exception(mpi.ERR_NO_MEM)):
+            said = raised(lambda: dist.new_group(list(range(world.size())), backend="hocket"))
+        assert "error[bootstrap]: MPI failed: Exception: " in said, said
+        x = torch.ones(3)
+        dist.all_reduce(x)
+        assert (x == world.size()).all()
+
+
 def groups() -> None:
     """Every two ranks, and all again, by node or across, with several calls in flight."""
     with default_group() as world:
