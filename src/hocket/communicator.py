@@ -50,6 +50,7 @@ from hocket.runtime.nodes import world as mpi_world
 from hocket.runtime.operands import Array, Omitted, Operand, Operands, element_type, name_of, operands_of
 from hocket.runtime.operands import Buffer as Buffer
 from hocket.runtime.stores import Store
+from hocket.runtime.world import meet as meet_store
 from hocket.tunables import CONFIG
 from hocket.tuning import (
     ITEM,
@@ -1062,7 +1063,8 @@ def init(
     ``store`` is anything with ``set(key, value)``, ``get(key)`` and ``check(keys)`` that all ranks reach, such as a
     store of torch.distributed; ``rank`` and ``size`` belong to it, and the launcher is not asked. Every rank makes the
     same number of calls with a store, in the same order. Ranks that turn out to be on several machines, in several
-    network namespaces or of several users are an error on every rank, at once.
+    network namespaces or of several users go over MPI where its launcher has started all of them, each has mpi4py, and
+    MPI is begun or HOCKET_TORCH_MPI=1 set (docs/machines.md); else they are an error on every rank, at once.
 
     ``mpi`` is a communicator of mpi4py, whose ranks these are; its ranks all call this. They may be on several nodes:
     what ranks of one node send each other goes through shared memory, all else through a duplicate of ``mpi``, which
@@ -1101,7 +1103,7 @@ def init(
             )
         if not 0 <= which < many:
             raise InvalidArgument(f"rank must be in [0, {many}), not {which}", caller())
-        met = meet(timeout, schedules, store, which, many)
+        met = meet_store(store, which, many, timeout, schedules)
     return Communicator(Endpoint(met, timeout, team, schedules), entries)
 
 

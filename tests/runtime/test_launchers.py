@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from hocket.errors import BootstrapFailed
-from hocket.runtime.launchers import of_mpi, place
+from hocket.runtime.launchers import in_mpi, of_mpi, place
 
 Make = Callable[[int, int, str], dict[str, str]]
 
@@ -165,3 +165,25 @@ def hocket_launch(rank: int, size: int, job: str) -> dict[str, str]:
 )
 def test_ranks_of_mpi(made: Make, changed: dict[str, str], expected: tuple[int, int] | None) -> None:
     assert of_mpi(made(1, 4, "1") | changed) == expected
+
+
+BY_HAND = {"RANK": "1", "WORLD_SIZE": "4"}
+
+
+@pytest.mark.parametrize(
+    ("made", "changed", "expected"),
+    [
+        (open_mpi, BY_HAND, (1, 4)),
+        (intel, {}, (1, 4)),
+        (slurm, BY_HAND, None),
+        (slurm, {"PMIX_RANK": "1"}, (1, 4)),
+        (slurm, {"PMI_RANK": "1", "PMI_SIZE": "4"}, (1, 4)),
+        (torchrun, {}, None),
+        (open_mpi, BY_HAND | {"TORCHELASTIC_RUN_ID": "none"}, None),
+        (open_mpi, {"HOCKET_RANK": "0"}, None),
+        (intel, {"PMI_RANK": "x"}, None),
+    ],
+    ids=["by hand", "Intel MPI", "SLURM", "its PMIx", "its pmi2", "torchrun", "torchrun in it", "hocket's", "none"],
+)
+def test_processes_that_mpi_started(made: Make, changed: dict[str, str], expected: tuple[int, int] | None) -> None:
+    assert in_mpi(made(1, 4, "1") | changed) == expected

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -143,7 +144,8 @@ def met(
                 return getattr(store, name)  # wait, if it can
 
         try:
-            return stores.place(Posing(), rank, size, "p", timeout, lambda seconds: pause(seconds) and None).token
+            seat = stores.Seat(Posing(), rank, size, timeout, lambda seconds: pause(seconds) and None)
+            return stores.place(seat, "p").token
         except BootstrapFailed as error:
             return error
 
@@ -159,6 +161,7 @@ def met(
         ("machine", {0}, "rank 0 and ranks 1, 2 are on different machines", "start all on one machine"),
         ("network", {1}, "rank 0 and rank 1 are in different network namespaces", "containers must share"),
         ("user", {1}, "rank 0 and rank 1 are of different users", "one user only"),
+        ("node", {1}, "rank 0 and rank 1 are told not to share memory", ""),
         ("size", {1}, "rank 0 and rank 1 were told different numbers of ranks", ""),
         ("protocol", {1}, "rank 0 and rank 1 run different versions of hocket", ""),
     ],
@@ -215,7 +218,20 @@ def test_a_rank_that_rank_0_was_not_told_of(tmp_path: Path) -> None:
     found = met(Files(tmp_path), 2)
     assert found[0] == found[1]
     with pytest.raises(BootstrapFailed, match="rank 2 was told of 3 ranks, rank 0 of 2"):
-        stores.place(Files(tmp_path), 2, 3, "p", 20.0, lambda _: None)
+        stores.place(stores.Seat(Files(tmp_path), 2, 3, 20.0, lambda _: None), "p")
+
+
+def test_a_rank_that_does_not_know_its_node(tmp_path: Path) -> None:
+    def place(rank: int) -> BootstrapFailed:
+        node = BootstrapFailed("it is wrong", "say it so") if rank == 1 else ""
+        with pytest.raises(BootstrapFailed) as error:
+            stores.place(stores.Seat(Files(tmp_path), rank, 3, 20.0, time.sleep), "p", node)
+        return error.value
+
+    with ThreadPoolExecutor(3) as pool:
+        for found in pool.map(place, range(3)):
+            assert type(found) is BootstrapFailed  # not CannotShare, upon which others would go over MPI
+            assert (found.reason, found.help) == ("rank 1 cannot take part: it is wrong", "say it so")
 
 
 def test_a_store_that_fails(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ import socket
 import stat
 import struct
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Annotated, Literal, Protocol, TypeVar
@@ -187,14 +187,29 @@ def _from_launcher(variables: Mapping[str, str] = os.environ) -> dict[int, int |
     return {}
 
 
+@contextmanager
+def seat(store: stores.Store, rank: int, size: int, timeout: float) -> Iterator[stores.Seat]:
+    """A place at a store, where a launcher's word of a rank that has ended is heard."""
+    watched = _from_launcher()
+    with selectors.DefaultSelector() as waiting:
+        for descriptor in watched:
+            waiting.register(descriptor, selectors.EVENT_READ)
+        yield stores.Seat(store, rank, size, timeout, lambda pause: _raise_ended(waiting.select(pause), watched))
+
+
 def meet(
-    timeout: float, schedules: Schedules, store: stores.Store | None = None, rank: int = 0, size: int = 1
+    timeout: float,
+    schedules: Schedules,
+    store: stores.Store | None = None,
+    rank: int = 0,
+    size: int = 1,
+    node: str | BootstrapFailed = "",
 ) -> Meeting:
     """Wait until all ranks are here: those of a store, or those of a launcher; one rank alone with neither.
 
     Raises BootstrapFailed, also when they are not all here after ``timeout`` seconds, PeerFailed when one has ended
     that never will be, InvalidArgument where HOCKET_TRACE names no file that can be written, and what ``schedules``
-    raises, once all know.
+    raises, once all know. ``node``: as ``stores.place`` has it.
     """
     begun, watched = time.monotonic(), _from_launcher()
     here = Place(rank, size, "")
@@ -205,12 +220,8 @@ def meet(
         raise BootstrapFailed(f"there are too many ranks: no more than {MOST_RANKS} can share memory")
     trace.begin(here.rank)
     if store is not None:
-        with selectors.DefaultSelector() as waiting:
-            for descriptor in watched:
-                waiting.register(descriptor, selectors.EVENT_READ)
-            here = stores.place(
-                store, rank, size, PROTOCOL, timeout, lambda pause: _raise_ended(waiting.select(pause), watched)
-            )
+        with seat(store, rank, size, timeout) as mine:
+            here = stores.place(mine, PROTOCOL, node)
     return gather(here, timeout - (time.monotonic() - begun), watched, schedules)
 
 

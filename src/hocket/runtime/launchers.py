@@ -168,6 +168,22 @@ def place(variables: Variables = os.environ) -> Place | None:
     return Place(rank, size, token)
 
 
+def in_mpi(variables: Variables = os.environ) -> tuple[int, int] | None:
+    """Which rank of MPI's this process is, and of how many, where mpiexec has started it, or srun with PMI.
+
+    RANK and WORLD_SIZE, which torch wants, may be set besides. But what torchrun starts is no process of MPI's.
+    """
+    if RANK in variables or "TORCHELASTIC_RUN_ID" in variables:
+        return None
+    for one in _LAUNCHERS[1:]:
+        with suppress(BootstrapFailed):
+            found = one.ranks(variables)
+            if found is not None:
+                # srun without PMI: there MPI may end the process that wants to begin.
+                return found[:2] if one.name != "SLURM" or "PMIX_RANK" in variables else None
+    return None
+
+
 def of_mpi(variables: Variables = os.environ) -> tuple[int, int] | None:
     """How many ranks a launcher of MPI has started, and how many of them on this machine; None where none has."""
     if RANK in variables:

@@ -89,6 +89,11 @@ def world() -> MpiCommunicator | None:
     return found if found.Get_size() == job[0] else None  # else its launcher is another MPI's
 
 
+def given(size: int) -> list[str]:
+    """The node of each rank, as HOCKET_NODES has it. Raises BootstrapFailed."""
+    return _given(os.environ.get(VARIABLE, ""), size)
+
+
 def part(mpi: MpiCommunicator, ranks: Sequence[int], name: str) -> MpiCommunicator:
     """A communicator of some ranks of another, which all ask for it by one name."""
     from mpi4py import MPI
@@ -130,7 +135,7 @@ def meet(
     try:
         trace.begin(rank)
         known = schedules(size)
-        node = (_given(os.environ.get(VARIABLE, ""), size) if placed is None else placed)[rank]
+        node = (given(size) if placed is None else placed)[rank]
         emulated = _emulated(os.environ.get(NETWORK, ""))
     except HocketError as error:
         known = raised = error

@@ -8,9 +8,10 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from hocket.errors import BootstrapFailed, CannotShare, HocketError, describe
 from hocket.runtime.launchers import MACHINES, Place
@@ -37,13 +38,44 @@ class Store(Protocol):
         """Whether all of these are set. Does not wait."""
 
 
-def place(store: Store, rank: int, size: int, protocol: str, timeout: float, pause: Callable[[float], None]) -> Place:
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A rank's place at a store. ``pause`` sleeps, and raises where it is known that a rank will never come."""
+
+    store: Store
+    rank: int
+    size: int
+    timeout: float
+    pause: Callable[[float], None]
+
+
+def place(seat: Seat, protocol: str, node: str | BootstrapFailed = "") -> Place:
     """Wait until every rank has said in the store who it is, and agree on a token to meet under.
 
-    ``pause`` sleeps and raises where it is known that a rank will never come. Each rank counts its own meetings in the
-    store, so that all take part in the same. Raises BootstrapFailed on every rank if they cannot meet: CannotShare, if
-    that is for where they are.
+    ``node``: what tells those of one machine apart that are told not to share memory, or what is wrong with it. Raises
+    BootstrapFailed on every rank if they cannot meet: CannotShare, if that is for where they are.
     """
+
+    def decide(identities: list[Any]) -> dict[str, Any]:
+        failed = _objection(identities)
+        if failed is not None:
+            raise failed
+        return {"token": secrets.token_hex(16), "size": seat.size}
+
+    where = {"failed": [node.reason, node.help]} if isinstance(node, BootstrapFailed) else {"node": node}
+    said = agree(seat, identity() | {"size": seat.size, "protocol": protocol, **where}, decide)
+    if said["size"] != seat.size:  # rank 0 looks at the ranks that it was told of
+        raise BootstrapFailed(f"rank {seat.rank} was told of {seat.size} ranks, rank 0 of {said['size']}")
+    return Place(seat.rank, seat.size, said["token"])
+
+
+def agree(seat: Seat, word: object, decide: Callable[[list[Any]], dict[str, Any]]) -> dict[str, Any]:
+    """What rank 0 makes of the words of all ranks, plain values, by ``decide``: all get that, or raise what it raises.
+
+    Each rank counts its own meetings in the store, so that all take part in the same. Raises BootstrapFailed, which
+    CannotShare is, on every rank.
+    """
+    store, rank, size, timeout, pause = seat.store, seat.rank, seat.size, seat.timeout, seat.pause
     deadline = time.monotonic() + timeout
     notified: Callable[[list[str], timedelta], object] | None = getattr(store, "wait", None)
     try:
@@ -63,16 +95,14 @@ def place(store: Store, rank: int, size: int, protocol: str, timeout: float, pau
                 pause(interval)
                 interval = min(2 * interval, 0.05)
 
-        store.set(names[rank], json.dumps(identity() | {"size": size, "protocol": protocol}))
+        store.set(names[rank], json.dumps(word))
+        said: dict[str, Any]
         if rank == 0:
-            said: dict[str, Any] = {"token": secrets.token_hex(16), "size": size}
             try:
                 wait(names)
-                failed = _objection([json.loads(store.get(name)) for name in names])
+                said = decide([json.loads(store.get(name)) for name in names])
             except BootstrapFailed as error:
-                failed = error
-            if failed is not None:
-                said = {"failed": failed.reason, "help": failed.help, "apart": isinstance(failed, CannotShare)}
+                said = {"failed": error.reason, "help": error.help, "apart": isinstance(error, CannotShare)}
             store.set(terms, json.dumps(said))
         else:
             wait([terms])
@@ -83,9 +113,7 @@ def place(store: Store, rank: int, size: int, protocol: str, timeout: float, pau
         raise BootstrapFailed(f"the store failed: {describe(error)}") from error
     if "failed" in said:
         raise (CannotShare if said["apart"] else BootstrapFailed)(said["failed"], said["help"])
-    if said["size"] != size:  # rank 0 looks at the ranks that it was told of
-        raise BootstrapFailed(f"rank {rank} was told of {size} ranks, rank 0 of {said['size']}")
-    return Place(rank, size, said["token"])
+    return said
 
 
 def absent(size: int, timeout: float, ranks: set[int], also: str = "") -> BootstrapFailed:
@@ -118,12 +146,17 @@ def identity() -> dict[str, object]:
 def _objection(identities: list[Mapping[str, object]]) -> BootstrapFailed | None:
     """Why these ranks, in rank order, cannot share memory."""
     first = identities[0]
+    for rank, found in enumerate(identities):
+        if "failed" in found:
+            reason, helps = cast("tuple[str, str | None]", found["failed"])
+            return BootstrapFailed(f"rank {rank} cannot take part: {reason}", helps)
     for field, how, helps in (
         ("protocol", "run different versions of hocket", None),
         ("size", "were told different numbers of ranks", None),
         ("machine", "are on different machines", MACHINES),
         ("network", "are in different network namespaces", _CONTAINERS),
         ("user", "are of different users", USERS),
+        ("node", "are told not to share memory", None),
     ):
         others = [str(rank) for rank, identity in enumerate(identities) if identity[field] != first[field]]
         if others:

@@ -63,6 +63,7 @@ def _making(make: Callable[..., _Made]) -> Callable[..., _Made]:
             try:
                 group.meet(timeout.total_seconds(), tells=not ranks)
             except BaseException:
+                c10d._world.pg_group_ranks.setdefault(group, {})  # what torch enters next, and takes out then
                 distributed.destroy_process_group(group)
                 raise
         return group, store

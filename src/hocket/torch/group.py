@@ -45,7 +45,7 @@ _FALLS_BACK: Final = object()
 
 
 class Group(distributed.ProcessGroup):  # type: ignore[misc]
-    """Ranks that meet twice: the backends of torch connect, and then hocket, if all are on one machine.
+    """Ranks that meet twice: the backends of torch connect, and then hocket, on one machine or over MPI.
 
     What falls back calls the backend of the device: torch's own methods would hold the GIL, which its threads need.
     It depends on nothing but what torch wants to be equal on all ranks, as a rank that falls back alone would hang.
@@ -81,11 +81,12 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
     def _welcome(self) -> str:
         if self._calls is None:
             return f"hocket does nothing here: {self._declined}"
-        others = self._accelerators()
+        others, nodes = self._accelerators(), len(self._calls.comm.nodes)
+        where = f"{self.size()} ranks" if nodes == 1 else f"{self.size()} ranks of {nodes} nodes, over MPI"
         elsewhere = f", tensors on {' and '.join(device.type for device in others)}" if others else ""
         return (
-            f"collectives of CPU tensors are done by hocket on {self.size()} ranks; send and recv{elsewhere}, and what "
-            f"hocket does not know go to torch's backends (HOCKET_LOG=info says when and why)"
+            f"collectives of CPU tensors are done by hocket on {where}; send and recv{elsewhere}, and what hocket does "
+            f"not know go to torch's backends (HOCKET_LOG=info says when and why)"
         )
 
     def _accelerators(self) -> list[torch.device]:
