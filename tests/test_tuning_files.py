@@ -6,6 +6,8 @@ import json
 import math
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +27,7 @@ from hocket.errors import BadTable, UsageError
 from hocket.runtime import machine
 from hocket.tuner import exports, store
 from hocket.tuner.arms import DEFAULT, Arm, Key, steps
-from hocket.tuner.exports import Run
+from hocket.tuner.exports import Refusal, Run
 from hocket.tuner.learner import Learner, Reason, Samples
 from hocket.tuner.store import Known, Table, Tuned
 
@@ -45,7 +47,7 @@ def tuned(of: Key, chosen: Arm) -> Tuned:
     """With the static policy's arm in 20 us, the chosen in 10."""
     slow = Known.of(DEFAULT, 21.5, 20.0, (18.0, 22.0), 12)
     if chosen == DEFAULT:
-        return Tuned.of(of, [slow], 0, "EXPLOIT")
+        return Tuned.of(of, [slow], 0, "KEPT")
     return Tuned.of(of, [slow, Known.of(chosen, None, 10.0, (9.5, 10.5), 12)], 1, "EXPLOIT")
 
 
@@ -72,6 +74,7 @@ SEVERAL = table(
     tuned(key("broadcast", 20), arm("chain:broadcast", tile=65536, ranks=4)),
     tuned(key("reduce_scatter", 10), arm("recursive_halving:reduce_scatter", ranks=4)),
     tuned(key("scatter", 10), arm("tree:scatter", ranks=4)),
+    tuned(key("gather", 10), arm("tree:gather", ranks=4)),
     tuned(key("scan", 10), arm("scan:scan", ranks=4)),
     tuned(key(ranks=8, bits=10), arm("recursive_doubling:all_reduce", ranks=8)),
 )
@@ -118,6 +121,43 @@ def test_what_fails_leaves_the_old_table(tmp_path: Path, monkeypatch: pytest.Mon
     assert [file.name for file in tmp_path.iterdir()] == ["tuned.json"]
 
 
+WRITER = """
+import sys
+from pathlib import Path
+from hocket.tuner import store
+from tests.test_tuning_files import RING, key, tuned
+path, first, ready = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+Path(f"{ready}{first}").touch()
+while not all(Path(f"{ready}{each}").exists() for each in (0, 20)):
+    pass
+for bits in range(first, first + 20):
+    store.update(path, "here", [tuned(key(bits=bits), RING)])
+"""
+
+
+def test_two_who_write_lose_nothing(tmp_path: Path) -> None:
+    """Each adds 20 keys, one by one."""
+    path = tmp_path / "tuned.json"
+    words = (str(path), str(tmp_path / "ready"))
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, words[0], str(n), words[1]]) for n in (0, 20)]
+    assert [writer.wait(60) for writer in writers] == [0, 0]
+    assert [t.key.bits for t in store.read(path).keys] == [*range(40)]
+    assert path.stat().st_mode & 0o777 == 0o666 & ~umask()
+
+
+def test_who_writes_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_PATIENCE", 0.05)
+    path = tmp_path / "tuned.json"
+    with (
+        store._locked(path),
+        pytest.raises(BadTable, match=r"another process has locked .*\.tuned\.json\.lock for more than 0\.05 s"),
+    ):
+        store.update(path, "here", [])
+    store.update(path, "here", [tuned(key(), RING)])
+    with pytest.raises(BadTable, match=r"tuned\.json is refused: it is of another machine: here, and this is there"):
+        store.update(path, "there", [])
+
+
 BAD: dict[str, Callable[[str], str]] = {
     "no_json": lambda text: text.replace('"format": 1,', '"format": 1;'),
     "twice": lambda text: text.replace('"format": 1,', '"format": 1, "format": 1,'),
@@ -140,6 +180,15 @@ BAD: dict[str, Callable[[str], str]] = {
         '"parameters": {}, "tile": null, "zero_copy": true',
     ),
     "nodes": lambda text: text.replace('"nodes": []', '"nodes": [0, 1]', 1),
+    "collective": lambda text: text.replace("all_reduce", "all_redcue", 1),
+    "root": lambda text: text.replace('"root": 0', '"root": 4', 1),
+    "one_rank": lambda text: text.replace('"ranks": 4', '"ranks": 1', 1),
+    "ranks": lambda text: text.replace('"ranks": 4', '"ranks": 4097', 1),
+    "infinite": lambda text: text.replace('"low_us": 18.0, "high_us": 22.0', '"low_us": 18.0, "high_us": 1e999'),
+    "long": lambda text: text.replace("22.0", f"1{'0' * 400}"),
+    "no_time": lambda text: text.replace("18.0", "1e-300"),
+    "large": lambda text: text.replace('"samples": 12', f'"samples": {10**30}', 1),
+    "size": lambda text: text.replace('"least": 1024, "most": 2047', f'"least": {1 << 63}, "most": {(1 << 64) - 1}'),
 }
 
 
@@ -255,20 +304,24 @@ MPICH = Path(__file__).parent / "tuning_files" / "selection.json"
 """A selection of MPICH's form, with two collectives."""
 
 
+def export(table: Table, to: str) -> exports.Export:
+    return exported(table, "tuned.json", to, MPICH, "Simple")
+
+
 @pytest.mark.parametrize("to", ["toml", "nccl", "openmpi", "openmpi-json", "mpich", "ucc"])
 def test_an_export_says_what_maps_and_why_the_rest_does_not(to: str, golden: Callable[[Path, str], None]) -> None:
-    made = exported(SEVERAL, "tuned.json", to, MPICH if to == "mpich" else None)
+    made = export(SEVERAL, to)
     golden(HERE / f"export.{to}", made.text)
     golden(HERE / f"export.{to}.err", "\n".join(map(str, made.refused)))
 
 
 def test_hocket_toml_is_read_and_proven(tmp_path: Path) -> None:
     path = tmp_path / "hocket.toml"
-    path.write_text(exported(SEVERAL, "tuned.json", "toml", None).text)
+    path.write_text(export(SEVERAL, "toml").text)
     found = Config(path).entries(4)
     names = {(entry.schedule.collective.name, entry.sizes.least, entry.sizes.most) for entry in found}
     assert ("allreduce", 1024, 4095) in names
-    assert len(found) == 17
+    assert len(found) == 18
     assert {entry.tile for entry in found} == {None, 65536}
     assert len(Config(path).entries(8)) == 1
 
@@ -294,6 +347,49 @@ def test_what_the_static_policy_takes_is_named_for_others_and_left_out_of_hocket
     found, refused = exports.runs(large)
     assert (found, len(refused)) == ([], 1)
     assert "cross-memory attach" in refused[0].reason
+
+
+def test_a_file_names_programs_of_the_library_for_its_calls_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else it names is not imported: mine.py would raise."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("raise SystemExit('imported')\n")
+    other = [
+        Arm("mine.py:all_reduce", (("ranks", 4),), None, zero_copy=False),
+        arm("ring:all_reduce", ranks=8, channels=1),
+        arm("ring:all_reduce", ranks=4, channels=10**9),
+        arm("ring:all_reduce", ranks=4),
+        arm("ring:all_gather", ranks=4, channels=1),
+        arm("ring:AllReduce", ranks=4),
+        arm("recursive_doubling:all_gather", ranks=4),
+    ]
+    found, refused = exports.runs(table(*(tuned(key(bits=bits), each) for bits, each in enumerate(other))))
+    assert found == []
+    assert all("is no program of the library for such calls" in refusal.reason for refusal in refused)
+    assert str(refused[0]).startswith("all_reduce 1 B 4 ranks int32 sum: mine.py:all_reduce ranks=4 is no program of")
+    assert exports.entries(table(tuned(key(), other[0])))[0] == []
+
+
+def test_what_cannot_be_made_is_refused_and_the_rest_is_said() -> None:
+    """A ring does not keep the order of ranks."""
+    ordered = replace(key(), reproducible="rank-order")
+    found, refused = exports._told(table(tuned(ordered, RING), tuned(key(bits=11), RING)), exports._run)
+    assert [run.least for run in found] == [2048]
+    assert [refusal.what for refusal in refused] == [str(ordered)]
+    assert "the order of a sum" in refused[0].reason
+
+
+def test_an_arm_that_was_not_measured_is_not_exported() -> None:
+    unknown = Tuned.of(key(), [Known.of(DEFAULT), Known.of(RING, 3.0)], 1, "PRIOR")
+    for made in (exports.runs, exports.entries):
+        assert made(table(unknown)) == ([], [Refusal(str(key()), "nothing was measured of the arm that was chosen")])
+
+
+def test_the_static_policy_is_asked_about_elements_of_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_TUNABLES", "small_bytes=4KB")
+    call = exports._call(tuned(key(type="float64"), DEFAULT))
+    assert (call.item, call.tuned.small_bytes) == (8, 4096)
 
 
 def test_every_program_of_the_tables_is_in_the_library() -> None:
@@ -326,7 +422,7 @@ def classic(text: str) -> dict[int, dict[int, list[list[int]]]]:
 
 
 def test_open_mpi_has_rules_for_these_ranks_and_sizes_alone() -> None:
-    rules = classic(exported(SEVERAL, "t", "openmpi", None).text)
+    rules = classic(export(SEVERAL, "openmpi").text)
     reduces = rules[2]
     assert sorted(reduces) == [0, 4, 5, 8, 9]
     for ranks in (0, 5, 9):
@@ -345,7 +441,7 @@ def test_open_mpi_has_rules_for_these_ranks_and_sizes_alone() -> None:
         assert rule_for(reduces[4], size) == number, size
     assert rule_for(rules[7][4], 1 << 20) == 3
     assert rules[7][4][-2][3] == 65536  # the tile
-    found = json.loads(exported(SEVERAL, "t", "openmpi-json", None).text)["collectives"]["allreduce"][0]["rules"]
+    found = json.loads(export(SEVERAL, "openmpi-json").text)["collectives"]["allreduce"][0]["rules"]
     for rule in found:
         assert rule["msg_size_min"] <= rule["msg_size_max"]
         assert {3: "recursive_doubling", 0: "allgather_reduce", 6: "rabenseifner", 4: "ring"}[
@@ -375,7 +471,7 @@ def mpich_choice(tree: dict[str, object], facts: dict[str, object]) -> str:
 
 def test_mpich_chooses_as_said_and_as_before_elsewhere() -> None:
     before = json.loads(MPICH.read_text())
-    after = json.loads(exported(SEVERAL, "t", "mpich", MPICH).text)
+    after = json.loads(export(SEVERAL, "mpich").text)
 
     def choice(tree: dict[str, object], name: str, ranks: int, size: int, **facts: object) -> str:
         about = {
@@ -420,7 +516,11 @@ def test_nccl_is_always_told_the_channels() -> None:
     assert [str(r) for r in exports.nccl(many).refused] == [
         "ring:all_reduce channels=2 instances=24 LL128: NCCL has 32 channels at most, not 48"
     ]
-    pat = Run("all_gather", 8, 8, "pat:all_gather", {"ranks": 8}, 1, None, 0, 1023)
+    silent = replace(rings[0], protocol=None)
+    assert [refusal.reason for refusal in exports.nccl([silent]).refused] == [
+        "no protocol is said, and each line of the file has one"
+    ]
+    pat = Run("all_gather", 8, 8, "pat:all_gather", {"ranks": 8}, 1, "Simple", 0, 1023)
     assert exports.nccl([pat]).text.splitlines()[1:] == ["allgather,0,1023,pat,simple,1,8,8"]
     assert "one rank on each node" in str(exports.nccl([replace(pat, nodes=2)]).refused[0])
 
@@ -430,17 +530,21 @@ def test_ucc_has_one_radix_for_all_calls() -> None:
         tuned(key("broadcast", bits, ranks=8), arm("knomial:broadcast", ranks=8, radix=r))
         for bits, r in ((10, 2), (11, 4))
     ]
-    made = exported(table(*known), "t", "ucc", None)
-    assert made.text == "UCC_TL_UCP_TUNE=bcast:1024-2047:host:[8-8]:inf:@knomial\nUCC_TL_UCP_BCAST_KN_RADIX=2\n"
+    made = export(table(*known), "ucc")
+    assert made.text.splitlines() == [
+        "UCC_TL_UCP_TUNE=bcast:1024-2047:host:[8-8]:inf:@knomial",
+        "# for every knomial of bcast, of any size, on any number of ranks",
+        "UCC_TL_UCP_BCAST_KN_RADIX=2",
+    ]
     assert "BCAST_KN_RADIX is one for all calls, and 2 for others" in str(made.refused[0])
 
 
 def test_a_program_goes_by_another_with_the_same_steps() -> None:
     """On 2 ranks swing is a ring; of 4 ranks nobody has it."""
-    made = exported(table(tuned(key(ranks=2), arm("swing:all_reduce", ranks=2))), "t", "openmpi-json", None)
+    made = export(table(tuned(key(ranks=2), arm("swing:all_reduce", ranks=2))), "openmpi-json")
     assert made.refused == ()
     assert '"alg": "ring"' in made.text
-    assert len(exported(table(tuned(key(), arm("swing:all_reduce", ranks=4))), "t", "openmpi", None).refused) == 1
+    assert len(export(table(tuned(key(), arm("swing:all_reduce", ranks=4))), "openmpi").refused) == 1
 
 
 def test_arms_with_the_same_steps_count_once() -> None:
@@ -454,11 +558,11 @@ def test_arms_with_the_same_steps_count_once() -> None:
 def test_roots_and_nodes_are_not_told_apart_by_others() -> None:
     tree, chain = arm("tree:broadcast", ranks=4), arm("chain:broadcast", ranks=4)
     alike = table(tuned(key("broadcast"), tree), tuned(key("broadcast", root=1), tree))
-    assert exported(alike, "t", "openmpi", None).refused == ()
+    assert export(alike, "openmpi").refused == ()
     other = table(tuned(key("broadcast"), tree), tuned(key("broadcast", root=1), chain))
-    (refusal,) = exported(other, "t", "openmpi", None).refused
+    (refusal,) = export(other, "openmpi").refused
     assert refusal.reason == "roots and nodes count alike; tree:broadcast is said"
-    assert exported(other, "t", "toml", None).text.count("[[broadcast]]") == 2
+    assert export(other, "toml").text.count("[[broadcast]]") == 2
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -479,7 +583,9 @@ def test_only_what_is_faster_in_the_same_rounds_is_chosen() -> None:
     assert found.best.prior_us == 3.0
     assert found.best.low_us is not None
     assert found.best.low_us < 8 * 2 ** (sum(map(float, (0, 1, 1.585))) / 3) < (found.best.high_us or 0)
-    assert decided(key(), [DEFAULT, RING], [None, None], rounds(10, 9.99)).best.arm == DEFAULT
+    assert found.reason == "EXPLOIT"
+    kept = decided(key(), [DEFAULT, RING], [None, None], rounds(10, 9.99))
+    assert (kept.best.arm, kept.reason) == (DEFAULT, "KEPT")
     assert decided(key(), [DEFAULT, RING], [None, None], rounds(10, 11)).chosen == 0
 
 
@@ -534,16 +640,29 @@ def test_it_measures_and_keeps_what_it_found(workplace: Path) -> None:
     assert invoke("diff", "tuned.json", "tuned.json").exit_code == 0
 
 
+def test_results_are_printed_also_where_they_cannot_be_kept(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoil(wanted: object, done: object) -> tuple[list[Tuned], list[str]]:
+        (workplace / "t.json").write_text("[]")  # as another may, meanwhile
+        return [tuned(key(), RING)], []
+
+    monkeypatch.setattr("hocket.cli.tune.measured", spoil)
+    done = invoke("--collective", "all_gather", "--sizes", "1KB", "-o", "t.json")
+    assert done.exit_code == 2
+    assert done.output.index("ring:all_reduce") < done.output.index("t.json is no table of a tuner")
+
+
 def test_the_table_of_this_machine_is_in_the_cache(workplace: Path) -> None:
     done = invoke("--collective", "gather", "--sizes", "64", "--json")
     assert done.exit_code == 0, done.output
-    (file,) = (workplace / "cache" / "hocket").iterdir()
+    (file,) = (workplace / "cache" / "hocket").glob("*.json")
     assert re.fullmatch(r"tuned-[0-9a-f]{16}\.json", file.name)
     assert store.read(file).foreign(store.read(file).machine) is None
 
 
 def test_what_means_nothing_is_said(workplace: Path, golden: Callable[[Path, str], None]) -> None:
-    store.write(workplace / "tuned.json", SEVERAL)
+    store.write(workplace / "tuned.json", msgspec.structs.replace(SEVERAL, library=store.library()))
+    store.write(workplace / "foreign.json", msgspec.structs.replace(SEVERAL, machine=machine.fingerprint()))
+    (workplace / "no.json").write_text("[]")
     said = []
     for words in (
         [],
@@ -556,6 +675,13 @@ def test_what_means_nothing_is_said(workplace: Path, golden: Callable[[Path, str
         ["show", "none.json"],
         ["why", "tuned.json", "all_reduce", "1KB"],
         ["why", "tuned.json", "reduce"],
+        ["--collective", "all_reduce", "-o", "foreign.json"],
+        ["--collective", "all_reduce", "-o", "no.json"],
+        ["--collective", "all_reduce", "-o", "no.json/t.json"],
+        ["export", "foreign.json", "--to", "toml"],
+        ["export", "tuned.json", "--to", "nccl"],
+        ["export", "tuned.json", "--to", "nccl", "--protocol", "fast"],
+        ["export", "tuned.json", "--to", "ucc", "--protocol", "LL"],
         ["export", "tuned.json", "--to", "slurm"],
         ["export", "tuned.json", "--to", "xml"],
         ["export", "tuned.json", "--to", "mpich"],
@@ -569,7 +695,7 @@ def test_what_means_nothing_is_said(workplace: Path, golden: Callable[[Path, str
 
 
 def test_xml_has_the_bytes_of_each_run(workplace: Path) -> None:
-    store.write(workplace / "tuned.json", table(tuned(key(), RING), tuned(key(bits=12), DOUBLING)))
+    store.write(workplace / "tuned.json", Table.of("there", [tuned(key(), RING), tuned(key(bits=12), DOUBLING)]))
     done = invoke("export", "tuned.json", "--to", "xml", "-o", "xml")
     assert done.exit_code == 0, done.output
     texts = {file.name: file.read_text() for file in (workplace / "xml").iterdir()}

@@ -759,27 +759,28 @@ def tune(
         _check_output(output, "a table", (".json",))
     from hocket.cli.progress import bar
     from hocket.cli.sim import sizes as amounts
-    from hocket.cli.tune import draw, keep, measured, plans, print_table
+    from hocket.cli.tune import draw, measured, place, plans, print_table
     from hocket.runtime.bootstrap import MOST_RANKS
+    from hocket.runtime.machine import fingerprint
+    from hocket.tuner.store import Table, dump, update
 
     check_processes(ranks, MOST_RANKS)
+    path = place(output)
     with working(f"compiling {collective}"):
         wanted = plans(collective, ranks, amounts(sizes), dtype, op)
     with bar(f"tuning {collective}") as done:
         found, wrong = measured(wanted, done)
-    table, said = keep(found, output)
+    here, errors = fingerprint(), Console(stderr=True)
     if as_json:
-        from hocket.tuner.store import dump
-
-        print(dump(table), end="")
+        print(dump(Table.of(here, found)), end="")
     else:
         print_table(found, _console())
-    if plot is not None:
-        draw(found, plot)
-    errors = Console(stderr=True)
-    say(errors, said)
     for line in wrong:
         say(errors, line, "red")
+    update(path, here, found)
+    say(errors, f"wrote {path}")
+    if plot is not None:
+        draw(found, plot)
     if wrong:
         raise typer.Exit(1)
 
@@ -831,6 +832,9 @@ def tune_export(
         Path | None,
         typer.Option(help="For mpich: its libmpi.so, or its coll/mpir/generic.json.", show_default=False),
     ] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="For nccl, of all lines: Simple, LL or LL128.", show_default=False)
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--out", "--output", help="The file; for xml a folder.", show_default="standard output"),
@@ -845,11 +849,12 @@ def tune_export(
     from hocket.cli.export import write_text
     from hocket.cli.target import one_of
     from hocket.cli.tune import FORMATS as TO
-    from hocket.cli.tune import exported, write_xml
-    from hocket.tuner.store import read
+    from hocket.cli.tune import exportable, exported, write_xml
 
     to = one_of("--to", to, TO)
-    table = read(file)
+    if protocol is not None and to != "nccl":
+        raise UsageError(f"--protocol is for --to nccl, not for {to}")
+    table = exportable(file)
     errors = Console(stderr=True)
     if to == "xml":
         if output is None:
@@ -858,7 +863,7 @@ def tune_export(
         for path in written:
             say(errors, f"wrote {path}")
     else:
-        made = exported(table, file.name, to, base)
+        made = exported(table, file.name, to, base, protocol)
         refused = list(made.refused)
         if output is None:
             print(made.text, end="")

@@ -19,10 +19,11 @@ from rich.table import Table as Grid
 import hocket
 from hocket.cli.bench import check_collective
 from hocket.cli.console import say
-from hocket.cli.export import Wishes, export_program, write_text
+from hocket.cli.export import Wishes, check_folder, export_program, write_text
 from hocket.cli.measure import Array, Job, buffers, check_names, check_operator, dtype_named
-from hocket.cli.target import parse_size
-from hocket.errors import HocketError, UsageError, counted, printable
+from hocket.cli.target import one_of, parse_size
+from hocket.errors import BadTable, HocketError, UsageError, counted, printable
+from hocket.formats.msccl_targets import SLOTS
 from hocket.functions import find, traced
 from hocket.ir.schedule import Schedule
 from hocket.program import Program
@@ -198,7 +199,7 @@ def decided(key: Key, arms: Sequence[Arm], priors: Sequence[float | None], round
         if i and interval([mine - its for mine, its in zip(values, logs[0], strict=True)], CERTAIN)[2] < 0
     ]
     chosen = min(faster, key=lambda i: statistics.fmean(logs[i]), default=0)
-    return Tuned.of(key, known, chosen, "EXPLOIT")
+    return Tuned.of(key, known, chosen, "EXPLOIT" if chosen else "KEPT")
 
 
 def _us(log2: float) -> float:
@@ -219,22 +220,14 @@ def _student(freedom: int, probability: float) -> float:
     return z + sum(term / float(freedom) ** (i + 1) for i, term in enumerate(terms))
 
 
-def keep(found: Sequence[Tuned], path: Path | None) -> tuple[Table, str]:
-    """Write them, with what a file has of other keys if it is of this machine and library, and say what was done.
-    ``path``: None is that of this machine. Raises BadTable."""
+def place(path: Path | None) -> Path:
+    """The file of a table, that of this machine for None; asked before anything is measured. Raises BadTable for one
+    that is there and of another machine or library, and UsageError where there can be none."""
     here = machine.fingerprint()
     path = store.local_file(here) if path is None else path
-    said = f"wrote {path}"
-    table = Table.of(here, found)
-    if path.exists():
-        before = store.read(path)
-        other = before.foreign(here)
-        if other is None:
-            table = before.updated(found)
-        else:
-            said += f", in place of a table of others: {other}"
-    store.write(path, table)
-    return table, said
+    check_folder(path.parent)
+    store.own(path, here, new=True)
+    return path
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -374,16 +367,24 @@ def draw(keys: Sequence[Tuned], path: Path) -> None:
 # Exporting
 
 TEXTS: dict[str, Callable[[Sequence[Run]], exports.Export]] = {
-    "nccl": exports.nccl,
     "openmpi": exports.open_mpi,
     "openmpi-json": exports.open_mpi_json,
     "ucc": exports.ucc,
 }
-FORMATS = ("toml", "xml", *TEXTS, "mpich")
+FORMATS = ("toml", "xml", "nccl", *TEXTS, "mpich")
 
 
-def exported(table: Table, name: str, to: str, base: Path | None) -> exports.Export:
-    """A file of a format other than xml; ``name``: of the table's file. Raises UsageError and BadTable."""
+def exportable(path: Path) -> Table:
+    """A table whose arms stand for programs of this library. Raises BadTable."""
+    table = store.read(path)
+    if table.other_programs is not None:
+        raise BadTable(f"{path} is refused: {table.other_programs}", "hocket tune measures those that are here")
+    return table
+
+
+def exported(table: Table, name: str, to: str, base: Path | None, protocol: str | None) -> exports.Export:
+    """A file of a format other than xml; ``name``: of the table's file. ``base`` is for mpich, ``protocol`` for nccl.
+    Raises UsageError and BadTable."""
     if to == "toml":
         found, refused = exports.entries(table)
         return exports.Export(exports.toml(f"hocket tune export {name} --to toml", found), tuple(refused))
@@ -399,6 +400,14 @@ def exported(table: Table, name: str, to: str, base: Path | None) -> exports.Exp
         except OSError as error:
             raise UsageError(f"cannot read {base}: {error.strerror}") from None
         made = exports.mpich(found, selection)
+    elif to == "nccl":
+        if protocol is None:
+            raise UsageError(
+                "each line of NCCL's file has a protocol, which a table does not have",
+                f"--protocol says which: {', '.join(SLOTS)}",
+            )
+        protocol = one_of("--protocol", protocol, SLOTS)
+        made = exports.nccl(replace(run, protocol=protocol) for run in found)
     else:
         made = TEXTS[to](found)
     return replace(made, refused=(*refused, *made.refused))

@@ -15,13 +15,15 @@ from functools import cache
 from itertools import groupby
 from typing import TypeVar
 
+from hocket._native import TYPE_BYTES
 from hocket.algorithms.catalogue import CATALOGUE
-from hocket.algorithms.entry import Parameters
+from hocket.algorithms.entry import Algorithm, Parameters
 from hocket.errors import BadTable, HocketError
 from hocket.program import Contract
-from hocket.tuner.arms import DEFAULT, steps
+from hocket.runtime.tuned import tuned as tuned_numbers
+from hocket.tuner.arms import DEFAULT, Arm, Key, steps
 from hocket.tuner.store import Table, Tuned
-from hocket.tuning import KINDS, Call, choose, declined, has_zero_copy
+from hocket.tuning import ITEM, KINDS, Call, choose, declined, has_zero_copy
 
 _LIBRARY = "hocket.algorithms."
 
@@ -146,9 +148,13 @@ def _told(table: Table, told: Callable[[Tuned], Run | None]) -> tuple[list[Run],
     refused = []
     for tuned in table.keys:
         try:
+            if not tuned.best.samples:
+                raise _No("nothing was measured of the arm that was chosen")
             run = told(tuned)
         except _No as reason:
             refused.append(Refusal(str(tuned.key), str(reason)))
+        except HocketError as error:
+            refused.append(Refusal(str(tuned.key), error.diagnostic().message))
         else:
             key = tuned.key
             groups[key.collective, key.ranks, key.nodes, key.root, key.bits].append((tuned, run))
@@ -165,13 +171,25 @@ def _told(table: Table, told: Callable[[Tuned], Run | None]) -> tuple[list[Run],
 
 def _call(tuned: Tuned) -> Call:
     key = tuned.key
-    size, root, contract = key.least, key.root, key.reproducible
-    return Call(key.collective, key.ranks, size, root, contract, nodes=key.nodes, oversubscribed=key.oversubscribed)
+    return Call(
+        key.collective,
+        key.ranks,
+        key.least,
+        key.root,
+        key.reproducible,
+        nodes=key.nodes,
+        oversubscribed=key.oversubscribed,
+        item=TYPE_BYTES.get(key.type, ITEM),
+        tuned=tuned_numbers().policy,
+    )
 
 
 def _run(tuned: Tuned) -> Run:
     """What the chosen arm of a key runs. Raises _No."""
     key, arm, call = tuned.key, tuned.best.arm, _call(tuned)
+    if arm.program and not _is_ours(arm, key):
+        words = [arm.program, *(f"{name}={value}" for name, value in arm.parameters)]
+        raise _No(f"{' '.join(words)} is no program of the library for such calls")
     choice = choose(call)
     if not arm.program and choose(replace(call, sockets=2)).line is not choice.line:
         raise _No("what the static policy takes follows from the sockets, which the table does not have")
@@ -193,14 +211,25 @@ def _run(tuned: Tuned) -> Run:
     )
 
 
+def _is_ours(arm: Arm, key: Key) -> bool:
+    """Whether its program is the library's, for the collective and the ranks of a key. A file may name anything:
+    nothing else is imported or run."""
+    return any(
+        arm.program == f"{_LIBRARY}{algorithm.name}" and dict(arm.parameters) in algorithm.cases(key.ranks)
+        for algorithm in _algorithms(key.collective)
+    )
+
+
+def _algorithms(collective: str) -> list[Algorithm]:
+    return [each for each in CATALOGUE if each.collective.__name__.lower() == collective.replace("_", "")]
+
+
 @cache
 def _names(collective: str, ranks: int, root: int, reproducible: Contract | None) -> dict[str, list[Name]]:
     """What the library calls each schedule that it has for a collective, by its steps."""
     found: defaultdict[str, list[Name]] = defaultdict(list)
     rooted = {} if KINDS[collective].reads and KINDS[collective].writes else {"root": root}
-    for algorithm in CATALOGUE:
-        if algorithm.collective.__name__.lower() != collective.replace("_", ""):
-            continue
+    for algorithm in _algorithms(collective):
         cases = algorithm.cases(ranks)
         cases += [case | {"radix": ranks} for case in cases[:1] if "radix" in case]  # a flat tree
         for parameters in cases:
@@ -282,7 +311,9 @@ def nccl(found: Iterable[Run]) -> Export:
                 raise _No(f"NCCL has {_CHANNELS} channels at most, not {channels}")
             if algorithm in _BETWEEN_NODES and run.nodes != run.ranks:
                 raise _No(f"NCCL's {algorithm} is such only with one rank on each node")
-            protocol = (run.protocol or "Simple").lower()
+            if run.protocol is None:
+                raise _No("no protocol is said, and each line of the file has one")
+            protocol = run.protocol.lower()
             if algorithm == "pat" and protocol != "simple":
                 raise _No(f"NCCL's pat has no {run.protocol}")
         except _No as reason:
@@ -386,8 +417,6 @@ _OPEN_MPI = {
     "knomial:broadcast radix=2": _OpenMpi("bcast", 6, "binomial", cut=True),
     "knomial:broadcast radix=4": _OpenMpi("bcast", 7, "knomial", cut=True),
     "scatter_allgather:broadcast": _OpenMpi("bcast", 9, "scatter_allgather_ring"),
-    "direct:gather": _OpenMpi("gather", 1, "basic_linear"),
-    "tree:gather": _OpenMpi("gather", 2, "binomial"),
     "flat:reduce": _OpenMpi("reduce", 1, "linear"),
     "chain:reduce": _OpenMpi("reduce", 3, "pipeline", cut=True),
     "knomial:reduce radix=2": _OpenMpi("reduce", 5, "binomial", cut=True),
@@ -401,12 +430,12 @@ _OPEN_MPI_IDS = {
     "allreduce": 2,
     "alltoall": 3,
     "bcast": 7,
-    "gather": 9,
     "reduce": 11,
     "reduce_scatter_block": 13,
 }
 
 _OPEN_MPI_REFUSES = {
+    "gather": "Open MPI reads a count on every rank that means nothing at a root in place: ranks would choose apart",
     "scatter": "Open MPI reads a count on every rank that means something on the root alone",
     "scan": "Open MPI's size of a scan does not depend on the count",
     "exscan": "Open MPI's size of a scan does not depend on the count",
@@ -662,16 +691,20 @@ def _in_ucc(run: Run) -> _Ucc:
 def ucc(found: Iterable[Run]) -> Export:
     """Variables of the environment: UCC_TL_UCP_TUNE, and the radixes that it does not say."""
     groups, refused = _sorted_out(found, _in_ucc)
-    words, radixes = [], dict[str, int]()
+    words, radixes = [], dict[str, tuple[int, str]]()
     for (_, ranks), group in sorted(groups.items()):
         for run, peer in group:
-            if peer.radix is not None and radixes.setdefault(*peer.radix) != peer.radix[1]:
-                reason = f"UCC's {peer.radix[0]} is one for all calls, and {radixes[peer.radix[0]]} for others"
-                refused.append(Refusal(f"{run.name}, {run.calls}", reason))
-                continue
+            if peer.radix is not None:
+                name, radix = peer.radix
+                taken, _ = radixes.setdefault(name, (radix, f"{peer.name} of {peer.collective}"))
+                if taken != radix:
+                    reason = f"UCC's {name} is one for all calls, and {taken} for others"
+                    refused.append(Refusal(f"{run.name}, {run.calls}", reason))
+                    continue
             first = run.least - (run.least == run.most)  # it takes no range of one size
             sizes = f"{first}-{'inf' if run.most is None else run.most}"
             words.append(f"{peer.collective}:{sizes}:host:[{ranks}-{ranks}]:inf:@{peer.name}")
     lines = [f"UCC_TL_UCP_TUNE={'#'.join(words)}"] * bool(words)
-    lines += [f"UCC_TL_UCP_{name}={radix}" for name, radix in radixes.items()]
+    for name, (radix, calls) in radixes.items():
+        lines += [f"# for every {calls}, of any size, on any number of ranks", f"UCC_TL_UCP_{name}={radix}"]
     return Export("\n".join([*lines, ""]), tuple(refused))

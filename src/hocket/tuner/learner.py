@@ -25,6 +25,7 @@ class Reason(Enum):
     PRIOR = "nothing was measured yet"
     EXPLORE = "others that may be faster are tried beside it"
     EXPLOIT = "it is the fastest, and no other is worth a trial"
+    KEPT = "it is the static policy's, and no other was proven faster"
     GUARD = "others are worth a trial, but trying has cost as much as it may"
     DRIFT = "what its calls take has changed, and all are tried anew"
     PINNED = "it was pinned"

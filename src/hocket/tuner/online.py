@@ -26,7 +26,7 @@ from hocket.runtime.execution import Endpoint
 from hocket.tuner import store
 from hocket.tuner.arms import Arm, Key, calibrated, candidates, predicted
 from hocket.tuner.learner import Explanation, Learner, Samples
-from hocket.tuner.store import Table, Tuned
+from hocket.tuner.store import Tuned
 from hocket.tuning import Call, Choice, Entry, Sizes
 
 _log = logging.getLogger("hocket")
@@ -138,25 +138,21 @@ class Online:
         return None if key is None else self._keys.setdefault(key, TunedKey(key, call))
 
     def _read(self) -> dict[Key, Tuned]:
-        if self._file is None or (self._tries and not self._file.exists()):
+        if self._file is None:
             return {}
-        table = store.read(self._file)
-        foreign = table.foreign(self._machine)
-        if foreign is not None:
-            raise BadTable(f"{self._file} is refused: {foreign}")
-        return {tuned.key: tuned for tuned in table.keys}
+        return {tuned.key: tuned for tuned in store.own(self._file, self._machine, new=self._tries).keys}
 
     def save(self) -> None:
         """On rank 0, write what is known into the file, beside what others have written; warn where that fails."""
         if self._file is None or not self._tries or not self._slots:
             return
-        known = {
-            each.key: Tuned.learned(each.key, each.arms, found)
+        known = [
+            Tuned.learned(each.key, each.arms, found)
             for each in self._slots
             if self._says_more(each.key, found := self.learner.why(str(each.key)))
-        }
+        ]
         try:
-            store.write(self._file, Table.of(self._machine, {**self._read(), **known}.values()))
+            store.update(self._file, self._machine, known)
         except BadTable as error:
             _log.warning("what the tuner knows is lost: %s", error)
         self._saved = time.perf_counter()

@@ -6,11 +6,15 @@ sees the old table or the new one.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import math
 import os
+import secrets
+import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,13 +25,15 @@ import msgspec
 import hocket
 from hocket.errors import BadTable
 from hocket.program import Contract
+from hocket.runtime.bootstrap import MOST_RANKS
 from hocket.tuner.arms import Arm, Key
 from hocket.tuner.learner import Explanation
+from hocket.tuning import KINDS
 
 FORMAT = 1
 """Of the file: what reads another refuses it."""
 
-ReasonName = Literal["PRIOR", "EXPLORE", "EXPLOIT", "GUARD", "DRIFT", "PINNED", "FILE"]
+ReasonName = Literal["PRIOR", "EXPLORE", "EXPLOIT", "KEPT", "GUARD", "DRIFT", "PINNED", "FILE"]
 """Those of ``learner.Reason``."""
 
 _WIDE = 1.96
@@ -36,9 +42,17 @@ _WIDE = 1.96
 _LARGEST = 64 << 20
 """Bytes of a file that is read: thousands of keys have a megabyte."""
 
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-_Positive = Annotated[int, msgspec.Meta(ge=1)]
-_Time = Annotated[float, msgspec.Meta(gt=0)]
+_PATIENCE = 5.0
+"""Seconds to wait for another who writes, chosen: it takes milliseconds, if it is not stopped."""
+
+_MOST = 1 << 62
+"""Of numbers in a file: native code keeps sizes in 64 bits."""
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+_Positive = Annotated[int, msgspec.Meta(ge=1, le=_MOST)]
+_Ranks = Annotated[int, msgspec.Meta(ge=2, le=MOST_RANKS)]
+_Time = Annotated[float, msgspec.Meta(ge=1e-6, le=1e18)]
+"""From a picosecond to 30000 years: so that ratios and logarithms of times are finite."""
 
 
 class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -97,7 +111,7 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A key, its arms, that of the static policy first, and the index of the chosen one."""
 
     collective: str
-    ranks: _Positive
+    ranks: _Ranks
     nodes: tuple[_Count, ...]
     type: str
     op: str
@@ -111,6 +125,10 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: ReasonName
 
     def __post_init__(self) -> None:
+        if self.collective not in KINDS:
+            raise ValueError(f"there is no collective {self.collective!r}")
+        if self.root >= self.ranks:
+            raise ValueError(f"there is no root {self.root} among {self.ranks} ranks")
         if self.least & (self.least - 1) or self.most != 2 * self.least - 1:
             raise ValueError("its sizes are not from a power of two to twice as many less one")
         if self.nodes and len(self.nodes) != self.ranks:
@@ -179,6 +197,11 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Why it says nothing of this machine with this library; None if it does."""
         if self.machine != machine:
             return f"it is of another machine: {self.machine}, and this is {machine}"
+        return self.other_programs
+
+    @property
+    def other_programs(self) -> str | None:
+        """Why its arms stand for other programs than this library's; None if they do not."""
         if self.library != library():
             return f"it is of other programs, those of hocket {self.hocket} with the hash {self.library}"
         return None
@@ -220,13 +243,68 @@ def local_file(machine: str) -> Path:
 # The file
 
 
+def own(path: Path, machine: str, *, new: bool) -> Table:
+    """The table of a file, which must be of this machine and library. ``new``: without a file an empty one. Raises
+    BadTable."""
+    try:
+        there = path.exists()
+    except OSError as error:
+        raise BadTable(f"cannot read {path}: {error.strerror}") from None
+    if new and not there:
+        return Table.of(machine, ())
+    table = read(path)
+    foreign = table.foreign(machine)
+    if foreign is not None:
+        raise BadTable(f"{path} is refused: {foreign}")
+    return table
+
+
+def update(path: Path, machine: str, keys: Iterable[Tuned]) -> None:
+    """Put keys into a file beside those of others, or make it. Who else updates it meanwhile waits. Raises BadTable,
+    also for a file of another machine or library."""
+    with _locked(path):
+        write(path, own(path, machine, new=True).updated(keys))
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keeps others out by a file beside it, which stays: the table's own is replaced. Raises BadTable."""
+    side = path.with_name(f".{path.name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(side, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise BadTable(f"cannot write {path}: cannot open {side}: {error.strerror}") from None
+    try:
+        _wait_for(lock, side)
+        try:
+            yield
+        finally:
+            fcntl.flock(lock, fcntl.LOCK_UN)  # also that of a process that was forked meanwhile
+    finally:
+        os.close(lock)
+
+
+def _wait_for(lock: int, side: Path) -> None:
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise BadTable(f"another process has locked {side} for more than {_PATIENCE:g} s") from None
+        except OSError as error:
+            raise BadTable(f"cannot lock {side}: {error.strerror}") from None
+        time.sleep(0.01)
+
+
 def write(path: Path, table: Table) -> None:
     """Replace a file, or make it with its folder. Raises BadTable."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with part.open("w", encoding="utf-8") as file:
+            with part.open("x", encoding="utf-8") as file:
                 file.write(dump(table))
                 file.flush()
                 os.fsync(file.fileno())
