@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from hocket import plan_files
 from hocket.cli import app
-from hocket.cli.mpi import library_path, provide, ranks_of, with_library
+from hocket.cli.mpi import library_path, nodes_of, provide, ranks_of, with_library
 from hocket.errors import UsageError
 
 HOCKET = [sys.executable, "-c", "from hocket.cli import main; main()", "mpi"]
@@ -124,6 +124,7 @@ def test_it_says_what_programs_of_mpi_do_not_go_by(tmp_path: Path) -> None:
         (("nowhere", "-n", "2"), "there is no command 'nowhere'"),
         (("--prepare", "many"), "--prepare=many is no int"),
         (("--prepare", "1..3"), "--prepare takes numbers of ranks from 2 to 4096, not 1"),
+        (("--prepare", "4+0"), "--prepare=4+0 does not say how many ranks are on each node"),
     ],
 )
 def test_mistakes_are_errors(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
@@ -165,6 +166,32 @@ def test_how_many_ranks_a_launcher_is_told_to_start(command: str, variables: Map
     assert ranks_of(command.split(), variables) == ranks
 
 
+@pytest.mark.parametrize(
+    ("command", "variables", "nodes"),
+    [
+        ("mpiexec -ppn 2 -n 4 ./program", {}, (0, 0, 1, 1)),
+        ("mpiexec --npernode=2 -n 3 ./program", {}, (0, 0, 1)),
+        ("srun -n 4 --ntasks-per-node 1 ./program", {}, (0, 1, 2, 3)),
+        ("mpiexec -ppn 4 -n 4 ./program", {}, ()),
+        ("mpiexec -n 3 ./program", {"HOCKET_NODES": "1+2"}, (0, 1, 1)),
+        ("mpiexec -n 3 ./program", {"HOCKET_NODES": "b,a,b"}, (0, 1, 0)),
+        ("mpiexec -n 3 ./program", {"HOCKET_NODES": "1+3"}, ()),
+        ("mpiexec -ppn 2 -n 3 ./program", {"HOCKET_NODES": "1+2"}, (0, 1, 1)),
+        ("mpiexec -n 4 ./program -ppn", {}, ()),
+        ("mpiexec -n 4 sh -ppn 2", {}, ()),
+        ("mpiexec -n 2 sh -ppn 2 : -ppn 2 -n 2 sh", {}, (0, 0, 1, 1)),
+        ("srun ./program", {"SLURM_NTASKS": "5", "SLURM_TASKS_PER_NODE": "2(x2),1"}, (0, 0, 1, 1, 2)),
+        ("srun -n 2 ./program", {"SLURM_NTASKS": "5", "SLURM_TASKS_PER_NODE": "2(x2),1"}, ()),
+        ("srun -n 4 ./program", {"SLURM_TASKS_PER_NODE": "4"}, ()),
+    ],
+)
+def test_which_nodes_ranks_are_told_to_be_on(
+    command: str, variables: Mapping[str, str], nodes: tuple[int, ...]
+) -> None:
+    words = command.split()
+    assert nodes_of(words, variables, ranks_of(words, variables)) == nodes
+
+
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache for an installation that has no plans."""
@@ -183,6 +210,20 @@ def test_plans_that_are_missing_are_made_once(bare: Path, capsys: pytest.Capture
     assert [path.name for path in bare.iterdir()] == ["3.plans"]
     provide(3)
     assert capsys.readouterr().err == ""
+
+
+def test_plans_for_nodes_are_others(bare: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are made beside those for one: where a launcher starts ranks is a guess."""
+    begin = f"making plans for 3 ranks, this once: {bare}\n"
+    for placed in ((0, 1, 1), (0, 1, 0)):
+        provide(3, placed)
+        assert capsys.readouterr().err == f"{begin}making plans for 3 ranks on 2 nodes, this once: {bare}\n"
+        begin = ""
+        provide(3, placed)
+        assert capsys.readouterr().err == ""
+    assert {path.name for path in bare.iterdir()} == {"3.plans", "1+2.plans", "0,1,0.plans"}
+    (bare / "1+2.plans").replace(bare / "2+1.plans")
+    assert not plan_files.has(bare, 3, (0, 0, 1))
 
 
 def test_plans_of_another_version_are_made_anew(bare: Path) -> None:
@@ -219,3 +260,5 @@ def test_plans_are_prepared_where_the_library_looks(tmp_path: Path) -> None:
     elsewhere = {"XDG_CACHE_HOME": "", "HOME": str(tmp_path)}
     done = CliRunner().invoke(app, ["mpi", "--prepare", "2"], env=elsewhere)
     assert done.stderr == f"wrote {tmp_path}/.cache/hocket/mpi_plans/2.plans\n"
+    done = CliRunner().invoke(app, ["mpi", "--prepare", "b,a,b"], env=elsewhere)
+    assert done.stderr == f"wrote {tmp_path}/.cache/hocket/mpi_plans/0,1,0.plans\n"

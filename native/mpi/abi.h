@@ -86,7 +86,7 @@ constexpr u32 kCombiners = kResized + 1;
 // The constants of an ABI that the library needs. `combiners`: by Combiner.
 struct Abi {
     u32 handle_bytes;
-    Handle world, no_communicator, no_type;
+    Handle world, no_communicator, no_type, errors_return;
     const void* in_place;
     int any_source, any_tag, error_other;
     const void* ignored_status;

@@ -19,6 +19,7 @@
 #include <mutex>
 #include <numeric>
 #include <set>
+#include <tuple>
 
 #include "mpi/report.h"
 #include "transport/cma.h"
@@ -41,7 +42,7 @@ int no_copy(Handle, int, void*, void*, void*, int* flag) {
     return 0;
 }
 
-// What tells machines apart, and on one the processes that cannot name each other.
+// What tells machines apart, and on one the processes that cannot name each other, or have another network.
 u64 machine() {
     static const u64 found = [] {
         std::string boot;
@@ -49,7 +50,9 @@ u64 machine() {
         u64 hash = 0;
         for (const char each : boot) hash = mix(hash ^ u64(each));
         struct stat space{};
-        return ::stat("/proc/self/ns/pid", &space) == 0 ? mix(hash ^ space.st_ino) : hash;
+        for (const char* const name : {"/proc/self/ns/pid", "/proc/self/ns/net"})
+            if (::stat(name, &space) == 0) hash = mix(hash ^ space.st_ino);
+        return hash;
     }();
     return found;
 }
@@ -93,6 +96,10 @@ int open_shared(pid_t process, int descriptor, u64 stamp) {
     return -1;
 }
 
+// What ranks say to each other when they meet; a build that changes that changes it.
+constexpr unsigned short kMeeting = 3;
+constexpr unsigned short kNowhere = 0xffff;  // the node of a rank that HOCKET_NODES does not place
+
 u64 fresh_stamp() {
     static u64 made = 0;
     return mix(u64(::getpid()) ^ Clock().ticks() ^ mix(__atomic_add_fetch(&made, 1, __ATOMIC_RELAXED)));
@@ -114,12 +121,12 @@ u64 cache_bytes(u32 ranks) {
     return second * std::min(ranks, processors()) + std::min(third, processors() * kMostOfACore);
 }
 
-// A plan of another root: its ranks are those that lie as far behind that, and so are the blocks of the root's buffer.
-void rename(std::vector<u32>& words, u32 root, Program program) {
+// A plan of another root: `players[r]` does what rank r does there, and so the blocks of the root's buffer are theirs.
+void rename(std::vector<u32>& words, const std::vector<u32>& players, Program program) {
     PlanView view;
-    if (root == 0 || view_plan(words.data(), words.size(), view) != nullptr) return;
+    if (players[0] == 0 || view_plan(words.data(), words.size(), view) != nullptr) return;
     PlanHeader& h = const_cast<PlanHeader&>(*view.header);
-    const auto behind = [&](u32& rank) { rank = (rank + root) % h.ranks; };
+    const auto given = [&](u32& rank) { rank = players[rank % players.size()]; };
     const bool is_root = h.rank == 0;
     for (u32 o = 0; o < h.operands; ++o) {
         OperandRecord& operand = const_cast<OperandRecord&>(view.operands[o]);
@@ -128,11 +135,11 @@ void rename(std::vector<u32>& words, u32 root, Program program) {
         const bool of_blocks =
             (program == Program::kGather && (operand.place == kOutput || operand.place == kTheirOutput)) ||
             (program == Program::kScatter && (operand.place == kInput || operand.place == kTheirInput));
-        if (of_root && of_blocks) behind(operand.unit);
+        if (of_root && of_blocks) given(operand.unit);
     }
-    for (u32 c = 0; c < h.connections; ++c) behind(const_cast<ConnectionRecord&>(view.connections[c]).peer);
-    for (u32 m = 0; m < h.multicasts; ++m) behind(const_cast<MulticastRecord&>(view.multicasts[m]).source);
-    behind(h.rank);
+    for (u32 c = 0; c < h.connections; ++c) given(const_cast<ConnectionRecord&>(view.connections[c]).peer);
+    for (u32 m = 0; m < h.multicasts; ++m) given(const_cast<MulticastRecord&>(view.multicasts[m]).source);
+    given(h.rank);
 }
 
 bool cuts(Program p) { return p == Program::kReduceScatter || p == Program::kScatter || p == Program::kAllToAll; }
@@ -147,11 +154,19 @@ bool is_ordered(u32 op) {
 
 }  // namespace
 
-// What a rank says when the ranks of a communicator meet.
-struct Group::Hello {
-    u64 version, machine, stamp, witness, cores[kCoreWords];
+// What a rank has made, for those of its node, and of which version its plans are; 0: it has none.
+struct Group::Host {
+    u64 version, stamp;
     int process, descriptor;
+};
+
+// What a rank says when the ranks of a communicator meet. Its size is that of earlier builds, whose `format` is 0: so
+// ranks of both see that they differ. `node`: what tells those of one machine apart that are told not to share memory.
+struct Group::Hello {
+    Host host;  // of all ranks, if they are on one node
+    u64 machine, witness, cores[kCoreWords];
     u32 user, local, processors;
+    unsigned short format, node;
 };
 
 Group* Group::of(const Library& mpi, const Options& options, Handle communicator) {
@@ -193,9 +208,9 @@ Group::Group(const Library& mpi, const Options& options, Handle communicator)
     mpi.Comm_size(communicator, &size);
     rank_ = u32(rank);
     size_ = u32(size);
-    if (is_inter != 0) closed_ = "it joins two groups";
-    else if (size_ == 1) closed_ = "it has one rank";
-    else if (!is_of_this_job()) closed_ = "it is of several jobs";
+    if (is_inter != 0) close("it joins two groups");
+    else if (size_ == 1) close("it has one rank");
+    else if (!is_of_this_job()) close("it is of several jobs");
     char name[1024] = "";  // as long as MPI_MAX_OBJECT_NAME is anywhere
     int length = 0;
     mpi.Comm_get_name(communicator, name, &length);
@@ -226,7 +241,9 @@ Group::~Group() {
 // MPI's callback for an attribute that goes, with its communicator.
 int Group::left(Handle, int, void* its, void*) {
     auto* const group = static_cast<Group*>(its);
-    if (group->silent_ != 0 && !group->finished_) group->mpi_.Comm_free(&group->silent_);
+    const bool ends_first = !group->finished_;
+    group->finish();
+    if (group->own_ != 0 && ends_first) group->mpi_.Comm_free(&group->own_);
     ++gone;
     delete group;
     return 0;
@@ -245,7 +262,7 @@ void Group::finish() {
         for (u32 r = 0; r < kReasons; ++r) {
             if (tallies[c][r].calls == 0) continue;
             std::string why = kReasonNames[r];
-            if (Reason{r} == Reason::kCommunicator && closed_ != nullptr) why = why + ": " + closed_;
+            if (Reason{r} == Reason::kCommunicator && is_closed()) why += ": " + closed_;
             note(name_, size_, kCollectiveNames[c], why, tallies[c][r]);
         }
     if (communicator_) {
@@ -253,119 +270,238 @@ void Group::finish() {
         --served;
     }
     loaded_.clear();
+    if (network_) network_->abandon();  // all ranks leave, so nobody waits to hear of it
     communicator_.reset();
+    if (network_ && network_->is_busy()) (void)network_.release();  // after a call that failed: MPI may still use it
+    network_.reset();
     memory_.reset();
-    if (closed_ == nullptr) closed_ = "it was left";
+    if (!is_closed()) close("it was left");
 }
 
 Reason Group::open(bool at_once) {
-    if (communicator_ == nullptr && closed_ == nullptr) {
+    if (communicator_ == nullptr && !is_closed()) {
         if (!at_once && ++asked_ <= kFirstCalls) return Reason::kFirst;
         meet();
     }
-    return closed_ == nullptr ? Reason::kTaken : Reason::kCommunicator;
+    return is_closed() ? Reason::kCommunicator : Reason::kTaken;
 }
 
 // All ranks see the same hellos, and the same least of what each could do: so all are served, or none.
 void Group::meet() {
+    const Hello mine = hello();
+    std::vector<Hello> all(size_, mine);
+    if (gather(mine, all)) place(all);
+    if (!is_closed() && !nodes_.empty()) meet_across(all);
+    if (!is_closed()) close(objection(all));
+    if (is_closed()) {
+        if (const int made = all[rank_].host.descriptor; made >= 0) ::close(made);
+        return;
+    }
+    bool attaches = options_.attaches && nodes_.empty();
+    const bool joins = join(all, attaches), splits = split();
+    int can[] = {joins && splits, attaches, splits}, could[std::size(can)] = {};
+    mpi_.Allreduce.plain(can, could, int(std::size(can)), mpi_.integer, mpi_.min, handle_);
+    if (could[0] == 0) {
+        memory_.reset();
+        if (could[2] != 0) mpi_.Comm_free(&own_);
+        own_ = 0;
+        return close("a rank cannot share memory with the others, or serves too many communicators");
+    }
+    attaches_ = could[1] != 0;
+    begin(all);
+}
+
+// Makes a communicator of the same ranks. What the MPI reports of that is not the program's affair.
+bool Group::split() {
+    if (mpi_.Comm_split(handle_, 0, int(rank_), &own_) != 0) return false;
+    return mpi_.Comm_set_errhandler(own_, mpi_.abi.errors_return) == 0;
+}
+
+// What all ranks say, of each. False where that fails.
+template <class Word> bool Group::gather(const Word& mine, std::vector<Word>& all) {
+    const int bytes = int(sizeof mine);
+    if (mpi_.Allgather.plain(&mine, bytes, mpi_.byte, all.data(), bytes, mpi_.byte, handle_) == 0) return true;
+    close("its ranks could not meet");
+    return false;
+}
+
+Group::Hello Group::hello() {
+    static_assert(sizeof(Hello) == 184);
     Hello mine{};
-    file_ = PlanFile::find(size_);
-    mine.version = file_ == nullptr ? 0 : mix(mix(file_->hash() ^ sizeof(RankBlock)) ^ options_.hash());
+    file_ = PlanFile::find(std::vector<u32>(size_));
+    mine.host = host(rank_ == 0);
     mine.machine = machine();
-    mine.process = ::getpid();
     mine.user = ::geteuid();
     mine.local = local_ranks();
     mine.processors = processors();
     mine.witness = witness_place();
+    mine.format = kMeeting;
+    if (!options_.nodes.empty()) {
+        int place = 0, ranks = 0;
+        mpi_.Comm_rank(mpi_.abi.world, &place);
+        mpi_.Comm_size(mpi_.abi.world, &ranks);
+        mine.node = options_.nodes.size() == u64(ranks) ? (unsigned short)options_.nodes[u64(place)] : kNowhere;
+    }
     cpu_set_t allowed;
     if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0)
         for (u32 core = 0; core < kWordBits * kCoreWords && core < CPU_SETSIZE; ++core)
             if (CPU_ISSET(core, &allowed)) mine.cores[core / kWordBits] |= u64(1) << core % kWordBits;
-    mine.descriptor = -1;
-    if (rank_ == 0 && file_ != nullptr) {
-        mine.stamp = fresh_stamp();
-        mine.descriptor = shared_file(size_, mine.stamp);
-    }
-    std::vector<Hello> all(size_);
-    const int bytes = int(sizeof mine);
-    const bool said = mpi_.Allgather.plain(&mine, bytes, mpi_.byte, all.data(), bytes, mpi_.byte, handle_) == 0;
-    if (!said) {
-        closed_ = "its ranks could not meet";
-        return;
-    }
-    for (const Hello& each : all) {
-        if (each.machine != all[0].machine) closed_ = "it spans machines, or containers";
-        else if (each.user != all[0].user) closed_ = "it is of several users";
-        else if (each.version == 0) closed_ = "there are no plans for so many ranks: see hocket mpi --prepare";
-        else if (each.version != all[0].version) closed_ = "its ranks have different plans or options";
-    }
-    if (closed_ == nullptr && all[0].descriptor < 0) closed_ = "there is no memory to share";
-    if (closed_ != nullptr) {
-        if (mine.descriptor >= 0) ::close(mine.descriptor);
-        return;
-    }
-    bool attaches = options_.attaches;
-    int can[2] = {join(all, attaches), attaches}, could[2] = {};
-    mpi_.Allreduce.plain(can, could, 2, mpi_.integer, mpi_.min, handle_);
-    if (could[0] == 0) {
-        memory_.reset();
-        closed_ = "a rank cannot share memory with the others, or serves too many communicators";
-        return;
-    }
-    attaches_ = could[1] != 0;
-    mpi_.Comm_split(handle_, 0, int(rank_), &silent_);
-    begin(all);
+    return mine;
 }
 
-// Maps what rank 0 made, and sees to the rest that may be missing. `attaches`: whether to copy from and to the memory
-// of all others, and then whether this rank can.
+// With the plans that are known now; `makes`: and the memory that ranks of its node share.
+Group::Host Group::host(bool makes) const {
+    u64 version = sizeof(RankBlock);
+    for (const char each : std::string_view(HOCKET_VERSION)) version = mix(version ^ u64(each));
+    Host mine{file_ == nullptr ? 0 : mix(mix(file_->hash() ^ version) ^ options_.hash()), 0, ::getpid(), -1};
+    if (!makes || file_ == nullptr) return mine;
+    mine.stamp = fresh_stamp();
+    mine.descriptor = shared_file(size_, mine.stamp);
+    return mine;
+}
+
+// Finds the nodes: ranks that can share memory, and are not told to do as if they could not.
+void Group::place(const std::vector<Hello>& all) {
+    std::map<std::tuple<u64, u32, u32>, u32> known;
+    std::vector<u32> nodes;
+    for (const Hello& each : all) {
+        if (each.format != kMeeting) return close("its ranks have different builds of hocket");
+        if (each.node == kNowhere) return close("HOCKET_NODES does not say where each rank is");
+        const std::tuple place(each.machine, each.user, u32(each.node));
+        nodes.push_back(known.try_emplace(place, u32(known.size())).first->second);
+    }
+    if (known.size() > 1) nodes_ = nodes;
+    crowded_ = is_crowded(all);
+}
+
+// Whether there are more ranks than cores on any machine, or more of this job than its processors.
+bool Group::is_crowded(const std::vector<Hello>& all) {
+    struct Machine {
+        u64 cores[kCoreWords];
+        u32 ranks, local, processors;
+    };
+    std::map<u64, Machine> machines;
+    for (const Hello& each : all) {
+        Machine& one = machines.try_emplace(each.machine, Machine{{}, 0, 0, each.processors}).first->second;
+        for (u32 w = 0; w < kCoreWords; ++w) one.cores[w] |= each.cores[w];
+        ++one.ranks;
+        one.local = std::max(one.local, each.local);
+        one.processors = std::min(one.processors, each.processors);
+    }
+    return std::any_of(machines.begin(), machines.end(), [](const auto& entry) {
+        const Machine& one = entry.second;
+        u64 cores = 0;
+        for (const u64 word : one.cores) cores += u64(std::popcount(word));
+        return one.ranks > cores || std::max(one.ranks, one.local) > one.processors;
+    });
+}
+
+// Of ranks on several nodes: the plans for these, and what the first rank of each has made for its own.
+void Group::meet_across(std::vector<Hello>& all) {
+    file_ = PlanFile::find(nodes_);
+    Host& mine = all[rank_].host;
+    if (mine.descriptor >= 0) ::close(mine.descriptor);
+    mine = host(rank_ == leader());
+    std::vector<Host> hosts(size_);
+    if (!gather(mine, hosts)) return;
+    for (u32 r = 0; r < size_; ++r) all[r].host = hosts[r];
+}
+
+// Why ranks that have said this are not served, the same on all; empty where nothing is in the way.
+std::string Group::objection(const std::vector<Hello>& all) const {
+    std::set<u32> led;
+    for (u32 r = 0; r < size_; ++r) {
+        const Host& host = all[r].host;
+        const bool leads = led.insert(nodes_.empty() ? 0 : nodes_[r]).second;
+        if (host.version == 0 && nodes_.empty())
+            return "there are no plans for so many ranks: see hocket mpi --prepare";
+        const std::string placement = PlanFile::placement(nodes_);
+        const bool is_long = placement.size() > kLongestName;  // more than a row of the report holds
+        if (host.version == 0)
+            return "no plans for its nodes: hocket mpi --prepare " + (is_long ? "a long list" : placement);
+        if (host.version != all[0].host.version) return "its ranks have different plans or options";
+        if (leads && host.descriptor < 0) return "there is no memory to share";
+    }
+    return "";
+}
+
+// Maps what the first rank of the node made, and sees to the rest that may be missing. `attaches`: whether to copy from
+// and to the memory of all others, and then whether this rank can.
 bool Group::join(const std::vector<Hello>& all, bool& attaches) {
-    const Hello& host = all[0];
-    const int file = rank_ == 0 ? host.descriptor : open_shared(host.process, host.descriptor, host.stamp);
+    const Host& host = all[leader()].host;
+    const int file = rank_ == leader() ? host.descriptor : open_shared(host.process, host.descriptor, host.stamp);
     if (file < 0) return false;
     if (served >= kMostServed) {
         ::close(file);
         return false;
     }
-    std::vector<pid_t> processes;
-    for (const Hello& each : all) processes.push_back(each.process);
+    std::vector<pid_t> processes;  // none where some are elsewhere
+    for (u32 r = 0; r < size_ && nodes_.empty(); ++r) processes.push_back(all[r].host.process);
     try {
         memory_ = std::make_unique<SharedMemory>(file, size_, std::vector<int>(size_, -1), no_arena, processes);
     } catch (const std::exception&) {
         return false;
     }
     for (u32 r = 0; r < size_; ++r) {
-        if (r == rank_) continue;
-        if (lifeline(all[r].process) < 0) return false;
-        attaches = attaches && may_access(all[r].process, all[r].witness);
+        if (r == rank_ || !is_mate(r)) continue;
+        if (lifeline(all[r].host.process) < 0) return false;
+        attaches = attaches && may_access(all[r].host.process, all[r].witness);
     }
     return true;
 }
 
 // All ranks have joined.
 void Group::begin(const std::vector<Hello>& all) {
-    u64 cores = 0;
-    for (u32 w = 0; w < kCoreWords; ++w) {
-        u64 word = 0;
-        for (const Hello& each : all) word |= each.cores[w];
-        cores += u64(std::popcount(word));
-    }
-    u32 local = size_, fewest = processors();
-    for (const Hello& each : all) {
-        local = std::max(local, each.local);
-        fewest = std::min(fewest, each.processors);
-    }
-    crowded_ = size_ > cores || local > fewest;
     std::vector<int> lifelines;
-    for (u32 r = 0; r < size_; ++r) lifelines.push_back(r == rank_ ? -1 : lifeline(all[r].process));
+    for (u32 r = 0; r < size_; ++r) lifelines.push_back(r == rank_ || !is_mate(r) ? -1 : lifeline(all[r].host.process));
     Settings settings{{.patience = file_->patience(crowded_), .timeout = std::numeric_limits<double>::infinity()}};
-    settings.cache_bytes = cache_bytes(size_);
+    settings.cache_bytes = cache_bytes(u32(mates_of(rank_)));
     if (Clock::trusted()) settings.is_far = is_far;
     if (attaches_) settings.cma_use = options_.always_attaches ? CmaUse::kAlways : CmaUse::kWhereFaster;
-    settings.progress = {get_on, this};
+    if (nodes_.empty()) {
+        settings.progress = {get_on, this};
+    } else {  // the network gets on with all messages of the MPI
+        wire_.emplace(&own_);
+        network_ = std::make_unique<Network>(rank_, nodes_, memory_->control(), wire_->wire());
+        settings.network = network_.get();
+    }
     communicator_ = std::make_unique<Communicator>(rank_, size_, *memory_, std::move(lifelines), settings);
     ++served;
     loaded_.resize(u64(size_) * file_->plans());
+}
+
+// The lowest rank of this one's node.
+u32 Group::leader() const {
+    u32 found = 0;
+    while (!is_mate(found)) ++found;
+    return found;
+}
+
+// How many ranks are on the node of one.
+u64 Group::mates_of(u32 rank) const {
+    return nodes_.empty() ? size_ : u64(std::count(nodes_.begin(), nodes_.end(), nodes_[rank]));
+}
+
+// Who does what each rank of a plan does where `root` takes the place of rank 0: on one node those that lie as far
+// behind, on several such ranks that those of one node are on one node again (see has_root).
+std::vector<u32> Group::cast(u32 root) const {
+    std::vector<u32> players(size_);
+    std::iota(players.begin(), players.end(), 0);
+    if (nodes_.empty()) {
+        std::rotate(players.begin(), players.begin() + root, players.end());
+        return players;
+    }
+    std::vector<u32> firsts, others;  // the nodes of rank 0 and of the root, which change places
+    for (u32 r = 0; r < size_; ++r) {
+        if (nodes_[r] == nodes_[0]) firsts.push_back(r);
+        if (nodes_[r] == nodes_[root]) others.push_back(r);
+    }
+    std::swap(*std::find(others.begin(), others.end(), root), others[0]);
+    for (u64 i = 0; i < firsts.size(); ++i) {
+        players[others[i]] = firsts[i];
+        players[firsts[i]] = others[i];
+    }
+    return players;
 }
 
 // An MPI library gets on with its messages only when it is called: while it looks in vain for one.
@@ -373,8 +509,7 @@ void Group::get_on(void* group) {
     const Group& self = *static_cast<const Group*>(group);
     const Library& mpi = self.mpi_;
     int flag = 0;
-    mpi.Iprobe(mpi.abi.any_source, mpi.abi.any_tag, self.silent_ != 0 ? self.silent_ : self.handle_, &flag,
-               mpi.abi.ignored_status);
+    mpi.Iprobe(mpi.abi.any_source, mpi.abi.any_tag, self.own_, &flag, mpi.abi.ignored_status);
 }
 
 const Rule* Group::rule(const Request& call) const {
@@ -387,11 +522,13 @@ const Rule* Group::rule(const Request& call) const {
 Group::Loaded& Group::load(u32 plan, u32 root, Program program) {
     std::unique_ptr<Loaded>& found = loaded_[u64(root) * file_->plans() + plan];
     if (found == nullptr) {
-        Part part = file_->part(plan, (rank_ + size_ - root) % size_);
+        const std::vector<u32> players = cast(root);
+        const auto part_of = std::find(players.begin(), players.end(), rank_) - players.begin();
+        Part part = file_->part(plan, u32(part_of));
         auto made = std::make_unique<Loaded>();
         std::copy(std::begin(part.bindings), std::end(part.bindings), made->bindings);
         const auto ready = [&](std::vector<u32>& words) {
-            rename(words, root, program);
+            rename(words, players, program);
             const u64 digest = mix(file_->digest(plan) + root);
             return std::make_unique<Plan>(*communicator_, std::move(words), digest, kProgramNames[u32(program)]);
         };

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "mpi/options.h"
 #include "mpi/plan_file.h"
 #include "mpi/report.h"
+#include "mpi/wire.h"
 #include "runtime/communicator.h"
 #include "transport/shared_memory.h"
 
@@ -16,16 +19,18 @@ namespace hocket::mpi {
 enum class Reason : u32 {
     kTaken,
     kSmall,         // the MPI is faster
+    kLarge,         // the same, of long calls on several nodes
     kFirst,         // of a communicator: its ranks have not met
     kCompared,      // it was its turn
     kOperator,      // of the user, or none that the type has by MPI's rules
     kCommunicator,  // see Group::closed
     kContract,      // no program sums in the order of ranks
+    kRoot,          // see Group::has_root
     kArguments,     // MPI says what is wrong with them
     kDeclined,      // a rank's data has gaps, its arguments are erroneous, or it lacks memory or plans
 };
-constexpr const char* kReasonNames[] = {"taken",        "small", "first",     "compared", "operator",
-                                        "communicator", "order", "arguments", "declined"};
+constexpr const char* kReasonNames[] = {"taken",        "small", "large", "first",     "compared", "operator",
+                                        "communicator", "order", "root",  "arguments", "declined"};
 constexpr u32 kReasons = u32(std::size(kReasonNames));
 
 // A call, as hocket's collectives have it: `x` and `out` are the same or overlap only if `in_place`. `n` elements a
@@ -57,16 +62,19 @@ class Group {
     // or `at_once`.
     Reason open(bool at_once);
     // From here on it does not, on this rank.
-    void close(const char* why) { closed_ = why; }
-    // Whether ranks share cores, once they have met.
-    bool is_crowded() const { return crowded_; }
-    bool is_closed() const { return closed_ != nullptr; }
+    void close(const std::string& why) { closed_ = why; }
+    // How its ranks lie, once they have met.
+    Where where() const { return !nodes_.empty() ? Where::kNodes : crowded_ ? Where::kShared : Where::kCores; }
+    bool is_closed() const { return !closed_.empty(); }
+    // Whether that rank can take the place of rank 0 in a plan: on several nodes, one that has as many ranks on its
+    // own.
+    bool has_root(u32 root) const { return nodes_.empty() || mates_of(root) == mates_of(0); }
     // What a call would run; null where its contract cannot be kept.
     const Rule* rule(const Request& call) const;
     Outcome run(const Rule& rule, const Request& call);
     Outcome barrier() { return communicator_->barrier(); }
-    // Whether the process of a rank has ended.
-    bool is_gone(u32 rank) const { return communicator_->control().is_gone(rank); }
+    // Whether a rank that fails is taken to have ended: its process has, or it is on another node.
+    bool is_lost(u32 rank) const { return !is_mate(rank) || communicator_->control().is_gone(rank); }
     // Has all ranks of a call take the MPI's.
     Outcome decline() { return communicator_->refuse("passes this call on", kDeclined); }
     // At least so many bytes, until the next call of that room. Throws std::bad_alloc.
@@ -84,26 +92,41 @@ class Group {
     Group(const Library& mpi, const Options& options, Handle communicator);
     ~Group();
     static int left(Handle, int, void* group, void*);
+    struct Host;
     struct Hello;
     void meet();
+    bool split();
+    Hello hello();
+    Host host(bool makes) const;
+    template <class Word> bool gather(const Word& mine, std::vector<Word>& all);
+    void place(const std::vector<Hello>& all);
+    static bool is_crowded(const std::vector<Hello>& all);
+    void meet_across(std::vector<Hello>& all);
+    std::string objection(const std::vector<Hello>& all) const;
     bool join(const std::vector<Hello>& all, bool& attaches);
     void begin(const std::vector<Hello>& all);
     bool is_of_this_job() const;
     void finish();
     static void get_on(void* group);
+    bool is_mate(u32 rank) const { return nodes_.empty() || nodes_[rank] == nodes_[rank_]; }
+    u32 leader() const;
+    u64 mates_of(u32 rank) const;
+    std::vector<u32> cast(u32 root) const;
     Loaded& load(u32 plan, u32 root, Program program);
     template <class At> bool offers(const Rule& rule, const Request& request, Offer& offer, At at);
 
     const Library& mpi_;
     const Options& options_;
     const Handle handle_;
-    Handle silent_ = 0;  // a communicator of the same ranks, on which nothing is ever sent
-    std::string name_;
+    Handle own_ = 0;  // a communicator of the same ranks, for the wire; without one, nothing is ever sent on it
+    std::string name_, closed_;
     u32 rank_ = 0, size_ = 0, asked_ = 0;
     bool crowded_ = false, attaches_ = false, finished_ = false;
-    const char* closed_ = nullptr;
+    std::vector<u32> nodes_;  // by rank; none where all are on one
     std::shared_ptr<const PlanFile> file_;
     std::unique_ptr<SharedMemory> memory_;
+    std::optional<MpiWire> wire_;
+    std::unique_ptr<Network> network_;
     std::unique_ptr<Communicator> communicator_;
     std::vector<std::unique_ptr<Loaded>> loaded_;  // by root and plan
     struct {

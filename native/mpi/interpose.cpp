@@ -31,7 +31,7 @@ constinit std::atomic<u64> small_below[kCollectives];
 const Options& options() {
     static const Options& found = []() -> const Options& {
         const Options& read = *new Options(underneath());  // for good, as in library.h
-        for (u32 c = 0; c < kCollectives && !read.report; ++c) small_below[c] = read.off ? ~u64(0) : read.least[0][c];
+        for (u32 c = 0; c < kCollectives && !read.report; ++c) small_below[c] = read.off ? ~u64(0) : read.first[c];
         return read;
     }();
     return found;
@@ -111,9 +111,16 @@ class Look {
         bytes = message;
         return message == 0 || message < least() ? Reason::kSmall : Reason::kTaken;
     }
-    // Alltoallv and Barrier: no rank knows the lengths of all messages, so all calls are taken or none.
+    // Of one that is sizeless.
     Reason measure() const { return least() == kNeverBytes ? Reason::kSmall : Reason::kTaken; }
-    u64 least() const { return options().least[0][u32(which)]; }  // until it is known whether ranks share cores
+    u64 least() const { return options().first[u32(which)]; }
+    // The same once it is known how ranks lie.
+    Reason measure(Where where) const {
+        const u64 from = options().least[u32(where)][u32(which)];
+        if (is_sizeless(which)) return from == kNeverBytes ? Reason::kSmall : Reason::kTaken;
+        if (bytes < from) return Reason::kSmall;
+        return where == Where::kNodes && bytes >= options().most[u32(which)] ? Reason::kLarge : Reason::kTaken;
+    }
     // Why nothing is looked at, of a communicator that joins two groups, or of none: there arguments mean something
     // else.
     Reason closed() {
@@ -204,9 +211,8 @@ int serve(Collective which, Handle communicator, const Examine& examine, const R
     if (why == Reason::kTaken) {
         if (group == nullptr) why = Reason::kArguments;
         else why = group->open(call.least() == 0);
-        // Where no rank knows the lengths of all, both are the same.
-        const u64 least = why == Reason::kTaken ? options().least[group->is_crowded()][u32(which)] : 0;
-        if (least > call.least() && call.bytes < least) why = Reason::kSmall;
+        if (why == Reason::kTaken) why = call.measure(group->where());
+        if (why == Reason::kTaken && !group->has_root(call.request.root)) why = Reason::kRoot;
     }
     if (why == Reason::kTaken) {
         if (which != Collective::kBarrier && (rule = group->rule(call.request)) == nullptr) why = Reason::kContract;
@@ -230,11 +236,11 @@ int serve(Collective which, Handle communicator, const Examine& examine, const R
         case Fault::kMemory:
             return pass_on(call, Reason::kDeclined, pass);
         default:
-            // If a rank has ended, the MPI is to do as it would have done. Otherwise some ranks may have finished the
-            // call.
+            // If a rank has ended, the MPI is to do as it would have done; of one on another node no more is known
+            // than that it fails. Otherwise some ranks may have finished the call.
             std::fprintf(stderr, "hocket: %s: rank %u %s\n", kCollectiveNames[u32(which)], outcome.rank,
                          outcome.text.c_str());
-            if (!group->is_gone(outcome.rank)) return report_error(communicator);
+            if (!group->is_lost(outcome.rank)) return report_error(communicator);
             group->close("a rank has ended");
             return pass_on(call, Reason::kCommunicator, pass);
     }

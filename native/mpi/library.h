@@ -49,6 +49,7 @@ template <class Count> using ExchangeVFunction =
     X(Group_translate_ranks, int(Handle, int, const int*, Handle, int*)) \
     X(Comm_get_name, int(Handle, char*, int*)) \
     X(Comm_call_errhandler, int(Handle, int)) \
+    X(Comm_set_errhandler, int(Handle, Handle)) \
     X(Comm_create_keyval, int(void*, void*, int*, void*)) \
     X(Comm_get_attr, int(Handle, int, void*, int*)) \
     X(Comm_set_attr, int(Handle, int, void*)) \

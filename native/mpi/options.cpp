@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -25,6 +26,16 @@ constexpr u64 kLeast[][2][kCollectives] = {
     {{K, 2 * K, 4 * K, 256 * K, 256 * K, 4 * K, 4 * K, 4 * K, 4 * K, 256 * K, kNo, kNo},
      {K, 2 * K, 4 * K, 256 * K, 256 * K, 4 * K, 4 * K, 4 * K, 4 * K, 256 * K, kNo, kNo}},
 };
+
+// The same of ranks on several nodes, where benchmarks/results/nodes.md shows a gain on 2+2, 4+4 and 2+2+2+2 all
+// alike; its sizes are of all blocks, here of one of eight. An AllReduce of 2 MB shows none, of 256 KB one: half of a
+// MB lies between. Intel MPI was not measured.
+constexpr u64 kLeastOnNodes[][kCollectives] = {
+    {4 * K, 4 * K, kNo, kNo, kNo, 4 * K, 4 * K, kNo, kNo, kNo, kNo, kNo},
+    {1, 4 * K, kNo, kNo, kNo, 4 * K, 4 * K, kNo, kNo, kNo, kNo, kNo},
+    {kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo},
+};
+constexpr u64 kMostOnNodes[kCollectives] = {512 * K, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo};
 
 std::string_view variable(const char* name) {
     const char* const text = std::getenv(name);
@@ -53,24 +64,50 @@ bool parse_size(std::string_view text, u64& bytes) {
     return bytes <= kNeverBytes;
 }
 
-// Whether a rank does not know how long the messages of all are.
-bool is_sizeless(Collective which) { return which == Collective::kBarrier || which == Collective::kAllToAllV; }
-
-bool parse_least(std::string_view text, u64 (&least)[2][kCollectives]) {
+bool parse_least(std::string_view text, Options& options) {
     const auto equals = text.find('=');
     u64 bytes = 0;
     if (!parse_size(equals == text.npos ? text : text.substr(equals + 1), bytes)) return false;
     if (equals == text.npos) {
         for (u32 c = 0; c < kCollectives; ++c)
-            if (bytes == 0 || !is_sizeless(Collective{c})) least[0][c] = least[1][c] = bytes;
+            if (bytes == 0 || !is_sizeless(Collective{c})) options.take_from(Collective{c}, bytes);
         return true;
     }
     const std::string_view name = text.substr(0, equals);
     const auto* const found = std::find(std::begin(kCollectiveNames), std::end(kCollectiveNames), name);
     if (found == std::end(kCollectiveNames)) return false;
-    const auto c = found - kCollectiveNames;
-    least[0][c] = least[1][c] = bytes;
+    options.take_from(Collective(found - kCollectiveNames), bytes);
     return true;
+}
+
+// "2+2", or the node of each rank, "0,1,0", as in hocket/runtime/nodes.py. False for anything else.
+bool parse_nodes(std::string_view text, std::vector<u32>& nodes) {
+    constexpr u64 kMostDigits = 4;
+    const bool named = text.find(',') != text.npos;
+    std::map<std::string_view, u32> known;
+    u32 number = 0;
+    for (bool more = !text.empty(); more; ++number) {
+        const std::string_view part = text.substr(0, text.find(named ? ',' : '+'));
+        more = part.size() < text.size();
+        text.remove_prefix(part.size() + more);
+        if (named) {
+            nodes.push_back(known.try_emplace(part, u32(known.size())).first->second);
+            continue;
+        }
+        if (part.empty() || part.size() > kMostDigits || part.find_first_not_of("0123456789") != part.npos)
+            return false;
+        nodes.insert(nodes.end(), std::strtoull(std::string(part).c_str(), nullptr, 10), number);
+    }
+    return true;
+}
+
+// Whether ranks may be on several machines, as the launcher says to all of them. Where nobody does they may not.
+bool spans_machines() {
+    const auto number = [](const char* name) { return std::atoi(std::string(variable(name)).c_str()); };
+    for (const auto& [all, local] :
+         {std::pair("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"), std::pair("PMI_SIZE", "MPI_LOCALNRANKS")})
+        if (number(all) != 0 && number(local) != 0) return number(local) < number(all);
+    return number(variable("SLURM_STEP_NUM_NODES").empty() ? "SLURM_NNODES" : "SLURM_STEP_NUM_NODES") > 1;
 }
 
 }  // namespace
@@ -93,13 +130,15 @@ Options::Options(const Library& mpi)
         off = true;
         return;
     }
-    std::memcpy(least, kLeast[u32(mpi.vendor)], sizeof least);
+    std::memcpy(least, kLeast[u32(mpi.vendor)], sizeof kLeast[0]);
+    std::memcpy(least[u32(Where::kNodes)], kLeastOnNodes[u32(mpi.vendor)], sizeof kLeastOnNodes[0]);
+    std::memcpy(most, kMostOnNodes, sizeof most);
     for (std::string_view rest = variable("HOCKET_MPI"); !rest.empty();) {
         const std::string_view option = rest.substr(0, rest.find(','));
         rest.remove_prefix(std::min(rest.size(), option.size() + 1));
         constexpr std::string_view kMinBytes = "min-bytes:";
         if (option == "off") off = true;
-        else if (!option.starts_with(kMinBytes) || !parse_least(option.substr(kMinBytes.size()), least))
+        else if (!option.starts_with(kMinBytes) || !parse_least(option.substr(kMinBytes.size()), *this))
             refuse("HOCKET_MPI", option);
     }
     const std::string_view contract = variable("HOCKET_REPRODUCIBLE"), reach = variable("HOCKET_REACH");
@@ -108,17 +147,29 @@ Options::Options(const Library& mpi)
     // Whoever asks for an order asks for it in every sum.
     for (const Collective sums :
          {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter, Collective::kReduceScatterBlock})
-        if (rank_order) least[0][u32(sums)] = least[1][u32(sums)] = 0;
+        if (rank_order) take_from(sums, 0);
     attaches = reach != "never";
     always_attaches = reach == "always";
     if (attaches && !always_attaches && !reach.empty()) refuse("HOCKET_REACH", reach);
     if (chosen_isa() == nullptr) refuse("HOCKET_ISA", variable("HOCKET_ISA"));
+    if (!parse_nodes(variable("HOCKET_NODES"), nodes)) refuse("HOCKET_NODES", variable("HOCKET_NODES"));
+    const bool spans = !nodes.empty() || spans_machines();
+    for (u32 c = 0; c < kCollectives; ++c) {
+        const u64 apart = spans ? least[u32(Where::kNodes)][c] : kNo;
+        first[c] = std::min(least[u32(Where::kCores)][c], apart);
+    }
+}
+
+void Options::take_from(Collective which, u64 bytes) {
+    for (auto& row : least) row[u32(which)] = bytes;
+    most[u32(which)] = kNo;
 }
 
 u64 Options::hash() const {
     u64 found = u64(rank_order) << 1 | u64(compare);
     for (const auto& row : least)
         for (const u64 bytes : row) found = mix(found ^ bytes);
+    for (u32 c = 0; c < kCollectives; ++c) found = mix(mix(found ^ most[c]) ^ first[c]);
     return found;
 }
 

@@ -1,6 +1,8 @@
 // Which calls are taken: by what is measured, and by what the user says.
 #pragma once
 
+#include <vector>
+
 #include "mpi/library.h"
 
 namespace hocket::mpi {
@@ -24,6 +26,15 @@ constexpr const char* kCollectiveNames[] = {
     "reduce_scatter_block", "gather", "scatter",   "all_to_all", "all_to_all_v", "barrier"};
 constexpr u32 kCollectives = u32(std::size(kCollectiveNames));
 
+// Of which no rank knows the lengths of all messages: so all calls are taken, or none.
+constexpr bool is_sizeless(Collective which) {
+    return which == Collective::kBarrier || which == Collective::kAllToAllV;
+}
+
+// How the ranks of a communicator lie: with a core each, on one node; without; on several nodes.
+enum class Where : u32 { kCores, kShared, kNodes };
+constexpr u32 kWheres = 3;
+
 // Calls on a communicator that go to the MPI although they could be taken: many are made for few calls, and a meeting
 // of their ranks takes as long as hundreds of short ones (benchmarks/results/mpi.md).
 constexpr u32 kFirstCalls = 8;
@@ -37,14 +48,19 @@ struct Options {
 
     // Of all by which calls are taken, which must be the same on all ranks.
     u64 hash() const;
+    // However ranks lie.
+    void take_from(Collective which, u64 bytes);
 
     bool off = false, report = false, compare = false;
     bool rank_order = false;                        // sums are in the order of ranks
     bool attaches = true, always_attaches = false;  // to memory of other ranks
-    // Bytes of a rank's message (of a block, where it has one for each rank) from which on a call is taken; from 0 on,
-    // also the first on a communicator. Of a Barrier and an Alltoallv any but kNeverBytes takes all. By whether ranks
-    // share cores, which is known once they have met: then it is no less.
-    u64 least[2][kCollectives];
+    // HOCKET_NODES: the node that each rank of MPI_COMM_WORLD counts as of; none where it is not set.
+    std::vector<u32> nodes;
+    // Bytes of a rank's message (of a block, where it has one for each rank) from which on a call is taken, by how
+    // ranks lie, and from which on, on several nodes, it is not. Of one that is sizeless any but kNeverBytes takes all.
+    u64 least[kWheres][kCollectives], most[kCollectives];
+    // The same while that is not known yet; from 0 on, also the first call on a communicator.
+    u64 first[kCollectives];
 };
 
 }  // namespace hocket::mpi

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -58,22 +59,49 @@ std::vector<std::string> directories() {
     return found;
 }
 
+// What a file is called, but for the suffix, and by whoever makes it (plan_files.py: _path).
+std::string name(const std::vector<u32>& nodes) {
+    const std::string placement = PlanFile::placement(nodes);
+    if (placement.size() <= kLongestName) return placement;
+    u64 hash = 0xcbf29ce484222325;  // FNV-1a
+    for (const char each : placement) hash = (hash ^ u64(each)) * 0x100000001b3;
+    char found[64];
+    std::snprintf(found, sizeof found, "%zu-%016llx", nodes.size(), static_cast<unsigned long long>(hash));
+    return found;
+}
+
 }  // namespace
 
-std::shared_ptr<const PlanFile> PlanFile::find(u32 ranks) {
+std::string PlanFile::placement(const std::vector<u32>& nodes) {
+    std::string each, counts;
+    u32 count = 0;
+    for (u64 r = 0; r < nodes.size(); ++r) {
+        if (r != 0) each += ',';
+        each += std::to_string(nodes[r]);
+        ++count;
+        if (r + 1 < nodes.size() && nodes[r + 1] == nodes[r]) continue;
+        if (!counts.empty()) counts += '+';
+        counts += std::to_string(count);
+        count = 0;
+    }
+    return std::is_sorted(nodes.begin(), nodes.end()) ? counts : each;
+}
+
+std::shared_ptr<const PlanFile> PlanFile::find(const std::vector<u32>& nodes) {
     static std::mutex lock;
-    static auto& known = *new std::map<u32, std::shared_ptr<const PlanFile>>;  // for good, as in library.h
+    static auto& known = *new std::map<std::vector<u32>, std::shared_ptr<const PlanFile>>;  // for good, as in library.h
     const std::lock_guard held(lock);
-    const auto [at, is_new] = known.try_emplace(ranks);
+    const auto [at, is_new] = known.try_emplace(nodes);
     if (is_new)
         for (const std::string& directory : directories()) {
-            at->second = read(directory + "/" + std::to_string(ranks) + ".plans", ranks);
+            at->second = read(directory + "/" + name(nodes) + ".plans", nodes);
             if (at->second != nullptr) break;
         }
     return at->second;
 }
 
-std::shared_ptr<const PlanFile> PlanFile::read(const std::string& path, u32 ranks) {
+std::shared_ptr<const PlanFile> PlanFile::read(const std::string& path, const std::vector<u32>& nodes) {
+    const u64 ranks = nodes.size();
     std::ifstream stream(path, std::ios::binary);
     if (!stream) return nullptr;
     std::shared_ptr<PlanFile> found(new PlanFile);
@@ -82,7 +110,9 @@ std::shared_ptr<const PlanFile> PlanFile::read(const std::string& path, u32 rank
         Reader reader(found->bytes_, 0);
         if (reader.number() != kPlanFileFormat || reader.number() != kPlanMagic || reader.number() != ranks)
             return nullptr;
-        found->ranks_ = ranks;
+        for (const u32 node : nodes)
+            if (reader.number() != node) return nullptr;
+        found->ranks_ = u32(ranks);
         for (Patience& patience : found->patience_) patience = {reader.word(), reader.word()};
         found->rules_.resize(std::min<u64>(reader.number(), found->bytes_.size()));
         const u64 plans = std::min<u64>(reader.number(), found->bytes_.size());
@@ -103,7 +133,7 @@ std::shared_ptr<const PlanFile> PlanFile::read(const std::string& path, u32 rank
         std::vector<u64> lengths;
         for (u64 p = 0; p < plans; ++p) {
             found->digests_.push_back(reader.number());
-            for (u32 r = 0; r < ranks; ++r) lengths.push_back(reader.number());
+            for (u64 r = 0; r < ranks; ++r) lengths.push_back(reader.number());
         }
         found->places_.push_back(reader.at());
         for (const u64 length : lengths) found->places_.push_back(found->places_.back() + length);

@@ -10,7 +10,9 @@
 
 namespace hocket::mpi {
 
-constexpr u64 kPlanFileFormat = 0x686b6d01;  // FORMAT in hocket/plan_files.py
+// Of a file, but for the suffix: _LONGEST_NAME in hocket/plan_files.py. Longer placements have a hash.
+constexpr u64 kLongestName = 100;
+constexpr u64 kPlanFileFormat = 0x686b6d02;  // FORMAT in hocket/plan_files.py
 
 // The collectives of a file, in its order. The root of those that have one is rank 0.
 enum class Program : u32 { kAllReduce, kReduce, kBroadcast, kAllGather, kReduceScatter, kGather, kScatter, kAllToAll };
@@ -49,8 +51,11 @@ struct Rule {
 
 class PlanFile {
   public:
-    // That of so many ranks, from the first directory that has one for this version; null where none has.
-    static std::shared_ptr<const PlanFile> find(u32 ranks);
+    // That of ranks on these nodes, which are numbered in the order of their lowest ranks: from the first directory
+    // that has one for this version; null where none has.
+    static std::shared_ptr<const PlanFile> find(const std::vector<u32>& nodes);
+    // How many ranks, where they are on one node; else how many on each, "2+2", or the node of each, "0,1,0".
+    static std::string placement(const std::vector<u32>& nodes);
 
     u32 plans() const { return u32(digests_.size()); }
     // A hash of all of it: ranks with the same have the same plans.
@@ -65,7 +70,7 @@ class PlanFile {
 
   private:
     PlanFile() = default;
-    static std::shared_ptr<const PlanFile> read(const std::string& path, u32 ranks);
+    static std::shared_ptr<const PlanFile> read(const std::string& path, const std::vector<u32>& nodes);
 
     u32 ranks_ = 0;
     u64 hash_ = 0;

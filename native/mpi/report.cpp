@@ -10,9 +10,10 @@
 namespace hocket::mpi {
 namespace {
 
-// As it goes from rank to rank.
+// As it goes from rank to rank. `bytes`: its own, which other builds may have otherwise.
 struct Row {
-    char communicator[64], collective[24], why[80];
+    u64 bytes;
+    char communicator[64], collective[24], why[160];
     u32 size;
     Tally tally;
 };
@@ -37,7 +38,7 @@ std::vector<Row> rows() {
     std::vector<Row> found;
     for (const auto& [key, tally] : lines().all) {
         const auto& [communicator, size, collective, why] = key;
-        Row row{};
+        Row row{.bytes = sizeof(Row)};
         std::snprintf(row.communicator, sizeof row.communicator, "%s", communicator.c_str());
         std::snprintf(row.collective, sizeof row.collective, "%s", collective.c_str());
         std::snprintf(row.why, sizeof row.why, "%s", why.c_str());
@@ -78,12 +79,17 @@ void print_report(const Library& mpi) {
     mpi.Gather.plain(&bytes, 1, mpi.integer, lengths.data(), 1, mpi.integer, 0, mpi.abi.world);
     u64 total = 0;
     for (u64 r = 0; r < lengths.size(); total += u64(lengths[r++])) places[r] = int(total);
-    std::vector<Row> all(total / sizeof(Row));
+    std::vector<char> all(total);
     mpi.Gatherv(mine.data(), bytes, mpi.byte, all.data(), lengths.data(), places.data(), mpi.byte, 0, mpi.abi.world);
     if (rank != 0) return;
     lines().all.clear();
-    for (const Row& row : all) lines().add(row.communicator, row.size, row.collective, row.why, row.tally);
-    print();
+    for (Row row; total >= sizeof row; total -= sizeof row) {
+        std::memcpy(&row, &all[all.size() - total], sizeof row);
+        if (row.bytes != sizeof row) break;
+        lines().add(row.communicator, row.size, row.collective, row.why, row.tally);
+    }
+    if (total == 0) print();
+    else std::fputs("hocket: no report: ranks have different builds of hocket\n", stderr);
 }
 
 }  // namespace hocket::mpi

@@ -1,8 +1,8 @@
 """Plans of collectives that are called by name, in files for programs without Python (native/mpi/plan_file.h).
 
-A file is for one number of ranks, with the plans of all: what ``hocket.tuning`` chooses, by size, for ranks with one
-thread each on one socket, compiled and proven. It is a sequence of numbers of 64 bits, seven bits a byte, the low ones
-first (LEB128): most fit one byte.
+A file is for one number of ranks, or for ranks on such nodes, with the plans of all: what ``hocket.tuning`` chooses, by
+size, for ranks with one thread each on one socket, compiled and proven. It is a sequence of numbers of 64 bits, seven
+bits a byte, the low ones first (LEB128): most fit one byte.
 
 Building the package makes those of few ranks (CMakeLists.txt), and ``hocket mpi --prepare`` those of more.
 """
@@ -10,10 +10,10 @@ Building the package makes those of few ranks (CMakeLists.txt), and ``hocket mpi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, product
+from itertools import chain, groupby, product
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +30,7 @@ from hocket.runtime.plan import lower_all
 from hocket.tunables import Tunables
 from hocket.tuning import KINDS, Call, choose, declined, zero_copy_program
 
-FORMAT = 0x686B6D01  # changes whenever the layout of a file, or its meaning, does
+FORMAT = 0x686B6D02  # changes whenever the layout of a file, or its meaning, does
 
 _COLLECTIVES = "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all"
 _CONTRACTS: tuple[Contract | None, ...] = None, "rank-order"
@@ -39,34 +39,53 @@ _IN_PLACE = False, True  # the two ways in which a call's buffers lie
 _BYTES = element_type("uint8")
 _LARGEST = 1 << 40
 _NOTHING = -1
+_LONGEST_NAME = 100  # kLongestName in native/mpi/plan_file.h: file systems take 255 bytes, a row of the report 160
 
 Taken = tuple[int, int, int, int]
 """What a call runs: a plan, its tile or 0, and the plans in place of it where ranks access each other's buffers, which
 lie in place or apart. Plans by number, _NOTHING for none."""
 
 
-def write(directory: Path, ranks: int) -> Path:
-    """Write the file of a number of ranks; whoever looks for it finds none, or the whole. Returns its path."""
+def write(directory: Path, ranks: int, nodes: Sequence[int] = ()) -> Path:
+    """Write the file of a number of ranks; whoever looks for it finds none, or the whole. Returns its path.
+
+    ``nodes``: that of each rank, where they are on several, numbered in the order of their lowest ranks.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"{ranks}.plans"
-    draft = directory / f"{ranks}.plans.{os.getpid()}"
-    draft.write_bytes(_file(ranks))
+    path = _path(directory, ranks, nodes)
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.write_bytes(_file(ranks, tuple(nodes)))
     draft.replace(path)
     return path
 
 
-def has(directory: Path, ranks: int) -> bool:
-    """Whether the file of a number of ranks is there, of this version."""
-    begin = _encoded(_begin(ranks))
+def has(directory: Path, ranks: int, nodes: Sequence[int] = ()) -> bool:
+    """Whether that file is there, of this version."""
+    begin = _encoded(_begin(ranks, nodes))
     try:
-        with (directory / f"{ranks}.plans").open("rb") as file:
+        with _path(directory, ranks, nodes).open("rb") as file:
             return file.read(len(begin)) == begin
     except OSError:
         return False
 
 
-def _begin(ranks: int) -> list[int]:
-    return [FORMAT, _native.PLAN_MAGIC, ranks]
+def _path(directory: Path, ranks: int, nodes: Sequence[int]) -> Path:
+    """Of ranks on several nodes by how many are on each, "2+2", or by the node of each, "0,1,0"; where that is too long
+    for a file's name, by the number of ranks and a hash of it (FNV-1a): the file says the rest."""
+    name = str(ranks)
+    if nodes:
+        counts = [len(list(group)) for _, group in groupby(nodes)]
+        name = "+".join(map(str, counts)) if list(nodes) == sorted(nodes) else ",".join(map(str, nodes))
+    if len(name) > _LONGEST_NAME:
+        found = 0xCBF29CE484222325
+        for byte in name.encode():
+            found = (found ^ byte) * 0x100000001B3 % (1 << 64)
+        name = f"{ranks}-{found:016x}"
+    return directory / f"{name}.plans"
+
+
+def _begin(ranks: int, nodes: Sequence[int]) -> list[int]:
+    return [FORMAT, _native.PLAN_MAGIC, ranks, *(nodes or [0] * ranks)]
 
 
 def _encoded(numbers: Iterable[int]) -> bytes:
@@ -79,15 +98,15 @@ def _encoded(numbers: Iterable[int]) -> bytes:
     return bytes(found)
 
 
-def _file(ranks: int) -> bytes:
+def _file(ranks: int, nodes: tuple[int, ...]) -> bytes:
     """What the file is; how long ranks wait; its rules; its plans: digests and lengths of every rank's part; these."""
-    plans, tuned = _Plans(ranks), Tunables()
+    plans, tuned = _Plans(ranks, nodes), Tunables()
     rules = list(_rules(plans))
-    head = [*_begin(ranks), tuned.spins, tuned.yields, tuned.crowded_spins, tuned.crowded_yields]
+    head = [*_begin(ranks, nodes), tuned.spins, tuned.yields, tuned.crowded_spins, tuned.crowded_yields]
     head += [len(rules), len(plans.found), *chain.from_iterable(rules)]
     parts: list[bytes] = []
     for name, schedule in plans.found:
-        own = [_encoded(part) for part in _parts(name, schedule)]
+        own = [_encoded(part) for part in _parts(name, schedule, nodes)]
         head += [int(schedule.digest()[:16], 16), *map(len, own)]
         parts += own
     return _encoded(head) + b"".join(parts)
@@ -96,8 +115,8 @@ def _file(ranks: int) -> bytes:
 class _Plans:
     """The schedules of a file, each once, in the order in which they were asked for."""
 
-    def __init__(self, ranks: int) -> None:
-        self.ranks = ranks
+    def __init__(self, ranks: int, nodes: tuple[int, ...]) -> None:
+        self.ranks, self.nodes = ranks, nodes
         self.found: list[tuple[str, Schedule]] = []  # with the collective's name
         self._numbers: dict[object, int] = {}  # by key, and by digest
 
@@ -138,7 +157,15 @@ def _rules(plans: _Plans) -> Iterator[tuple[int, ...]]:
         for contract, crowded, uneven in product(range(len(_CONTRACTS)), (False, True), (False, True)):
             if (contract and not KINDS[name].combines) or (uneven and not KINDS[name].blocks):
                 continue
-            call = Call(name, plans.ranks, 0, reproducible=_CONTRACTS[contract], oversubscribed=crowded, uneven=uneven)
+            call = Call(
+                name,
+                plans.ranks,
+                0,
+                reproducible=_CONTRACTS[contract],
+                nodes=plans.nodes,
+                oversubscribed=crowded,
+                uneven=uneven,
+            )
             for least, most, found in _ranges(partial(plans.taken, call)):
                 if found is not None:
                     plan, tile, *instead = found
@@ -162,16 +189,20 @@ def _ranges(taken: Callable[[int], Taken | None]) -> Iterator[tuple[int, int, Ta
     yield least, _LARGEST, found
 
 
-def _parts(name: str, schedule: Schedule) -> Iterator[list[int]]:
+def _parts(name: str, schedule: Schedule, nodes: Sequence[int]) -> Iterator[list[int]]:
     """Of every rank: how buffers are bound, apart and in place, its plan, and that for buffers that lie apart though
     the schedule is in place, each with its length."""
     ranks = schedule.collective.size
     if not (KINDS[name].reads and KINDS[name].writes):
         _check_renaming(schedule)
-    for rank, plan in enumerate(lower_all(schedule, range(ranks))):
+    for rank, plan in enumerate(lower_all(schedule, range(ranks), nodes)):
         part: list[int] = []
         for in_place in _IN_PLACE:
-            part += _binding(plan.layout.bind(_operands(name, ranks, rank, schedule.collective.chunks, in_place)))
+            bound = plan.layout.bind(_operands(name, ranks, rank, schedule.collective.chunks, in_place))
+            if in_place and name == "reduce_scatter" and plan.layout.alias is not None:
+                # MPI wants the sum where the input begins, not in the block of the rank.
+                bound = replace(bound, input=Source.SCRATCH, output=Source.NOTHING, initial=Source.X, taken=0)
+            part += _binding(bound)
         for words in (plan.words, plan.apart or b""):
             part += (len(words) // 4, *np.frombuffer(words, np.uint32).tolist())
         yield part

@@ -962,7 +962,9 @@ def mpi(
     library: Annotated[bool, typer.Option("--library", help="Print the path of the library, for LD_PRELOAD.")] = False,
     prepare: Annotated[
         str | None,
-        typer.Option(metavar="RANKS", help="Make plans for so many ranks, 24 or 17..64.", show_default=False),
+        typer.Option(
+            metavar="RANKS", help="Make plans for so many ranks, 24 or 17..64, or on nodes, 4+4.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Run a program of MPI, unchanged, with hocket's collectives.

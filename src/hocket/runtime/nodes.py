@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 import zlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -156,12 +156,11 @@ def meet(
     others = [r for r in range(size) if hellos[r].emulated != hellos[0].emulated]
     if others:
         raise BootstrapFailed(f"rank {others[0]} has another {NETWORK} than rank 0")
-    places = list(dict.fromkeys((hello.machine, hello.node) for hello in hellos))
-    nodes = tuple(places.index((hello.machine, hello.node)) for hello in hellos)
+    nodes = numbered([(hello.machine, hello.node) for hello in hellos])
     mates = tuple(r for r in range(size) if nodes[r] == nodes[rank])
     here = Place(mates.index(rank), len(mates), hellos[mates[0]].token, mates, all=size)
     local, cores = _met(mpi, timeout, here, sum(hello.machine == where for hello in hellos))
-    if len(places) == 1:
+    if not any(nodes):
         return local
     local = replace(local, cores=cores, token=hellos[0].token, nodes=nodes, emulated=emulated)
     try:
@@ -253,15 +252,27 @@ def _why(error: BaseException) -> str:
     return "was interrupted" if isinstance(error, KeyboardInterrupt) else f"raised {describe(error)}"
 
 
-def _given(text: str, size: int) -> list[str]:
-    """The node of each rank, as HOCKET_NODES has it. Raises BootstrapFailed."""
-    if not text:
-        return [""] * size
+def names(text: str, most: int) -> list[str]:
+    """The node of each rank, as "2+2" or "0,1,0" say it; in the former no more than ``most`` ranks on one."""
     nodes = text.split(",")
     if "," not in text:
         parts = text.split("+")
         if all(part.isdecimal() for part in parts):
-            nodes = [str(node) for node, part in enumerate(parts) for _ in range(min(int(part), size + 1))]
+            nodes = [str(node) for node, part in enumerate(parts) for _ in range(min(int(part), most))]
+    return nodes
+
+
+def numbered(nodes: Sequence[Hashable]) -> tuple[int, ...]:
+    """Numbers in place of what nodes are told apart by, in the order of their lowest ranks."""
+    places = list(dict.fromkeys(nodes))
+    return tuple(map(places.index, nodes))
+
+
+def _given(text: str, size: int) -> list[str]:
+    """The node of each rank, as HOCKET_NODES has it. Raises BootstrapFailed."""
+    if not text:
+        return [""] * size
+    nodes = names(text, size + 1)
     if len(nodes) != size:
         raise BootstrapFailed(
             f"{VARIABLE}={text[:40]} does not say where each of {size} ranks is", f'such as "{size - 1}+1"'

@@ -20,9 +20,12 @@ from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 
+from hocket import plan_files
+from hocket.runtime import nodes
 from tests.limits import scaled
 
 PROGRAMS = Path(__file__).parent / "programs"
+MOST_RANKS = 64
 KINDS = {"Open MPI": "openmpi", "Intel": "impi", "HYDRA": "mpich"}
 OURS = "hocket: "
 
@@ -207,6 +210,19 @@ def kind_of(folder: Path) -> str:
     kind = next((KINDS[word] for word in KINDS if re.search(word, said)), None)
     assert kind is not None, f"an MPI that these tests do not know: {said}"
     return kind
+
+
+def placed(placement: str, folder: Path) -> dict[str, str]:
+    """Variables with which ranks count as those of nodes, 2+2 or 0,1,0, and find plans for these.
+
+    In ``folder``, also those of the communicators of programs/check.h.
+    """
+    ranks = nodes.names(placement, MOST_RANKS)
+    for part in (ranks, ranks[::-1], ranks[::2], ranks[1::2]):
+        numbers = nodes.numbered(part)
+        if any(numbers) and not plan_files.has(folder, len(part), numbers):
+            plan_files.write(folder, len(part), numbers)
+    return {nodes.VARIABLE: placement, "HOCKET_MPI_PLANS": str(folder)}
 
 
 def library() -> Path | None:

@@ -1,7 +1,7 @@
 """Random calls of MPI, on the MPI alone and with hocket: ``python -m tests.integrations.mpi.random_calls 10000``.
 
-``--ranks``, ``--seed``; MPIs and hocket's library are those of launch.py. The program is programs/random_calls.c: it
-checks each result itself, and compares it with that of the MPI alone.
+``--ranks``, ``--seed``, ``--nodes 2+2``; MPIs and hocket's library are those of launch.py. The program is
+programs/random_calls.c: it checks each result itself, and compares it with that of the MPI alone.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import random
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.integrations.mpi import launch
@@ -21,15 +22,24 @@ SECONDS = 0.25  # of one call, with its checks, where cores are shared
 
 
 def compared(
-    mpi: Mpi, program: Path, library: Path, *, ranks: int, calls: int, seed: int, folder: Path
+    mpi: Mpi,
+    program: Path,
+    library: Path,
+    *,
+    ranks: int,
+    calls: int,
+    seed: int,
+    folder: Path,
+    variables: Mapping[str, str] = {},
 ) -> dict[str, Done]:
     """How the run of the MPI alone ended, and those with hocket, everything taken and by its defaults."""
     given = (str(seed), str(calls))
     bound = 60 + calls * SECONDS
     ended = {"alone": mpi.run(program, *given, "write", str(folder), ranks=ranks, timeout=bound)}
-    for name, variables in ("everything", EVERYTHING), ("defaults", AS_MEASURED):
+    for name, options in ("everything", EVERYTHING), ("defaults", AS_MEASURED):
+        every = {**options, **variables}
         ended[name] = mpi.run(
-            program, *given, "compare", str(folder), ranks=ranks, library=library, variables=variables, timeout=bound
+            program, *given, "compare", str(folder), ranks=ranks, library=library, variables=every, timeout=bound
         )
     return ended
 
@@ -39,6 +49,7 @@ def main() -> int:
     parser.add_argument("calls", type=int, nargs="?", default=10000)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 31))
+    parser.add_argument("--nodes", default="", help="which ranks count as being on, as 2+1: there are as many")
     given = parser.parse_args()
     library, found = launch.library(), launch.find()
     if library is None or not found:
@@ -47,6 +58,7 @@ def main() -> int:
     wrong = 0
     for mpi in found:
         with tempfile.TemporaryDirectory() as folder:
+            variables = launch.placed(given.nodes, Path(folder) / "plans") if given.nodes else {}
             program = mpi.compile(PROGRAMS / "random_calls.c", Path(folder))
             ended = compared(
                 mpi,
@@ -56,6 +68,7 @@ def main() -> int:
                 calls=given.calls,
                 seed=given.seed,
                 folder=Path(folder),
+                variables=variables,
             )
         for name, done in ended.items():
             how = "right" if done.code == 0 else f"wrong\n{done.text}"

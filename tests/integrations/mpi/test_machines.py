@@ -12,9 +12,11 @@ from select import select
 
 import pytest
 
+from tests.integrations.mpi.conftest import Program
 from tests.integrations.mpi.launch import PROGRAMS, Mpi, end, wait
 from tests.integrations.mpi.machines import Machines, machines, why_not
 from tests.integrations.mpi.test_nodes import JOBS
+from tests.integrations.mpi.test_programs import TAKE_ALL, ends_well, taken
 from tests.limits import scaled
 
 ROOT = Path(__file__).parents[3]
@@ -44,6 +46,29 @@ def test_ranks_on_several_machines(mpi: Mpi, names: tuple[str, ...], ranks: tupl
         done = wait(start(mpi, on, ranks, str(PROGRAMS / "nodes.py"), *names), 240)
     assert done.code == 0, done.text
     assert done.output.count("right") == sum(ranks), done.text
+
+
+@pytest.mark.parametrize(("ranks", "name"), [((2, 2), "collectives.c"), ((1, 1), "progress.c")], ids=str)
+def test_programs_of_mpi(
+    mpi: Mpi, library: Path, program: Program, ranks: tuple[int, ...], name: str, tmp_path: Path
+) -> None:
+    """Unchanged, with hocket's library."""
+    arguments = ["401", "1"] if name == "collectives.c" else []
+    variables = {**TAKE_ALL, "LD_PRELOAD": str(library)}
+    with machines(len(ranks), tmp_path) as on:
+        words = on.command(mpi, ranks, variables, [str(program(name)), *arguments])
+        job = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        done = ends_well(wait(job, 240))
+    assert taken(done), done.text
+    assert not any("communicator: " in line for line in done.report), done.text
 
 
 @pytest.mark.parametrize("ranks", [(2, 1), (1, 1, 1)], ids=str)
