@@ -1,10 +1,10 @@
 """What the tuner gains over the static policy, and what there was to gain: ``python benchmarks/tuner.py --ranks 2``.
 
 In one job, of the same ranks, three communicators: by the static policy, one that learns, and one by which each arm of
-each key is measured in turn. First the second makes ``--calls`` calls of each collective and size, mixed. Then blocks
-of calls of all three take turns. A ratio is the time of a call to that by the static policy, in the same block, with a
-95 % interval over blocks; below 1 is faster. ``best`` is the arm whose mean ratio is least: the least of many
-measurements is low by luck too, so that only what exceeds the ratio of the static policy to itself counts.
+each key is measured in turn. First the second makes ``--calls`` calls of each collective and size, all in turn. Then
+blocks of such calls by the three take turns. A ratio is the time of a call to that by the static policy, in the same
+turn, with a 95 % interval over turns; below 1 is faster. ``best`` is the arm whose mean ratio is least: the least of
+many measurements is low by luck too, so that only what exceeds the ratio of the static policy to itself counts.
 
 With ``--wrong`` the tuner begins with a table by which the last arm of each key is by far the fastest. With
 ``--change`` nothing is compared: after ``--calls`` calls of each size a process begins to use the core of one rank, and
@@ -37,7 +37,7 @@ from hocket.tuner.learner import Choice, Learner, Name, Reason, Samples
 from hocket.tuner.online import LEAST_BETWEEN, Online
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
-SECONDS = 0.01  # of calls of a block
+REPEATS = 20  # of each call in a block
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,12 @@ def online(comm: Communicator) -> Online:
 
 
 Call = Callable[[Communicator], object]
+Cells = dict[tuple[str, int], Call]
+"""By collective and bytes of the larger buffer."""
 
 
-def calls_of(comm: Communicator, sizes: Sequence[int]) -> dict[tuple[str, int], Call]:
-    found: dict[tuple[str, int], Call] = {}
+def calls_of(comm: Communicator, sizes: Sequence[int]) -> Cells:
+    found: Cells = {}
     for name in COLLECTIVES:
         for size in sizes:
             n = max(1, size // 4 // comm.size) * comm.size
@@ -113,13 +115,16 @@ def calls_of(comm: Communicator, sizes: Sequence[int]) -> dict[tuple[str, int], 
     return found
 
 
-def block(comm: Communicator, call: Call, count: int) -> float:
-    call(comm)
+def block(comm: Communicator, cells: Cells, count: int) -> dict[tuple[str, int], float]:
+    """Mean seconds of a call of each, all in turn ``count`` times: as they were when the tuner learned."""
+    took = dict.fromkeys(cells, 0.0)
     comm.barrier()
-    begin = time.perf_counter()
-    for _ in range(count):
-        call(comm)
-    return (time.perf_counter() - begin) / count
+    for turn in range(count + 1):  # the first is not timed: arms may have to be prepared
+        for cell, call in cells.items():
+            begin = time.perf_counter()
+            call(comm)
+            took[cell] += (time.perf_counter() - begin) * (turn > 0)
+    return {cell: seconds / count for cell, seconds in took.items()}
 
 
 def measure(comm: Communicator, sizes: Sequence[int], calls: int, blocks: int, wrong: bool) -> list[Cell]:
@@ -141,34 +146,25 @@ def measure(comm: Communicator, sizes: Sequence[int], calls: int, blocks: int, w
     arms = max(len(names) for names in every.names.values()) if every.names else 0
     arms = int(comm.all_reduce(np.array([arms]), op="max")[0])
 
-    def counts(call: Call) -> int:
-        took = block(static, call, 3)
-        return int(comm.all_reduce(np.array([max(3, min(2000, int(SECONDS / took)))]), op="min")[0])
-
-    many = {cell: counts(call) for cell, call in cells.items()}
     plain: dict[tuple[str, int], list[float]] = {cell: [] for cell in cells}
     logs: dict[tuple[str, int], dict[object, list[float]]] = {cell: {} for cell in cells}
 
-    def compared(cell: tuple[str, int], what: object, other: Communicator, turn: int) -> None:
-        call, count = cells[cell], many[cell]
-        if turn % 2:
-            base, theirs = block(static, call, count), block(other, call, count)
-        else:
-            theirs, base = block(other, call, count), block(static, call, count)
-        plain[cell].append(base)
-        logs[cell].setdefault(what, []).append(math.log(theirs / base))
+    def compared(what: object, other: Communicator, turn: int) -> None:
+        order = (static, other) if turn % 2 else (other, static)
+        first, second = (block(each, cells, REPEATS) for each in order)
+        base, theirs = (first, second) if turn % 2 else (second, first)
+        for cell in cells:
+            plain[cell].append(base[cell])
+            logs[cell].setdefault(what, []).append(math.log(theirs[cell] / base[cell]))
 
     for turn in range(blocks):
-        for cell in cells:
-            compared(cell, "learns", learns, turn)
-            compared(cell, "again", static, turn)
+        compared("learns", learns, turn)
+        compared("again", static, turn)
     for arm in range(arms):
         every.arm = arm
         online(forced).merge()
         for turn in range(blocks // 2 + 1):
-            for cell in cells:
-                if arm < len(online(forced)._slots[slots[cell]].arms):
-                    compared(cell, arm, forced, turn)
+            compared(arm, forced, turn)
     return [_cell(cell, plain[cell], logs[cell], learns, forced, slots) for cell in cells]
 
 
