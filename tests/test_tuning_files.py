@@ -388,7 +388,7 @@ def test_an_arm_that_was_not_measured_is_not_exported() -> None:
 
 def test_the_static_policy_is_asked_about_elements_of_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOCKET_TUNABLES", "small_bytes=4KB")
-    call = exports._call(tuned(key(type="float64"), DEFAULT))
+    call = key(type="float64").call()
     assert (call.item, call.tuned.small_bytes) == (8, 4096)
 
 

@@ -11,16 +11,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hocket import topology
+from hocket._native import TYPE_BYTES
 from hocket.algorithms.catalogue import CATALOGUE
 from hocket.algorithms.entry import Algorithm
 from hocket.errors import BadTopology, HocketError
 from hocket.functions import find, traced
 from hocket.ir.schedule import Schedule
 from hocket.program import Contract
+from hocket.runtime.tuned import tuned as tuned_numbers
 from hocket.sim import Simulator
 from hocket.topology import Topology
 from hocket.tunables import show_size
-from hocket.tuning import KINDS, Call, choose, has_zero_copy, zero_copy_program
+from hocket.tuning import ITEM, KINDS, Call, choose, has_zero_copy, zero_copy_program
 from hocket.verify import kept
 
 MOST = 16
@@ -73,6 +75,12 @@ class Key:
     def least(self) -> int:
         """The fewest bytes of the larger buffer."""
         return 1 << self.bits
+
+    def call(self) -> Call:
+        """The shortest of its calls, by the tuned numbers of this process."""
+        place = self.collective, self.ranks, self.least, self.root, self.reproducible
+        item, tuned = TYPE_BYTES.get(self.type, ITEM), tuned_numbers().policy
+        return Call(*place, nodes=self.nodes, oversubscribed=self.oversubscribed, item=item, tuned=tuned)
 
     def __str__(self) -> str:
         words = [self.collective, show_size(self.least), f"{self.ranks} ranks", self.type]

@@ -15,15 +15,13 @@ from functools import cache
 from itertools import groupby
 from typing import TypeVar
 
-from hocket._native import TYPE_BYTES
 from hocket.algorithms.catalogue import CATALOGUE
 from hocket.algorithms.entry import Algorithm, Parameters
 from hocket.errors import BadTable, HocketError
 from hocket.program import Contract
-from hocket.runtime.tuned import tuned as tuned_numbers
 from hocket.tuner.arms import DEFAULT, Arm, Key, steps
 from hocket.tuner.store import Table, Tuned
-from hocket.tuning import ITEM, KINDS, Call, choose, declined, has_zero_copy
+from hocket.tuning import KINDS, choose, declined, has_zero_copy
 
 _LIBRARY = "hocket.algorithms."
 
@@ -132,7 +130,11 @@ def runs(table: Table) -> tuple[list[Run], list[Refusal]]:
 
     def told(tuned: Tuned) -> Run:
         key, arm = tuned.key, tuned.best.arm
-        if not arm.program and arm.zero_copy and declined(choose(_call(tuned)), one_round=False, attached=True) is None:
+        if (
+            not arm.program
+            and arm.zero_copy
+            and declined(choose(tuned.key.call()), one_round=False, attached=True) is None
+        ):
             raise _No("such calls may go by cross-memory attach, by another program than through slots")
         if key.reproducible is not None:
             raise _No(f"it is of calls with reproducible={key.reproducible!r}, which others do not have")
@@ -169,24 +171,9 @@ def _told(table: Table, told: Callable[[Tuned], Run | None]) -> tuple[list[Run],
     return list(_joined(found)), refused
 
 
-def _call(tuned: Tuned) -> Call:
-    key = tuned.key
-    return Call(
-        key.collective,
-        key.ranks,
-        key.least,
-        key.root,
-        key.reproducible,
-        nodes=key.nodes,
-        oversubscribed=key.oversubscribed,
-        item=TYPE_BYTES.get(key.type, ITEM),
-        tuned=tuned_numbers().policy,
-    )
-
-
 def _run(tuned: Tuned) -> Run:
     """What the chosen arm of a key runs. Raises _No."""
-    key, arm, call = tuned.key, tuned.best.arm, _call(tuned)
+    key, arm, call = tuned.key, tuned.best.arm, tuned.key.call()
     if arm.program and not _is_ours(arm, key):
         words = [arm.program, *(f"{name}={value}" for name, value in arm.parameters)]
         raise _No(f"{' '.join(words)} is no program of the library for such calls")

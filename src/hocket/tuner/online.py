@@ -298,7 +298,7 @@ class Online:
         for new in news.keys:
             known = self._keys.get(new.key)
             if known is None:  # this rank had errors where others made such calls
-                known = self._keys[new.key] = TunedKey(new.key, _call_of(new.key))
+                known = self._keys[new.key] = TunedKey(new.key, new.key.call())
             known.slot, known.arms = new.slot, new.arms
             self._slots.append(known)
         for table in news.tables:
@@ -318,15 +318,3 @@ def slowest(said: NDArray[np.float64]) -> list[Samples]:
         Samples(int(count), total / count, squares / count) if count else Samples(0, 0.0, 0.0)
         for count, total, squares in said[rank].tolist()
     ]
-
-
-def _call_of(key: Key) -> Call:
-    return Call(
-        key.collective,
-        key.ranks,
-        key.least,
-        key.root,
-        key.reproducible,
-        nodes=key.nodes,
-        oversubscribed=key.oversubscribed,
-    )

@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -140,16 +140,7 @@ class Mpi:
         variables: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[str]:
         given = {**(variables or {}), **({"LD_PRELOAD": str(library)} if library else {})}
-        return subprocess.Popen(
-            [*self.command(ranks, given), str(program), *arguments],
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
+        return begin([*self.command(ranks, given), str(program), *arguments], self.environment)
 
     def run(
         self,
@@ -163,6 +154,20 @@ class Mpi:
         """A job to its end, or to that of the time."""
         started = self.start(program, *arguments, ranks=ranks, library=library, variables=variables)
         return wait(started, timeout)
+
+
+def begin(words: Sequence[str], environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """A job, whose output is kept for ``wait``; without an environment it has that of this process."""
+    return subprocess.Popen(
+        words,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
 
 
 def wait(job: subprocess.Popen[str], timeout: float) -> Done:

@@ -13,7 +13,7 @@ from select import select
 import pytest
 
 from tests.integrations.mpi.conftest import Program
-from tests.integrations.mpi.launch import PROGRAMS, Mpi, end, wait
+from tests.integrations.mpi.launch import PROGRAMS, Mpi, begin, end, wait
 from tests.integrations.mpi.machines import Machines, machines, why_not
 from tests.integrations.mpi.test_nodes import JOBS
 from tests.integrations.mpi.test_programs import TAKE_ALL, ends_well, taken
@@ -57,16 +57,7 @@ def test_programs_of_mpi(
     variables = {**TAKE_ALL, "LD_PRELOAD": str(library)}
     with machines(len(ranks), tmp_path) as on:
         words = on.command(mpi, ranks, variables, [str(program(name)), *arguments])
-        job = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        done = ends_well(wait(job, 240))
+        done = ends_well(wait(begin(words), 240))
     assert taken(done), done.text
     assert not any("communicator: " in line for line in done.report), done.text
 
