@@ -57,9 +57,7 @@ def place(seat: Seat, protocol: str, node: str | BootstrapFailed = "") -> Place:
     """
 
     def decide(identities: list[Any]) -> dict[str, Any]:
-        failed = _objection(identities)
-        if failed is not None:
-            raise failed
+        _check(identities)
         return {"token": secrets.token_hex(16), "size": seat.size}
 
     where = {"failed": [node.reason, node.help]} if isinstance(node, BootstrapFailed) else {"node": node}
@@ -143,13 +141,13 @@ def identity() -> dict[str, object]:
     return {"machine": machine, "network": network, "user": os.geteuid()}
 
 
-def _objection(identities: list[Mapping[str, object]]) -> BootstrapFailed | None:
-    """Why these ranks, in rank order, cannot share memory."""
+def _check(identities: list[Mapping[str, object]]) -> None:
+    """Raise BootstrapFailed if these ranks, in rank order, cannot share memory."""
     first = identities[0]
     for rank, found in enumerate(identities):
         if "failed" in found:
             reason, helps = cast("tuple[str, str | None]", found["failed"])
-            return BootstrapFailed(f"rank {rank} cannot take part: {reason}", helps)
+            raise BootstrapFailed(f"rank {rank} cannot take part: {reason}", helps)
     for field, how, helps in (
         ("protocol", "run different versions of hocket", None),
         ("size", "were told different numbers of ranks", None),
@@ -161,5 +159,4 @@ def _objection(identities: list[Mapping[str, object]]) -> BootstrapFailed | None
         others = [str(rank) for rank, identity in enumerate(identities) if identity[field] != first[field]]
         if others:
             error = BootstrapFailed if field in ("protocol", "size") else CannotShare
-            return error(f"rank 0 and rank{'s' * (len(others) > 1)} {', '.join(others)} {how}", helps)
-    return None
+            raise error(f"rank 0 and rank{'s' * (len(others) > 1)} {', '.join(others)} {how}", helps)

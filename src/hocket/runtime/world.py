@@ -71,8 +71,8 @@ def meet(store: stores.Store, rank: int, size: int, timeout: float, schedules: S
     node = _counted()
     try:
         return bootstrap.meet(timeout, schedules, store, rank, size, node)
-    except CannotShare as error:
-        decide = partial(_decided, error)
+    except CannotShare as error:  # it is not kept: its frames hold the caller's process group
+        decide = partial(_decided, error.reason, error.help)
     assert isinstance(node, str)  # else all have raised another error
     with bootstrap.seat(store, rank, size, timeout) as mine:
         joint = _agreed(mine, _ready(node), decide)
@@ -156,13 +156,13 @@ def _abort(reported: Callable[..., object], kind: type[BaseException], error: Ba
     import_module("mpi4py.run").set_abort_status(1)
 
 
-def _decided(apart: CannotShare, said: list[Any]) -> dict[str, Any]:
+def _decided(apart: str, advice: str | None, said: list[Any]) -> dict[str, Any]:
     """A _Joint, of all words by rank. Raises CannotShare. ``apart``: why they share no memory."""
     words = msgspec.convert(said, list[_Word])
     if all(word.why == _ELSEHOW for word in words):
-        raise apart
+        raise CannotShare(apart, advice)
     if (why := _objection(words)) is not None:
-        raise CannotShare(f"{apart.reason}, and cannot go over MPI: {why}", apart.help)
+        raise CannotShare(f"{apart}, and cannot go over MPI: {why}", advice)
     first = any(word.job != words[0].job or not word.job for word in words)
     token = secrets.token_hex(16)
     joint = _Joint([word.rank for word in words], [word.node for word in words], token, first)

@@ -10,6 +10,7 @@ import random
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -291,6 +292,7 @@ def apart() -> None:
     known = stores.identity
     stores.identity = lambda *given: {**known(*given), "machine": os.environ["RANK"]}
     dist.init_process_group("gloo")
+    group = weakref.ref(dist.group.WORLD)
     x = torch.ones(3)
     if os.environ.get("HOCKET_STRICT") == "1":
         print(raised(lambda: dist.all_reduce(x)))
@@ -298,7 +300,9 @@ def apart() -> None:
         dist.all_reduce(x)
         assert x.tolist() == [2, 2, 2]
         dist.barrier()
+    gc.disable()
     dist.destroy_process_group()
+    assert group() is None, "Gloo's threads outlive the interpreter"
 
 
 def dies() -> None:
