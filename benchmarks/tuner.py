@@ -6,9 +6,14 @@ blocks of such calls by the three take turns. A ratio is the time of a call to t
 turn, with a 95 % interval over turns; below 1 is faster. ``best`` is the arm whose mean ratio is least: the least of
 many measurements is low by luck too, so that only what exceeds the ratio of the static policy to itself counts.
 
-With ``--wrong`` the tuner begins with a table by which the last arm of each key is by far the fastest. With
-``--change`` nothing is compared: after ``--calls`` calls of each size a process begins to use the core of one rank, and
-the calls are counted until the tuner notices.
+With ``--alone`` each call is measured again and again, so that its arrays are in the cache, though the tuner has
+learned from all in turn. With ``--wrong`` the tuner begins with a table by which the last arm of each key is by far the
+fastest.
+
+With ``--cost`` or ``--change`` arms are not compared. ``--cost``: the nanoseconds that a call of one size, of which the
+tuner has learned by ``--calls`` calls, takes longer than by the static policy, with quartiles over blocks.
+``--change``: after ``--calls`` calls of each size a process begins to use the core of one rank, and the calls are
+counted until the tuner notices.
 """
 
 from __future__ import annotations
@@ -42,16 +47,16 @@ REPEATS = 20  # of each call in a block
 
 @dataclass(frozen=True)
 class Cell:
-    """What was measured of a collective and size."""
+    """What was measured of a collective and size: by turn, the logarithms of ratios to the static policy."""
 
     collective: str
     bytes: int
     microseconds: float  # by the static policy
-    tuned: Mean | None
+    tuned: list[float]
     takes: str
     best: str
-    least: Mean | None
-    again: Mean | None  # the static policy to itself
+    least: list[float]
+    again: list[float]  # the static policy to itself
 
 
 class Misled(Learner):
@@ -115,19 +120,19 @@ def calls_of(comm: Communicator, sizes: Sequence[int]) -> Cells:
     return found
 
 
-def block(comm: Communicator, cells: Cells, count: int) -> dict[tuple[str, int], float]:
-    """Mean seconds of a call of each, all in turn ``count`` times: as they were when the tuner learned."""
+def block(comm: Communicator, cells: Cells, alone: bool) -> dict[tuple[str, int], float]:
+    """Mean seconds of a call of each, all in turn, as they were when the tuner learned, or each ``alone``."""
     took = dict.fromkeys(cells, 0.0)
     comm.barrier()
-    for turn in range(count + 1):  # the first is not timed: arms may have to be prepared
-        for cell, call in cells.items():
-            begin = time.perf_counter()
-            call(comm)
-            took[cell] += (time.perf_counter() - begin) * (turn > 0)
-    return {cell: seconds / count for cell, seconds in took.items()}
+    turns = range(REPEATS + 1)  # the first is not timed: arms may have to be prepared
+    for turn, cell in ((t, c) for c in cells for t in turns) if alone else ((t, c) for t in turns for c in cells):
+        begin = time.perf_counter()
+        cells[cell](comm)
+        took[cell] += (time.perf_counter() - begin) * (turn > 0)
+    return {cell: seconds / REPEATS for cell, seconds in took.items()}
 
 
-def measure(comm: Communicator, sizes: Sequence[int], calls: int, blocks: int, wrong: bool) -> list[Cell]:
+def measure(comm: Communicator, sizes: Sequence[int], calls: int, blocks: int, wrong: bool, alone: bool) -> list[Cell]:
     static, learns, forced = under(comm, "off"), under(comm, "learn"), under(comm, "learn")
     if wrong:
         online(learns).learner = Misled()
@@ -151,7 +156,7 @@ def measure(comm: Communicator, sizes: Sequence[int], calls: int, blocks: int, w
 
     def compared(what: object, other: Communicator, turn: int) -> None:
         order = (static, other) if turn % 2 else (other, static)
-        first, second = (block(each, cells, REPEATS) for each in order)
+        first, second = (block(each, cells, alone) for each in order)
         base, theirs = (first, second) if turn % 2 else (second, first)
         for cell in cells:
             plain[cell].append(base[cell])
@@ -177,7 +182,6 @@ def _cell(
     slots: dict[tuple[str, int | None], int],
 ) -> Cell:
     arms = online(forced)._slots[slots[cell]].arms
-    ratios = {arm: Mean.of([[log] for log in logs[arm]]) for arm in range(len(arms))}
     best = min(range(len(arms)), key=lambda arm: statistics.fmean(logs[arm]))
     takes = ""
     if learns.rank == 0:
@@ -185,8 +189,8 @@ def _cell(
         if cell in known:
             key = known[cell]
             takes = str(key.arms[online(learns).learner.why(str(key.key)).choice.incumbent])
-    tuned, again = (Mean.of([[log] for log in logs[what]]) for what in ("learns", "again"))
-    return Cell(*cell, statistics.median(plain) * 1e6, tuned, takes, str(arms[best]), ratios[best], again)
+    micros = statistics.median(plain) * 1e6
+    return Cell(*cell, micros, logs["learns"], takes, str(arms[best]), logs[best], logs["again"])
 
 
 def noticed(comm: Communicator, size: int, calls: int) -> tuple[int, str]:
@@ -217,18 +221,43 @@ def noticed(comm: Communicator, size: int, calls: int) -> tuple[int, str]:
     return made, learns.explain("all_reduce", x.nbytes).tuner
 
 
+def cost(comm: Communicator, size: int, calls: int, blocks: int) -> tuple[float, list[float]]:
+    """Nanoseconds of an AllReduce by the static policy, and quartiles of how much longer it takes by the tuner."""
+    static, learns = under(comm, "off"), under(comm, "learn")
+    x = np.ones(size // 4, np.float32)
+
+    def timed(by: Communicator, count: int = 2000) -> float:
+        comm.barrier()
+        begin = time.perf_counter()
+        for _ in range(count):
+            by.all_reduce(x, x)
+        return (time.perf_counter() - begin) / count * 1e9
+
+    timed(learns, calls)
+    base, longer = [], []
+    for _ in range(blocks):
+        before, tuned, after = timed(static), timed(learns), timed(static)
+        base.append(min(before, after))
+        longer.append(tuned - (before + after) / 2)
+    return statistics.median(base), statistics.quantiles(longer, n=4)
+
+
+def mean(turns: Sequence[Sequence[float]]) -> Mean | None:
+    """Of cells, each by turn: over turns, of which each has all cells."""
+    return Mean.of(list(zip(*turns, strict=True)))
+
+
 def show(cells: Sequence[Cell]) -> None:
     for cell in cells:
         print(
-            f"{cell.collective:>15} {show_size(cell.bytes):>7} {cell.microseconds:10.2f} us  {cell.tuned}  "
-            f"{cell.takes or 'default':<42} {cell.least}  {cell.best}",
+            f"{cell.collective:>15} {show_size(cell.bytes):>7} {cell.microseconds:10.2f} us  {mean([cell.tuned])}  "
+            f"{cell.takes or 'default':<42} {mean([cell.least])}  {cell.best}",
             flush=True,
         )
     for name in (*COLLECTIVES, None):
         of = [cell for cell in cells if name in (cell.collective, None)]
-        means = [[c.ratio for c in (getattr(cell, what) for cell in of) if c] for what in ("tuned", "least", "again")]
-        tuned, least, again = (math.exp(statistics.fmean(map(math.log, m))) if m else math.nan for m in means)
-        print(f"{name or 'all':>15} tuned {tuned:.3f}, best arm {least:.3f}, static to itself {again:.3f}")
+        tuned, least, again = (mean([getattr(cell, what) for cell in of]) for what in ("tuned", "least", "again"))
+        print(f"{name or 'all':>15} tuned {tuned}, best arm {least}, static to itself {again}")
 
 
 def main() -> None:
@@ -237,7 +266,9 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=["64", "2K", "32K", "256K", "2M"], metavar="BYTES")
     parser.add_argument("--calls", type=int, default=2000, metavar="N", help="of each that the tuner learns by")
     parser.add_argument("--blocks", type=int, default=12, metavar="N")
+    parser.add_argument("--alone", action="store_true", help="measure each call again and again")
     parser.add_argument("--wrong", action="store_true", help="begin with a table that is")
+    parser.add_argument("--cost", action="store_true", help="measure what a call takes longer once it is learned")
     parser.add_argument("--change", action="store_true", help="count the calls until a busy core is noticed")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
@@ -250,7 +281,12 @@ def main() -> None:
             when = f"noticed after {calls} calls" if calls < given.calls else f"not noticed in {calls} calls"
             print(f"{show_size(size):>8}: {when}; {said.splitlines()[0]}")
         return
-    cells = hocket.spawn(measure, given.ranks, (sizes, given.calls, given.blocks, given.wrong))[0]
+    if given.cost:
+        for size in sizes:
+            base, (low, middle, high) = hocket.spawn(cost, given.ranks, (size, given.calls, given.blocks))[0]
+            print(f"{show_size(size):>8}: {base:.0f} ns, {middle:+.0f} ns [{low:+.0f}, {high:+.0f}] by the tuner")
+        return
+    cells = hocket.spawn(measure, given.ranks, (sizes, given.calls, given.blocks, given.wrong, given.alone))[0]
     show(cells)
     if given.json is not None:
         given.json.write_text(json.dumps({"machine": machine, "cells": list(map(asdict, cells))}, indent=2) + "\n")

@@ -37,7 +37,6 @@ class KeyArms {
         for (u64 a = 0; good && a < until.size(); ++a)
             good = until[a] <= kWindows && (a == 0 || until[a - 1] <= until[a]);
         if (!good) throw std::invalid_argument("a table of arms");
-        known_ = true;
         salt_ = mix(salt);
         shift_ = shift;
         incumbent_ = incumbent;
@@ -45,8 +44,6 @@ class KeyArms {
         for (u64 a = 0; a < kArms; ++a) until_[a] = a < until.size() ? until[a] : explored_;
     }
 
-    // Whether it has a table. Before, its calls are as those that are not tuned.
-    bool known() const { return known_; }
     // That of the call of this number.
     u32 arm(u64 number) const {
         if (explored_ == 0) return incumbent_;
@@ -83,7 +80,6 @@ class KeyArms {
     static constexpr u64 kGolden = 40503;  // kWindows by the golden ratio: multiples fall evenly (Knuth, 6.4)
     static constexpr u64 kUntimed = 8;     // the four looks at the clock take a short call some per cent
 
-    bool known_ = false;
     u64 salt_ = 0;
     u32 shift_ = 0, incumbent_ = 0, explored_ = 0, latest_ = kArms;
     std::array<u32, kArms> until_{};

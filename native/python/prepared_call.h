@@ -161,7 +161,6 @@ class BoundCall {
         arms_ = taken.arms;
         arm_ = taken.arm;
         if (arms_ == nullptr) return;
-        call_.decided = arms_->known();
         if (arms_->enter(arm_)) call_.took = &took_;
     }
     BoundCall(const BoundCall&) = delete;

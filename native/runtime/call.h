@@ -45,8 +45,7 @@ struct Finish {
 // `initial_to` first, once all ranks agree. With `units`, n is the length of the largest: of all, or of those of this
 // rank where they are pairwise. `element` says what elements are whose type kernels do not know, or what is made of a
 // sum that is not an average but has its operator; else it is null. `scale`: of those two. `took`: where to say how
-// many ticks this rank was at it, without those that it waited for others to enter; null for nowhere. `decided`: offers
-// are good without a trial of the tuner, on all ranks.
+// many ticks this rank was at it, without those that it waited for others to enter; null for nowhere.
 struct Call {
     char* input;
     char* output;
@@ -66,7 +65,6 @@ struct Call {
     const Scale* scale = nullptr;
     Finish finish{};
     u64* took = nullptr;
-    bool decided = false;
     double timeout = 0;  // as in Settings, for this call; 0: that of the communicator
 };
 

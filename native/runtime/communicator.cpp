@@ -334,8 +334,7 @@ void Communicator::offer(CallState& state) {
     zero_copy_.describe(state.candidates, state.told);
     const bool is_private = state.told.is_private;
     if (is_private) {
-        if (state.call.decided) state.advice = {true, false};
-        else state.advice = tuned_.advise(state.plan.digest(), state.unit());
+        state.advice = tuned_.advise(state.plan.digest(), state.unit());
         Candidate& offered = state.candidates[preferred(state.told.variants)];
         if (!state.advice.zero_copy || !zero_copy_.reachable(state.plan, offered)) state.told = {};
     }

@@ -183,8 +183,10 @@ void Network::move(Line& line) {
     if (!line.sends) ready = std::min(line.last - line.given, line.places - (line.given - counted(freed)));
     for (; ready != 0; --ready, ++line.given) {
         Parcel& parcel = line.parcels[place(line.given)];
-        if (line.sends) send(parcel, at(line.given), line.lengths[place(line.given)], line.peer, line.tag, moved_);
-        else receive(parcel, at(line.given), line.place_bytes, line.peer, line.tag);
+        const bool received = place(line.given) + 1 == line.places && line.last - line.given > line.places;
+        const u64 bytes = line.sends ? line.lengths[place(line.given)] : line.place_bytes;
+        if (line.sends) send(parcel, at(line.given), bytes, line.peer, line.tag, moved_, received);
+        else receive(parcel, at(line.given), bytes, line.peer, line.tag);
     }
     const u64 before = line.done;
     while (line.done != line.given && has_arrived(line.parcels[place(line.done)], line.peer)) ++line.done;
@@ -383,8 +385,9 @@ void Network::note(const Notice& notice) {
     for (const u32 r : members_[nodes_[rank_]]) ring(blocks_[r].bell);
 }
 
-void Network::send(Parcel& parcel, const void* data, u64 bytes, u32 rank, u32 tag, Sent& counted) {
-    if (const int error = wire_.send(wire_.context, data, bytes, rank, tag, parcel.ticket)) return lose(rank, error);
+void Network::send(Parcel& parcel, const void* data, u64 bytes, u32 rank, u32 tag, Sent& counted, bool received) {
+    if (const int error = wire_.send(wire_.context, data, bytes, rank, tag, received, parcel.ticket))
+        return lose(rank, error);
     parcel.travels = true;
     ++counted.messages;
     __atomic_store_n(&counted.bytes, counted.bytes + bytes, __ATOMIC_RELAXED);  // for who reads it meanwhile: a number

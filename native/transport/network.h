@@ -3,7 +3,8 @@
 // A connection to a rank of another node has a window of its own at either end, in private memory, and its port is the
 // Fifo of shared memory. `progress` is the peer: at the sender it hands what is filled to the wire and frees the slot
 // once that has left; at the receiver it has the free slots receive, ahead of the sender, and fills them as messages
-// come. No credits are sent: a slot that is free awaits its message.
+// come. No credits are sent: a slot that is free awaits its message, and the last of each round of slots leaves only
+// once it is received. So nobody sends far ahead: with many messages that nobody receives yet, some MPIs read no more.
 //
 // Headers go from node to node in ceil(log2 nodes) rounds (Bruck et al., IEEE TPDS'97): the lowest rank of a node, its
 // leader, waits for those of its own node, and doubles what it knows in every round. First go the lines that agreeing
@@ -122,7 +123,7 @@ class Network final : public OtherNodes {
         std::vector<Parcel> parcels;  // by rank
     };
 
-    void send(Parcel& parcel, const void* data, u64 bytes, u32 rank, u32 tag, Sent& counted);
+    void send(Parcel& parcel, const void* data, u64 bytes, u32 rank, u32 tag, Sent& counted, bool received = false);
     void receive(Parcel& parcel, void* data, u64 bytes, u32 rank, u32 tag);
     bool has_arrived(Parcel& parcel, u32 rank);
     void drop(Parcel& parcel);

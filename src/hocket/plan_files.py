@@ -102,7 +102,8 @@ def _file(ranks: int, nodes: tuple[int, ...]) -> bytes:
     """What the file is; how long ranks wait; its rules; its plans: digests and lengths of every rank's part; these."""
     plans, tuned = _Plans(ranks, nodes), Tunables()
     rules = list(_rules(plans))
-    head = [*_begin(ranks, nodes), tuned.spins, tuned.yields, tuned.crowded_spins, tuned.crowded_yields]
+    waits = (tuned.patience(crowded, bool(nodes)) for crowded in (False, True))
+    head = [*_begin(ranks, nodes), *chain.from_iterable(waits)]
     head += [len(rules), len(plans.found), *chain.from_iterable(rules)]
     parts: list[bytes] = []
     for name, schedule in plans.found:

@@ -111,7 +111,7 @@ class Tunables:
         16, "ranks", "up to which every two have a connection: more take too much memory for slots", _CROSSOVER
     )
     header_bytes: int = _tuned(
-        2 << 10,
+        16 << 10,
         "bytes",
         "that the busiest rank sends or receives, up to which they go with headers between nodes",
         _NODES,
@@ -140,7 +140,15 @@ class Tunables:
     spins: int = _tuned(100, "times", "that a rank which waits looks before it yields", _WAITING, "local")
     yields: int = _tuned(200, "times", "that it yields before it sleeps", _WAITING, "local")
     crowded_spins: int = _tuned(0, "times", "the same as spins where ranks share cores", _WAITING, "local")
-    crowded_yields: int = _tuned(20, "times", "the same as yields where ranks share cores", _WAITING, "local")
+    crowded_yields: int = _tuned(
+        20, "times", "the same as yields where ranks share cores, and all are on one node", _WAITING, "local"
+    )
+
+    def patience(self, crowded: bool, nodes: bool) -> tuple[int, int]:
+        """How often a rank that waits looks, and then yields, before it sleeps. ``crowded``: ranks share cores.
+        ``nodes``: there are several, so it also waits for messages that nobody wakes it for."""
+        spins = self.crowded_spins if crowded else self.spins
+        return spins, self.crowded_yields if crowded and not nodes else self.yields
 
 
 ROWS = tuple(Row(name=f.name, value=getattr(Tunables(), f.name), **f.metadata) for f in fields(Tunables))

@@ -286,7 +286,7 @@ TEST(network_takes_time) {
     for (const u32 rank : {0u, 1u}) {
         const u64 bytes = rank == 0 ? 1000 : 500;
         CHECK(wires[2].receive(wires[2].context, &found[rank * 1000], bytes, rank, 7, tickets[2 + rank]) == 0);
-        CHECK(wires[rank].send(wires[rank].context, given.data(), bytes, 2, 7, tickets[rank]) == 0);
+        CHECK(wires[rank].send(wires[rank].context, given.data(), bytes, 2, 7, false, tickets[rank]) == 0);
     }
     hand = 11'299;
     CHECK(!is_done(0, tickets[0]) && !is_done(2, tickets[2]));
@@ -315,6 +315,26 @@ TEST(network_takes_long) {
                 }
             },
             {}, 20'000);
+    }
+}
+
+// Nobody sends far ahead of who receives, also where the wire keeps what was sent: one that keeps too much may read no
+// more, and what a rank waits for would be behind what it does not receive yet.
+TEST(network_ahead) {
+    for (const u64 slots : {2, 4, 8}) {
+        Post post(2, 11, true);
+        World world(2);
+        ThreadMemory memory(world);
+        Network network(0, {0, 1}, memory.control(), post.wire(0));
+        Window* const window = network.window(1, 0, true);
+        CHECK(network.reserve(window, slots * 64) == 0);
+        u64* const lengths = network.open(window, slots, 64, 100);
+        u64 &filled = window->counters->filled.count, &freed = window->counters->freed[0].count;
+        for (u32 look = 0; look < 1000; ++look) {
+            if (filled - freed < slots) lengths[filled++ % slots] = 64;
+            network.progress();
+        }
+        CHECK(post.waiting() >= slots && post.waiting() < 2 * slots);
     }
 }
 

@@ -10,13 +10,13 @@ import pytest
 from hocket.errors import CannotShare
 from hocket.runtime.world import _decided, _missing, _Word
 
-APART = CannotShare("rank 0 and rank 1 are on different machines", "do this")
+APART, ADVICE = "rank 0 and rank 1 are on different machines", "do this"
 UNASKED = "has no HOCKET_TORCH_MPI=1, which lets hocket begin MPI"
 NO_MPI = _Word(why="was not started by MPI")
 
 
 def decided(*words: _Word) -> dict[str, object]:
-    return _decided(APART, [msgspec.to_builtins(word) for word in words])
+    return _decided(APART, ADVICE, [msgspec.to_builtins(word) for word in words])
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,14 @@ def test_ranks_that_go_over_mpi(words: list[_Word], first: bool) -> None:
 def test_ranks_that_do_not(words: list[_Word], why: str) -> None:
     with pytest.raises(CannotShare) as error:
         decided(*words)
-    assert error.value.reason == f"{APART.reason}, and cannot go over MPI: {why}"
-    assert error.value.help == "do this"
+    assert error.value.reason == f"{APART}, and cannot go over MPI: {why}"
+    assert error.value.help == ADVICE
 
 
 def test_ranks_without_mpi() -> None:
     with pytest.raises(CannotShare) as error:
         decided(NO_MPI, NO_MPI)
-    assert error.value is APART
+    assert (error.value.reason, error.value.help) == (APART, ADVICE)
 
 
 def test_no_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -547,10 +547,7 @@ def bench(
         update(f"timing {len(sweep.jobs)} sizes on {sweep.collective.size} processes")
         rows = sweep.measure()
         if plot is not None:
-            try:
-                draw_rows(sweep, rows, plot)
-            except OSError as error:
-                raise UsageError(f"cannot write {plot}: {error.strerror}") from None
+            draw_rows(sweep, rows, plot)
     if as_json:
         print(json.dumps(sweep.as_json(rows), indent=2))
     else:

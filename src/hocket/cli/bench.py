@@ -16,9 +16,10 @@ from rich.table import Table
 import hocket
 from hocket.cli.console import say
 from hocket.cli.measure import Job, Speed, buffers, check_names, check_operator, count_wrong, dtype_named, timed, unit
+from hocket.cli.plot import over_sizes
 from hocket.cli.target import check_processes, parse_size
 from hocket.collectives import Collective
-from hocket.errors import UsageError, counted, printable
+from hocket.errors import UsageError, counted
 from hocket.ir.schedule import Schedule
 from hocket.runtime.bootstrap import MOST_RANKS
 from hocket.tuning import NAMED, default_program, is_small
@@ -222,26 +223,14 @@ def _show_us(seconds: float) -> str:
 
 def draw_rows(sweep: Sweep, rows: Sequence[Row], path: Path) -> None:
     """Time and busbw over size, apart and in place."""
-    from matplotlib.figure import Figure  # takes longer to load than all of the rest
-
-    figure = Figure(figsize=(10, 4), layout="constrained")
     title = f"{sweep.programs}, {sweep.collective.size} ranks, {sweep.jobs[0].dtype}, {sweep.redop}"
-    figure.suptitle(printable(title)).set_parse_math(False)
-    times, rates = figure.subplots(1, 2)
+    headings = "time of the slowest rank, median to p95 (us)", "busbw (GB/s)"
     at = [row.bytes for row in rows]
-    for number, (place, colour, marker) in enumerate(zip(_PLACES, ("#0072B2", "#D55E00"), "os", strict=True)):
-        speeds = [row.speeds[number] for row in rows]
-        medians = [speed.median * 1e6 for speed in speeds]
-        style = {"color": colour, "marker": marker, "markersize": 4, "label": place}
-        times.plot(at, medians, **style)
-        times.fill_between(at, medians, [speed.p95 * 1e6 for speed in speeds], color=colour, alpha=0.15, linewidth=0)
-        rates.plot(at, [speed.busbw or 0.0 for speed in speeds], **style)
-    for axes, heading in ((times, "time of the slowest rank, median to p95 (us)"), (rates, "busbw (GB/s)")):
-        axes.set_title(heading, fontsize=10)
-        axes.set_xscale("log", base=2)
-        axes.set_xlabel("bytes of a rank's larger buffer")
-        axes.grid(alpha=0.3)
-        axes.legend()
-    times.set_yscale("log")
-    rates.set_ylim(bottom=0)
-    figure.savefig(path, dpi=150)
+    with over_sizes(title, headings, path) as (times, rates):
+        for number, (place, colour, marker) in enumerate(zip(_PLACES, ("#0072B2", "#D55E00"), "os", strict=True)):
+            speeds = [row.speeds[number] for row in rows]
+            medians, slow = [speed.median * 1e6 for speed in speeds], [speed.p95 * 1e6 for speed in speeds]
+            times.plot(at, medians, f"{marker}-", color=colour, label=place)
+            times.fill_between(at, medians, slow, color=colour, alpha=0.15, linewidth=0)
+            rates.plot(at, [speed.busbw or 0.0 for speed in speeds], f"{marker}-", color=colour)
+        rates.set_ylim(bottom=0)

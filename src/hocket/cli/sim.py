@@ -13,6 +13,7 @@ from rich.table import Table
 
 from hocket import topology
 from hocket.cli.console import say
+from hocket.cli.plot import over_sizes
 from hocket.cli.target import one_case, one_of
 from hocket.collectives import bus_factor
 from hocket.errors import UsageError, printable
@@ -185,26 +186,14 @@ def print_why(trace: Trace, console: Console) -> None:
 
 def draw_rows(simulator: Simulator, rows: Sequence[Row], path: Path) -> None:
     """Time and speedup, or algbw, over size."""
-    from matplotlib.figure import Figure  # takes longer to load than all of the rest
-
-    figure = Figure(figsize=(10, 4), layout="constrained")
     title = f"{simulator.schedule.name} on {simulator.topology.nodes} x {simulator.topology.name}, simulated"
-    figure.suptitle(printable(title)).set_parse_math(False)
-    times, right = figure.subplots(1, 2)
     at = [row.found.bytes for row in rows]
-    times.plot(at, [row.found.time for row in rows], "o-", color="#0072B2", label=rows[0].found.program)
     against = [row.against for row in rows if row.against is not None]
-    if against:
-        times.plot(at, [found.time for found in against], "s-", color="#D55E00", label=against[0].program)
-        right.plot(at, [row.speedup or 0.0 for row in rows], "o-", color="#0072B2")
-        right.axhline(1.0, color="black", linewidth=0.5)
-    else:
-        right.plot(at, [row.found.algbw for row in rows], "o-", color="#0072B2")
-    for axes, heading in ((times, "time (us)"), (right, "speedup" if against else "algbw (GB/s)")):
-        axes.set_title(heading, fontsize=10)
-        axes.set_xscale("log", base=2)
-        axes.set_xlabel("bytes of a rank's larger buffer")
-        axes.grid(alpha=0.3)
-    times.set_yscale("log")
-    times.legend()
-    figure.savefig(path, dpi=150)
+    with over_sizes(title, ("time (us)", "speedup" if against else "algbw (GB/s)"), path) as (times, right):
+        times.plot(at, [row.found.time for row in rows], "o-", color="#0072B2", label=rows[0].found.program)
+        if against:
+            times.plot(at, [found.time for found in against], "s-", color="#D55E00", label=against[0].program)
+            right.plot(at, [row.speedup or 0.0 for row in rows], "o-", color="#0072B2")
+            right.axhline(1.0, color="black", linewidth=0.5)
+        else:
+            right.plot(at, [row.found.algbw for row in rows], "o-", color="#0072B2")

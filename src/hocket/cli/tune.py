@@ -21,6 +21,7 @@ from hocket.cli.bench import check_collective
 from hocket.cli.console import say
 from hocket.cli.export import Wishes, check_folder, export_program, write_text
 from hocket.cli.measure import Array, Job, buffers, check_names, check_operator, dtype_named
+from hocket.cli.plot import over_sizes
 from hocket.cli.target import one_of, parse_size
 from hocket.errors import BadTable, HocketError, UsageError, counted, printable
 from hocket.formats.msccl_targets import SLOTS
@@ -336,31 +337,18 @@ def print_changes(before: Table, after: Table, console: Console) -> bool:
 
 def draw(keys: Sequence[Tuned], path: Path) -> None:
     """Times of all arms over size, and by how much the chosen ones are faster. Raises UsageError."""
-    from matplotlib.figure import Figure  # takes longer to load than all of the rest
-
-    figure = Figure(figsize=(10, 4), layout="constrained")
     key = keys[0].key
-    figure.suptitle(printable(f"{key.collective} on {key.ranks} ranks, {key.type} {key.op}")).set_parse_math(False)
-    times, gains = figure.subplots(1, 2)
+    title = f"{key.collective} on {key.ranks} ranks, {key.type} {key.op}"
+    headings = "time of the slowest rank (us)", "chosen, as fast as the static policy"
     others = [(tuned.least, known.mean_us) for tuned in keys for known in tuned.arms[1:] if known.mean_us is not None]
     at = [tuned.least for tuned in keys]
-    times.plot([x for x, _ in others], [y for _, y in others], ".", color="#999999", label="other arms")
     defaults = [tuned.default.mean_us or math.nan for tuned in keys]
-    times.plot(at, defaults, "s-", color="#D55E00", label="static policy")
-    times.plot(at, [tuned.best.mean_us or math.nan for tuned in keys], "o-", color="#0072B2", label="chosen")
-    gains.plot(at, [speedup(tuned) or math.nan for tuned in keys], "o-", color="#0072B2")
-    gains.axhline(1.0, color="black", linewidth=0.5)
-    for axes, heading in ((times, "time of the slowest rank (us)"), (gains, "chosen, as fast as the static policy")):
-        axes.set_title(heading, fontsize=10)
-        axes.set_xscale("log", base=2)
-        axes.set_xlabel("bytes of a rank's larger buffer")
-        axes.grid(alpha=0.3)
-    times.set_yscale("log")
-    times.legend()
-    try:
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    with over_sizes(title, headings, path) as (times, gains):
+        times.plot([x for x, _ in others], [y for _, y in others], ".", color="#999999", label="other arms")
+        times.plot(at, defaults, "s-", color="#D55E00", label="static policy")
+        times.plot(at, [tuned.best.mean_us or math.nan for tuned in keys], "o-", color="#0072B2", label="chosen")
+        gains.plot(at, [speedup(tuned) or math.nan for tuned in keys], "o-", color="#0072B2")
+        gains.axhline(1.0, color="black", linewidth=0.5)
 
 
 # ---------------------------------------------------------------------------------------------------------------

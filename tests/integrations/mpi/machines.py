@@ -1,4 +1,4 @@
-"""Machines that are namespaces of one: each has a network with an address on it, a name, and a /dev/shm of its own.
+"""Machines that are namespaces of one: each has a network with an address on it, a name, a /dev/shm, and cores.
 
 They are joined by a bridge. A launcher starts what it starts on one of them by ``Machines.shell``, in the place of ssh.
 ``python -m tests.integrations.mpi.machines PREFIX 2+2 COMMAND ...`` runs a job with so many ranks on each, of the MPI
@@ -23,7 +23,7 @@ from tests.integrations.mpi.launch import Mpi, kind_of
 _SHELL = """#!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
 machine=$1; shift
-exec ip netns exec {job}-$machine unshare --uts --mount sh -c '
+exec taskset -c "$(sed -n "s/^$machine //p" {cores})" ip netns exec {job}-$machine unshare --uts --mount sh -c '
     hostname "$0" && mount -t tmpfs tmpfs /dev/shm && mount --bind {hosts} /etc/hosts &&
     exec sh -c "$1"' "$machine" "$*"
 """
@@ -73,24 +73,28 @@ def why_not() -> str | None:
 
 @contextmanager
 def machines(count: int, folder: Path) -> Iterator[Machines]:
-    """So many, until this ends. ``folder``: an empty one, for what they need."""
+    """So many, until this ends. ``folder``: an empty one, for what they need. Each has cores of its own, as many as the
+    others; machines that are more than cores have one of them."""
     job = f"hocket-{secrets.token_hex(4)}"
     names = (_LAUNCHER, *(f"m{number + 1}" for number in range(count)))
-    hosts, shell = folder / "hosts", folder / "shell"
+    hosts, cores, shell = folder / "hosts", folder / "cores", folder / "shell"
     hosts.write_text("127.0.0.1 localhost\n" + "".join(f"10.77.0.{n + 1} {name}\n" for n, name in enumerate(names)))
-    shell.write_text(_SHELL.format(job=job, hosts=hosts))
+    here = sorted(os.sched_getaffinity(0))
+    own = [here[n::count] or [here[n % len(here)]] for n in range(count)]
+    cores.write_text("".join(f"{n} {','.join(map(str, c))}\n" for n, c in zip(names, [here, *own], strict=True)))
+    shell.write_text(_SHELL.format(job=job, hosts=hosts, cores=cores))
     shell.chmod(0o755)
     with _all_namespaces([f"{job}-{name}" for name in ("bridge", *names)]):
         bridge = f"{job}-bridge"
         _ip("-n", bridge, "link", "add", "br0", "type", "bridge")
         _ip("-n", bridge, "link", "set", "br0", "up")
         for number, name in enumerate(names):
-            own = f"{job}-{name}"
-            _ip("link", "add", "eth0", "netns", own, "type", "veth", "peer", "name", name, "netns", bridge)
+            inside = f"{job}-{name}"
+            _ip("link", "add", "eth0", "netns", inside, "type", "veth", "peer", "name", name, "netns", bridge)
             _ip("-n", bridge, "link", "set", name, "master", "br0", "up")
-            _ip("-n", own, "address", "add", f"10.77.0.{number + 1}/24", "dev", "eth0")
+            _ip("-n", inside, "address", "add", f"10.77.0.{number + 1}/24", "dev", "eth0")
             for device in ("eth0", "lo"):
-                _ip("-n", own, "link", "set", device, "up")
+                _ip("-n", inside, "link", "set", device, "up")
         yield Machines(job, names[1:], shell)
 
 
