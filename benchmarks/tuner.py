@@ -124,11 +124,12 @@ def block(comm: Communicator, cells: Cells, alone: bool) -> dict[tuple[str, int]
     """Mean seconds of a call of each, all in turn, as they were when the tuner learned, or each ``alone``."""
     took = dict.fromkeys(cells, 0.0)
     comm.barrier()
-    turns = range(REPEATS + 1)  # the first is not timed: arms may have to be prepared
-    for turn, cell in ((t, c) for c in cells for t in turns) if alone else ((t, c) for t in turns for c in cells):
-        begin = time.perf_counter()
-        cells[cell](comm)
-        took[cell] += (time.perf_counter() - begin) * (turn > 0)
+    for group in [[cell] for cell in cells] if alone else [list(cells)]:
+        for turn in range(REPEATS + 1):  # the first is not timed: arms may have to be prepared
+            for cell in group:
+                begin = time.perf_counter()
+                cells[cell](comm)
+                took[cell] += (time.perf_counter() - begin) * (turn > 0)
     return {cell: seconds / REPEATS for cell, seconds in took.items()}
 
 
@@ -237,8 +238,8 @@ def cost(comm: Communicator, size: int, calls: int, blocks: int) -> tuple[float,
     base, longer = [], []
     for _ in range(blocks):
         before, tuned, after = timed(static), timed(learns), timed(static)
-        base.append(min(before, after))
-        longer.append(tuned - (before + after) / 2)
+        base.append((before + after) / 2)
+        longer.append(tuned - base[-1])
     return statistics.median(base), statistics.quantiles(longer, n=4)
 
 

@@ -18,6 +18,7 @@ from hocket.errors import BootstrapFailed
 from hocket.explain import Explanation
 from hocket.runtime.tuned import ALL, difference, tuned
 from hocket.tunables import VARIABLE, Tunables, given, parse_size, show_size
+from hocket.tuning import _WITH_HEADERS, Call, choose
 
 ROOT = Path(__file__).parent.parent
 
@@ -49,6 +50,14 @@ def test_native_defaults_are_those_of_the_table() -> None:
     assert {row.name: row.value for row in _native.TUNABLES}.items() <= {row.name: row.value for row in ALL}.items()
     assert tuned().policy == Tunables()
     assert not tuned().native
+
+
+def test_who_sleeps_soon() -> None:
+    numbers = Tunables(spins=4, yields=3, crowded_spins=2, crowded_yields=1)
+    assert numbers.patience(crowded=False, nodes=False) == (4, 3)
+    assert numbers.patience(crowded=True, nodes=False) == (2, 1)
+    assert numbers.patience(crowded=False, nodes=True) == (4, 3)
+    assert numbers.patience(crowded=True, nodes=True) == (2, 3)  # nobody wakes a rank for another node's messages
 
 
 def test_sizes() -> None:
@@ -167,3 +176,15 @@ def test_info_of_what_makes_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
     found = CliRunner().invoke(app, ["info"])
     assert found.exit_code != 0
     assert "did you mean slots?" in found.output
+
+
+@pytest.mark.parametrize("ranks", range(2, 17))
+def test_what_is_to_go_with_headers_has_room_there(ranks: int) -> None:
+    """Also a message of its own for each other rank, in whole cache lines (native/protocol/header.h: most_eager)."""
+    fixed = {row.name: row.value for row in ALL}
+    share = min(fixed["eager_bytes"], fixed["exchanged_bytes"] // ranks)
+    nodes = tuple(rank % 2 for rank in range(ranks))
+    calls = (Call("all_to_all", ranks, size, nodes=nodes) for size in range(1, 32 << 10, 4))
+    goes = [call.size for call in calls if choose(call).line.when is _WITH_HEADERS and call.size]
+    lines = -(-max(goes) // ranks // 64)
+    assert (ranks - 1) * lines * 64 <= share < 2 * (ranks - 1) * lines * 64

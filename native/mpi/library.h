@@ -65,7 +65,6 @@ template <class Count> using ExchangeVFunction =
     X(Gatherv, int(const void*, int, Handle, void*, const int*, const int*, Handle, int, Handle)) \
     X(Iprobe, int(int, int, Handle, int*, const void*)) \
     X(Isend, int(const void*, int, Handle, int, int, Handle, void*)) \
-    X(Issend, int(const void*, int, Handle, int, int, Handle, void*)) \
     X(Irecv, int(void*, int, Handle, int, int, Handle, void*)) \
     X(Test, int(void*, int*, const void*)) \
     X(Cancel, int(void*)) \

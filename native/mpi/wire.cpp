@@ -16,10 +16,9 @@ bool MpiWire::is_over() const {
     return over != 0;
 }
 
-int MpiWire::send(void* self, const void* data, u64 bytes, u32 rank, u32 tag, bool received, Ticket& ticket) {
+int MpiWire::send(void* self, const void* data, u64 bytes, u32 rank, u32 tag, Ticket& ticket) {
     const MpiWire& its = *static_cast<const MpiWire*>(self);
-    const auto begin = received ? its.mpi_.Issend : its.mpi_.Isend;
-    return begin(data, int(bytes), its.mpi_.byte, int(rank), int(tag), its.communicator_, &ticket.word);
+    return its.mpi_.Isend(data, int(bytes), its.mpi_.byte, int(rank), int(tag), its.communicator_, &ticket.word);
 }
 
 int MpiWire::receive(void* self, void* data, u64 bytes, u32 rank, u32 tag, Ticket& ticket) {

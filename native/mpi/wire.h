@@ -17,7 +17,7 @@ class MpiWire {
     Wire wire() { return {this, send, receive, test, drop, describe}; }
 
   private:
-    static int send(void* self, const void* data, u64 bytes, u32 rank, u32 tag, bool received, Ticket& ticket);
+    static int send(void* self, const void* data, u64 bytes, u32 rank, u32 tag, Ticket& ticket);
     static int receive(void* self, void* data, u64 bytes, u32 rank, u32 tag, Ticket& ticket);
     static int test(void* self, Ticket& ticket, bool& done);
     static void drop(void* self, Ticket& ticket);

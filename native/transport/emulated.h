@@ -30,15 +30,14 @@ class EmulatedNetwork {
         const void* data;
         u64 bytes;
         u32 rank, tag;
-        bool received;
         Ticket* ticket;
     };
 
     static EmulatedNetwork& of(void* self) { return *static_cast<EmulatedNetwork*>(self); }
 
-    static int send(void* self, const void* data, u64 bytes, u32 rank, u32 tag, bool received, Ticket& ticket) {
+    static int send(void* self, const void* data, u64 bytes, u32 rank, u32 tag, Ticket& ticket) {
         EmulatedNetwork& its = of(self);
-        its.held_.push_back({its.sent_at(bytes) + its.latency_, data, bytes, rank, tag, received, &ticket});
+        its.held_.push_back({its.sent_at(bytes) + its.latency_, data, bytes, rank, tag, &ticket});
         return its.release();
     }
     static int receive(void* self, void* data, u64 bytes, u32 rank, u32 tag, Ticket& ticket) {
@@ -75,7 +74,7 @@ class EmulatedNetwork {
             const Held message = held_.front();
             held_.pop_front();
             if (const int error = below_.send(below_.context, message.data, message.bytes, message.rank, message.tag,
-                                              message.received, *message.ticket))
+                                              *message.ticket))
                 return error;
         }
         return 0;

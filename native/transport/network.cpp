@@ -11,8 +11,9 @@
 namespace hocket {
 namespace {
 
-enum Tag : u32 { kHeaderTag = 0, kNoticeTag = 1, kSlotTag = 2 };  // + the channel
-constexpr u32 kMostTags = 1 << 15;                                // that MPI promises (MPI 4.1, section 8.1.2)
+constexpr u32 kMostTags = 1 << 15;                                                            // MPI 4.1, section 8.1.2
+enum Tag : u32 { kHeaderTag = 0, kNoticeTag = 1, kSlotTag = 2, kCreditTag = kMostTags / 2 };  // + the channel
+char nothing;  // that messages of no bytes consist of
 
 constexpr double kLeaving = 1;      // seconds that a rank which leaves tries to tell others for
 constexpr double kFarewell = 0.1;   // seconds that it then waits for theirs
@@ -40,6 +41,7 @@ Network::~Network() {
     finish();
     for (auto& [key, line] : lines_)
         for (Parcel& parcel : line->parcels) drop(parcel);
+    for (auto& [key, line] : lines_) drop(line->credit);
     for (Parcel* const parcel : {&exchange_.sent, &exchange_.received, &hearing_}) drop(*parcel);
     for (const std::unique_ptr<Told>& told : told_)
         for (Parcel& parcel : told->parcels) drop(parcel);
@@ -64,12 +66,12 @@ void Network::finish() {
 }
 
 Window* Network::window(u32 peer, u32 channel, bool sends) {
-    if (channel >= kMostTags - kSlotTag) return nullptr;
+    if (channel >= kCreditTag - kSlotTag) return nullptr;
     std::unique_ptr<Line>& line = lines_[u64(peer) << 32 | u64(channel) << 1 | u64(sends)];
     if (line == nullptr) {
         line = std::make_unique<Line>();
         line->peer = peer;
-        line->tag = kSlotTag + channel;
+        line->channel = channel;
         line->sends = sends;
     }
     return line.get();
@@ -94,6 +96,7 @@ u64* Network::open(Window* window, u64 slots, u64 slot_bytes, u64 messages) {
     line.places = slots;
     line.place_bytes = slot_bytes;
     line.last = line.given + messages;
+    line.allowed = line.given + slots;
     line.parcels.resize(slots);
     line.lengths.resize(slots);
     open_.push_back(&line);
@@ -174,23 +177,34 @@ void Network::posted(u64 call) {
 // The other end of the fifo: it takes the messages of a sender, and brings those of a receiver. The rank's one thread
 // that is in the call does both.
 void Network::move(Line& line) {
-    Counters& counters = *line.counters;
-    u64* const filled = &counters.filled.count;
-    u64* const freed = &counters.freed[0].count;
-    const auto place = [&](u64 message) { return message & (line.places - 1); };
-    const auto at = [&](u64 message) { return line.slots() + place(message) * line.place_bytes; };
-    u64 ready = counted(filled) - line.given;
-    if (!line.sends) ready = std::min(line.last - line.given, line.places - (line.given - counted(freed)));
-    for (; ready != 0; --ready, ++line.given) {
-        Parcel& parcel = line.parcels[place(line.given)];
-        const bool received = place(line.given) + 1 == line.places && line.last - line.given > line.places;
-        const u64 bytes = line.sends ? line.lengths[place(line.given)] : line.place_bytes;
-        if (line.sends) send(parcel, at(line.given), bytes, line.peer, line.tag, moved_, received);
-        else receive(parcel, at(line.given), bytes, line.peer, line.tag);
-    }
+    line.sends ? send(line) : receive(line);
     const u64 before = line.done;
-    while (line.done != line.given && has_arrived(line.parcels[place(line.done)], line.peer)) ++line.done;
-    if (line.done != before) __atomic_store_n(line.sends ? freed : filled, line.done, __ATOMIC_RELAXED);
+    while (line.done != line.given && has_arrived(line.parcels[line.place(line.done)], line.peer)) ++line.done;
+    Counters& counters = *line.counters;
+    u64& moved = line.sends ? counters.freed[0].count : counters.filled.count;
+    if (line.done != before) __atomic_store_n(&moved, line.done, __ATOMIC_RELAXED);
+}
+
+void Network::send(Line& line) {
+    for (; line.allowed < line.last; line.allowed += line.places) {
+        if (!line.credit.travels) receive(line.credit, &nothing, 0, line.peer, kCreditTag + line.channel);
+        if (!has_arrived(line.credit, line.peer)) break;
+    }
+    const u64 filled = counted(&line.counters->filled.count);
+    for (; line.given < std::min(filled, line.allowed); ++line.given) {
+        const u64 place = line.place(line.given);
+        send(line.parcels[place], line.at(place), line.lengths[place], line.peer, kSlotTag + line.channel, moved_);
+    }
+}
+
+void Network::receive(Line& line) {
+    const u64 freed = counted(&line.counters->freed[0].count);
+    for (; line.given < std::min(line.last, freed + line.places); ++line.given) {
+        const u64 place = line.place(line.given);
+        receive(line.parcels[place], line.at(place), line.place_bytes, line.peer, kSlotTag + line.channel);
+    }
+    for (; line.allowed < line.given && has_arrived(line.credit, line.peer); line.allowed += line.places)
+        send(line.credit, &nothing, 0, line.peer, kCreditTag + line.channel, said_);
 }
 
 void Network::exchange() {
@@ -385,9 +399,8 @@ void Network::note(const Notice& notice) {
     for (const u32 r : members_[nodes_[rank_]]) ring(blocks_[r].bell);
 }
 
-void Network::send(Parcel& parcel, const void* data, u64 bytes, u32 rank, u32 tag, Sent& counted, bool received) {
-    if (const int error = wire_.send(wire_.context, data, bytes, rank, tag, received, parcel.ticket))
-        return lose(rank, error);
+void Network::send(Parcel& parcel, const void* data, u64 bytes, u32 rank, u32 tag, Sent& counted) {
+    if (const int error = wire_.send(wire_.context, data, bytes, rank, tag, parcel.ticket)) return lose(rank, error);
     parcel.travels = true;
     ++counted.messages;
     __atomic_store_n(&counted.bytes, counted.bytes + bytes, __ATOMIC_RELAXED);  // for who reads it meanwhile: a number

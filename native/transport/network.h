@@ -3,8 +3,9 @@
 // A connection to a rank of another node has a window of its own at either end, in private memory, and its port is the
 // Fifo of shared memory. `progress` is the peer: at the sender it hands what is filled to the wire and frees the slot
 // once that has left; at the receiver it has the free slots receive, ahead of the sender, and fills them as messages
-// come. No credits are sent: a slot that is free awaits its message, and the last of each round of slots leaves only
-// once it is received. So nobody sends far ahead: with many messages that nobody receives yet, some MPIs read no more.
+// come. But for the first of a call, a round, of as many messages as there are slots, waits for a credit, a message of
+// no bytes, by which the receiver says that it awaits the round: over TCP some MPIs read no more behind many messages
+// that nobody awaits.
 //
 // Headers go from node to node in ceil(log2 nodes) rounds (Bruck et al., IEEE TPDS'97): the lowest rank of a node, its
 // leader, waits for those of its own node, and doubles what it knows in every round. First go the lines that agreeing
@@ -84,15 +85,20 @@ class Network final : public OtherNodes {
     };
 
     // One end of a connection. Of all its messages `given` went to the wire, to be sent or received, and of these
-    // `done` have left or come; `last` will have when the call ends.
+    // `done` have left or come; `last` will have when the call ends. Those up to `allowed` may be sent, as `credit`
+    // says.
     struct Line : Window {
-        u32 peer = 0, tag = 0;
+        u32 peer = 0, channel = 0;
         bool sends = false;
         u64 places = 0, place_bytes = 0;  // slots
-        u64 given = 0, done = 0, last = 0;
+        u64 given = 0, done = 0, last = 0, allowed = 0;
+        Parcel credit;
         std::vector<Parcel> parcels;  // by slot
         std::vector<u64> lengths;     // of what is sent, by slot
         std::unique_ptr<char, decltype(&std::free)> memory{nullptr, &std::free};
+
+        u64 place(u64 message) const { return message & (places - 1); }
+        char* at(u64 place) const { return slots() + place * place_bytes; }
     };
 
     // What goes of a header first, and bytes of eager messages, which follow those of all ranks.
@@ -123,12 +129,14 @@ class Network final : public OtherNodes {
         std::vector<Parcel> parcels;  // by rank
     };
 
-    void send(Parcel& parcel, const void* data, u64 bytes, u32 rank, u32 tag, Sent& counted, bool received = false);
+    void send(Parcel& parcel, const void* data, u64 bytes, u32 rank, u32 tag, Sent& counted);
     void receive(Parcel& parcel, void* data, u64 bytes, u32 rank, u32 tag);
     bool has_arrived(Parcel& parcel, u32 rank);
     void drop(Parcel& parcel);
     void lose(u32 rank, int error);
     void move(Line& line);
+    void send(Line& line);
+    void receive(Line& line);
     void exchange();
     std::optional<u32> missing() const;
     void load(Exchange::Stage stage);

@@ -18,8 +18,7 @@ struct Ticket {
 
 struct Wire {
     void* context;
-    // `received`: it leaves only once somebody receives it.
-    int (*send)(void* context, const void* data, u64 bytes, u32 rank, u32 tag, bool received, Ticket& ticket);
+    int (*send)(void* context, const void* data, u64 bytes, u32 rank, u32 tag, Ticket& ticket);
     // From kAnyRank: from whoever sends.
     int (*receive)(void* context, void* data, u64 bytes, u32 rank, u32 tag, Ticket& ticket);
     // Whether the message has left, so that its memory may be used again, or has come. Then its ticket is void.

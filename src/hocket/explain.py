@@ -124,7 +124,7 @@ class Explanation:
             "attached": f"private arrays, where it is faster: {attached}",
             "threads": f"{self.threads} a rank",
             "cores": (
-                "fewer than ranks: they take turns, and one that waits yields its core at once, and soon sleeps"
+                "fewer than ranks: they take turns, and one that waits yields its core at once, and then sleeps"
                 if self.oversubscribed
                 else "at least one a rank: one that waits spins for a while before it yields"
             ),

@@ -30,7 +30,7 @@ from hocket.runtime.plan import lower_all
 from hocket.tunables import Tunables
 from hocket.tuning import KINDS, Call, choose, declined, zero_copy_program
 
-FORMAT = 0x686B6D02  # changes whenever the layout of a file, or its meaning, does
+FORMAT = 0x686B6D03  # changes whenever the layout of a file, or its meaning, does
 
 _COLLECTIVES = "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all"
 _CONTRACTS: tuple[Contract | None, ...] = None, "rank-order"
@@ -102,7 +102,7 @@ def _file(ranks: int, nodes: tuple[int, ...]) -> bytes:
     """What the file is; how long ranks wait; its rules; its plans: digests and lengths of every rank's part; these."""
     plans, tuned = _Plans(ranks, nodes), Tunables()
     rules = list(_rules(plans))
-    waits = (tuned.patience(crowded, bool(nodes)) for crowded in (False, True))
+    waits = (tuned.patience(crowded=crowded, nodes=bool(nodes)) for crowded in (False, True))
     head = [*_begin(ranks, nodes), *chain.from_iterable(waits)]
     head += [len(rules), len(plans.found), *chain.from_iterable(rules)]
     parts: list[bytes] = []

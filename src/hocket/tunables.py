@@ -111,9 +111,10 @@ class Tunables:
         16, "ranks", "up to which every two have a connection: more take too much memory for slots", _CROSSOVER
     )
     header_bytes: int = _tuned(
-        16 << 10,
+        12 << 10,
         "bytes",
-        "that the busiest rank sends or receives, up to which they go with headers between nodes",
+        "that the busiest rank sends or receives, and four times as many of all ranks together, up to which they go "
+        "with headers between nodes",
         _NODES,
     )
     early_above_bytes: int = _tuned(
@@ -144,7 +145,7 @@ class Tunables:
         20, "times", "the same as yields where ranks share cores, and all are on one node", _WAITING, "local"
     )
 
-    def patience(self, crowded: bool, nodes: bool) -> tuple[int, int]:
+    def patience(self, *, crowded: bool, nodes: bool) -> tuple[int, int]:
         """How often a rank that waits looks, and then yields, before it sleeps. ``crowded``: ranks share cores.
         ``nodes``: there are several, so it also waits for messages that nobody wakes it for."""
         spins = self.crowded_spins if crowded else self.spins

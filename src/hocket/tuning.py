@@ -138,12 +138,13 @@ def _is_early(call: Call) -> bool:
 
 
 _WITH_HEADERS = When(
-    "on several nodes, of at most {few_ranks} ranks: messages go with the call's headers, at most {header_bytes}",
+    "on several nodes, of at most {few_ranks} ranks: messages go with the call's headers, at most {header_bytes}, "
+    "and of all ranks together four times as many",
     lambda call: (
         _by_nodes(call)
         and not call.uneven
         and call.ranks <= call.tuned.few_ranks
-        and _up_to(call, call.tuned.header_bytes)
+        and _up_to(call, call.tuned.header_bytes * min(4, call.ranks) // call.ranks)
     ),
 )
 _LEADERS = When(

@@ -286,7 +286,7 @@ TEST(network_takes_time) {
     for (const u32 rank : {0u, 1u}) {
         const u64 bytes = rank == 0 ? 1000 : 500;
         CHECK(wires[2].receive(wires[2].context, &found[rank * 1000], bytes, rank, 7, tickets[2 + rank]) == 0);
-        CHECK(wires[rank].send(wires[rank].context, given.data(), bytes, 2, 7, false, tickets[rank]) == 0);
+        CHECK(wires[rank].send(wires[rank].context, given.data(), bytes, 2, 7, tickets[rank]) == 0);
     }
     hand = 11'299;
     CHECK(!is_done(0, tickets[0]) && !is_done(2, tickets[2]));
@@ -327,14 +327,21 @@ TEST(network_ahead) {
         ThreadMemory memory(world);
         Network network(0, {0, 1}, memory.control(), post.wire(0));
         Window* const window = network.window(1, 0, true);
-        CHECK(network.reserve(window, slots * 64) == 0);
-        u64* const lengths = network.open(window, slots, 64, 100);
+        CHECK(network.reserve(window, 16 * 64) == 0);
         u64 &filled = window->counters->filled.count, &freed = window->counters->freed[0].count;
-        for (u32 look = 0; look < 1000; ++look) {
-            if (filled - freed < slots) lengths[filled++ % slots] = 64;
-            network.progress();
-        }
-        CHECK(post.waiting() >= slots && post.waiting() < 2 * slots);
+        // What waits on the wire after a call of so many messages that nobody receives.
+        const auto sent = [&](u64 places, u64 messages) {
+            const u64 before = post.waiting(), last = filled + messages;
+            u64* const lengths = network.open(window, places, 64, messages);
+            for (u32 look = 0; look < 1000; ++look) {
+                if (filled != last && filled - freed < places) lengths[filled++ % places] = 64;
+                network.progress();
+            }
+            return post.waiting() - before;
+        };
+        CHECK(sent(slots, slots) == slots && network.outstanding() == 0);  // a short call waits for nobody
+        CHECK(sent(2 * slots, 3) == 3 && network.outstanding() == 0);
+        CHECK(sent(slots, 100) == slots && network.outstanding() != 0);
     }
 }
 

@@ -1,6 +1,5 @@
 // A wire between threads, whose messages take their time: each is copied when it arrives, at a moment drawn from a
-// seed, and only then its sender may use its memory again; or, where it `buffers`, at once, unless it is to leave only
-// once it is received.
+// seed, and only then its sender may use its memory again; or, where it `buffers`, at once.
 #pragma once
 
 #include <array>
@@ -50,16 +49,14 @@ class Post {
         u64 number;
         char* data;
         u64 bytes;
-        bool buffered = false;
         std::vector<char> copy{};
     };
     using Route = std::array<u32, 3>;  // sender, receiver, tag
 
-    static int send(void* end, const void* data, u64 bytes, u32 rank, u32 tag, bool received, Ticket& ticket) {
+    static int send(void* end, const void* data, u64 bytes, u32 rank, u32 tag, Ticket& ticket) {
         const End& from = *static_cast<End*>(end);
         char* const at = const_cast<char*>(static_cast<const char*>(data));
-        const Message message{0, at, bytes, from.post->buffers_ && !received};
-        return from.post->add(from, from.post->sent_, {from.rank, rank, tag}, message, ticket);
+        return from.post->add(from, from.post->sent_, {from.rank, rank, tag}, {0, at, bytes}, ticket);
     }
 
     static int receive(void* end, void* data, u64 bytes, u32 rank, u32 tag, Ticket& ticket) {
@@ -92,7 +89,7 @@ class Post {
         const std::lock_guard<std::mutex> held(lock_);
         if (end.cut) return 1;
         message.number = ticket.word = ++numbers_;
-        if (message.buffered) {
+        if (buffers_ && &all == &sent_) {
             message.copy.assign(message.data, message.data + message.bytes);
             arrived_.insert(message.number);
         }
@@ -114,9 +111,9 @@ class Post {
         const auto [from, to] = ready[random_() % ready.size()];
         CHECK(from->front().bytes <= to->front().bytes);
         const Message& message = from->front();
-        std::memcpy(to->front().data, message.buffered ? message.copy.data() : message.data, message.bytes);
+        std::memcpy(to->front().data, buffers_ ? message.copy.data() : message.data, message.bytes);
         arrived_.insert(to->front().number);
-        if (!message.buffered) arrived_.insert(message.number);
+        if (!buffers_) arrived_.insert(message.number);
         from->pop_front();
         to->pop_front();
     }

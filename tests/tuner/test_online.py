@@ -23,9 +23,29 @@ from hocket.tuner import online, store
 from hocket.tuner.learner import Choice, Explanation, Reason, Samples
 from hocket.tuner.online import KEYS, LEAST_BETWEEN, WORTH
 from tests.runtime import processes
+from tests.runtime.test_arena import prepared_calls
+from tests.runtime.test_reach import LARGE
 
 CALLS = 1500
 SIZES = (4, 6000, 40_000)
+
+
+class OneArm:
+    """A learner that has the arm of this number taken."""
+
+    def __init__(self, arm: int) -> None:
+        self.arm = arm
+        self.names: Sequence[str] = ()
+
+    def add(self, key: Hashable, names: Sequence[str], prior: Sequence[float], neighbours: object) -> None:
+        self.names = names
+
+    def observe(self, key: Hashable, arm: int, samples: Samples) -> None: ...
+
+    def counted(self, key: Hashable, calls: int) -> None: ...
+
+    def choice(self, key: Hashable, coming: int) -> Choice:
+        return Choice(self.arm, (0.0,) * len(self.names), Reason.PINNED)
 
 
 class EveryArm:
@@ -97,6 +117,30 @@ def test_results_have_the_bits_that_they_have_without(monkeypatch: pytest.Monkey
     without = hocket.spawn(mixed, ranks, (ranks,))
     monkeypatch.setenv("HOCKET_TUNER", "learn")
     assert hocket.spawn(mixed, ranks, (ranks,)) == without
+
+
+def ways(comm: Communicator) -> list[int]:
+    """Those that the default takes once the ranks have a table, of arrays that they can attach to."""
+    assert comm._online is not None
+    online.ADVANCE = math.inf
+    comm._online.learner = learner = OneArm(0)  # type: ignore[assignment]
+    x, found = np.zeros(LARGE, np.float32), []
+    with prepared_calls() as made:
+        while not comm._online._slots:
+            comm.all_reduce(x)
+        for _ in range(200):
+            comm.all_reduce(x)
+            found.append(made[-1].variant)
+    assert comm.rank != 0 or learner.names[:2] == ["default", "default slots"]
+    return found
+
+
+def test_the_default_finds_by_trying_whether_to_attach(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it does without a tuner: on all ranks alike."""
+    monkeypatch.setenv("HOCKET_TUNER", "learn")
+    first, second = hocket.spawn(ways, 2)
+    assert first == second
+    assert set(first) == {0, 1}
 
 
 def learned(comm: Communicator) -> tuple[int, str, str]:

@@ -323,7 +323,7 @@ class Endpoint:
         numbers = tuned()
         policy = self.tuned = numbers.policy
         self.tuner = numbers.tuner
-        spins, yields = policy.patience(self.oversubscribed, bool(meeting.nodes))
+        spins, yields = policy.patience(crowded=self.oversubscribed, nodes=bool(meeting.nodes))
         # The thread of a call is the one that moves its messages between nodes.
         self.threads = 1 if meeting.nodes else threads or max(1, meeting.cores)
         self.caches = machine.cache_bytes(meeting.size)

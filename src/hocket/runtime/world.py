@@ -71,7 +71,7 @@ def meet(store: stores.Store, rank: int, size: int, timeout: float, schedules: S
     node = _counted()
     try:
         return bootstrap.meet(timeout, schedules, store, rank, size, node)
-    except CannotShare as error:  # it is not kept: its frames hold the caller's process group
+    except CannotShare as error:  # only its words are kept: its frames hold the process group
         decide = partial(_decided, error.reason, error.help)
     assert isinstance(node, str)  # else all have raised another error
     with bootstrap.seat(store, rank, size, timeout) as mine:

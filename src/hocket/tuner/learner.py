@@ -54,10 +54,6 @@ class Settings:
     unseen: float = 0.25  # of changes, for each that was noticed; fitted
     noise: float = 0.2  # of one call, before any was measured: 15 %
     certain: float = 0.01  # no mean is known better than to 0.7 %
-    proven: float = 2.0  # standard deviations by which an arm has to be faster to take the default's place
-    gained: float = (
-        0.043  # log2: 3 %, the least that a choice of hocket's has to gain to be made (docs/design/policy.md)
-    )
     clipped: float = 4.0  # standard deviations: what is further off counts as so far, as hiccups of the machine are
     pruned: float = 2.0  # issue 27: predicted to take so much longer than the best, it is not tried
     quarantined: float = 3.0  # issue 27
@@ -393,8 +389,7 @@ class Learner:
         held = beliefs[state.incumbent]
         ahead = held.mean - beliefs[best].mean
         sure = math.sqrt(held.variance + beliefs[best].variance)
-        needed = max(s.proven * sure, s.gained) if state.incumbent == 0 else max(sure, s.certain)
-        if state.pinned is None and best != state.incumbent and ahead > needed:
+        if state.pinned is None and best != state.incumbent and ahead > max(sure, s.certain):
             state.incumbent = best
             _begin(state)
         for number in measured:
@@ -494,7 +489,9 @@ class Learner:
             return Reason.GUARD
         if state.restored:
             return Reason.FILE
-        return Reason.EXPLOIT if state.arms[state.incumbent].samples else Reason.PRIOR
+        if not state.arms[state.incumbent].samples:
+            return Reason.PRIOR
+        return Reason.EXPLOIT if state.incumbent else Reason.KEPT
 
 
 def _without_hiccup(samples: Samples, variance: float) -> Samples:

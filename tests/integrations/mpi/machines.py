@@ -73,15 +73,15 @@ def why_not() -> str | None:
 
 @contextmanager
 def machines(count: int, folder: Path) -> Iterator[Machines]:
-    """So many, until this ends. ``folder``: an empty one, for what they need. Each has cores of its own, as many as the
-    others; machines that are more than cores have one of them."""
+    """So many, until this ends. ``folder``: an empty one, for what they need. Each has cores of its own, or one of them
+    where machines are more."""
     job = f"hocket-{secrets.token_hex(4)}"
     names = (_LAUNCHER, *(f"m{number + 1}" for number in range(count)))
     hosts, cores, shell = folder / "hosts", folder / "cores", folder / "shell"
     hosts.write_text("127.0.0.1 localhost\n" + "".join(f"10.77.0.{n + 1} {name}\n" for n, name in enumerate(names)))
     here = sorted(os.sched_getaffinity(0))
-    own = [here[n::count] or [here[n % len(here)]] for n in range(count)]
-    cores.write_text("".join(f"{n} {','.join(map(str, c))}\n" for n, c in zip(names, [here, *own], strict=True)))
+    own = {_LAUNCHER: here} | {name: here[n::count] or [here[n % len(here)]] for n, name in enumerate(names[1:])}
+    cores.write_text("".join(f"{name} {','.join(map(str, of))}\n" for name, of in own.items()))
     shell.write_text(_SHELL.format(job=job, hosts=hosts, cores=cores))
     shell.chmod(0o755)
     with _all_namespaces([f"{job}-{name}" for name in ("bridge", *names)]):

@@ -291,6 +291,7 @@ def apart() -> None:
 
     known = stores.identity
     stores.identity = lambda *given: {**known(*given), "machine": os.environ["RANK"]}
+    gc.disable()
     dist.init_process_group("gloo")
     group = weakref.ref(dist.group.WORLD)
     x = torch.ones(3)
@@ -300,7 +301,6 @@ def apart() -> None:
         dist.all_reduce(x)
         assert x.tolist() == [2, 2, 2]
         dist.barrier()
-    gc.disable()
     dist.destroy_process_group()
     assert group() is None, "Gloo's threads outlive the interpreter"
 

@@ -18,6 +18,7 @@ import pytest
 from mpi4py import MPI
 
 import hocket
+from hocket.algorithms import all_pairs
 from hocket.errors import (
     BootstrapFailed,
     CallMismatch,
@@ -104,6 +105,17 @@ def crosses(comm: hocket.Communicator) -> None:
         sent = comm.all_gather(np.array([comm.network_bytes - before]))
         for node in comm.nodes:
             assert sum(sent[list(node)]) == expected(node), (name, node, sent)
+
+
+def large(comm: hocket.Communicator) -> None:
+    """Hundreds of messages, on several channels that share a connection of the wire: what one awaits must not stand
+    behind what another has no room for."""
+    x = np.full(16 << 20, comm.rank, np.int32)
+    schedule = all_pairs.all_reduce(comm.size).compile()
+    for _ in range(2):
+        found = np.zeros_like(x)
+        comm.run(schedule, x, found)
+        assert (found == sum(range(comm.size))).all()
 
 
 def differ(comm: hocket.Communicator) -> None:
