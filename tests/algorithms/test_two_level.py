@@ -68,7 +68,7 @@ def test_no_byte_more_crosses_than_has_to(node_of: tuple[int, ...]) -> None:
 
 
 @EACH
-@pytest.mark.parametrize("size", [8, 16384, None], ids=["tiny", "small", "large"])
+@pytest.mark.parametrize("size", [8, 32768, None], ids=["tiny", "small", "large"])
 @pytest.mark.parametrize("uneven", [False, True], ids=["even", "uneven"])
 def test_what_calls_by_name_take_is_proven(node_of: tuple[int, ...], size: int | None, uneven: bool) -> None:
     for name in NAMED if not uneven else [name for name in NAMED if KINDS[name].blocks]:

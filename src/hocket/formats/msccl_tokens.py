@@ -18,7 +18,7 @@ _PLAIN = re.compile(
     rb"(?>[ \n\r]++"
     rb"|<(?!!)" + _WORD + rb"++(?: " + _WORD + rb'++="(?!-?0[0-9])[^"&]*+")*+ ?/?>'
     rb"|</" + _WORD + rb"++>"
-    rb"|<!--(?=" + _FIRST_WORD + rb")(?:[^-]++|-(?!->))*+-->"
+    rb"|<!--(?=" + _FIRST_WORD + rb")(?s:.*?)-->"
     rb")*+"
 )
 """Tokens that mean the same to a runtime and to XML; spaces, lines, elements, ends of elements, comments."""
@@ -85,7 +85,8 @@ def _odd_text(text: bytes) -> str:
 def _odd(token: bytes) -> str | None:
     """Why a token is no plain one; None if that makes no difference."""
     if token.startswith(b"<!--"):
-        return "its parser takes no = and no long word right behind <!--"
+        plain = re.match(_FIRST_WORD, token[4:])
+        return None if plain else "its parser takes no = and no long word right behind <!--"
     if token.startswith(b"</"):
         return f"its parser wants {_shown(b'</' + token[2:-1].strip() + b'>')} without a space"
     name = re.match(rb"<" + _WORD + rb"*", token)
