@@ -21,7 +21,8 @@ _PLAIN = re.compile(
     rb"|<!--(?=" + _FIRST_WORD + rb")(?s:.*?)-->"
     rb")*+"
 )
-"""Tokens that mean the same to a runtime and to XML; spaces, lines, elements, ends of elements, comments."""
+"""Tokens that mean the same to a runtime and to XML; spaces, lines, elements, ends of elements, comments. Python before
+3.11.5 may stop at one that does (CPython issue 106052), so whatever it stops at is looked at again."""
 _TOKEN = re.compile(rb"<!--.*?-->|<(?!!--)(?:[^\"'>]|\"[^\"]*\"|'[^']*')*>", re.DOTALL)
 _ATTRIBUTE = re.compile(rb"(" + _WORD + rb"+)(\s*)=(\s*)([\"'])")
 _READ = frozenset(
