@@ -2,8 +2,8 @@
 // seed, and only then its sender may use its memory again; or, where it `buffers`, at once.
 #pragma once
 
+#include <algorithm>
 #include <array>
-#include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -111,7 +111,8 @@ class Post {
         const auto [from, to] = ready[random_() % ready.size()];
         CHECK(from->front().bytes <= to->front().bytes);
         const Message& message = from->front();
-        std::memcpy(to->front().data, buffers_ ? message.copy.data() : message.data, message.bytes);
+        const char* const at = buffers_ ? message.copy.data() : message.data;
+        std::copy(at, at + message.bytes, to->front().data);  // also of none, which has no address
         arrived_.insert(to->front().number);
         if (!buffers_) arrived_.insert(message.number);
         from->pop_front();
