@@ -203,6 +203,7 @@ def test_the_slowest_rank_counts() -> None:
         (["all_gather", "--op", "sum"], "all_gather only moves data: it takes no --op", ""),
         (["all_reduce", "--plot", "a.gif"], "ends in .svg, .png, .pdf", ""),
         (["all_reduce", "--plot", "no/a.svg"], "there is no directory no", ""),
+        (["all_reduce", "-n", "2", "-e", "8", "--plot", "a" * 300 + ".svg"], "File name too long", ""),
         (["all_gather", "hocket.algorithms.ring:all_reduce", "ranks=2"], "implements allreduce, not all_gather", ""),
         (["all_reduce", "hocket.algorithms.ring:all_reduce", "ranks=2", "-n", "3"], "-n asks for 3", "same number"),
         (["all_reduce", "hocket.algorithms.ring:all_reduce", "ranks=2..3"], "one value for each parameter", ""),

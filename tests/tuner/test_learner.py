@@ -205,7 +205,7 @@ def test_the_guard_holds_for_any_times(prior: list[float], batches: list[tuple[i
         assert choice.explore[choice.incumbent] == 0
         if spent >= allowed + DEFAULTS.advance:
             assert not any(choice.explore)
-            assert choice.reason in (Reason.GUARD, Reason.EXPLOIT, Reason.KEPT)
+            assert choice.reason in (Reason.GUARD, Reason.EXPLOIT if choice.incumbent else Reason.KEPT)
         counts = batch(learner, seconds, calls, version)
         base = seconds[choice.incumbent] if counts[choice.incumbent] else None
         allowed += DEFAULTS.explored * calls

@@ -30,12 +30,10 @@ CALLS = 1500
 SIZES = (4, 6000, 40_000)
 
 
-class OneArm:
-    """A learner that has the arm of this number taken."""
+class DefaultArm:
+    """A learner that has the first arm taken, always."""
 
-    def __init__(self, arm: int) -> None:
-        self.arm = arm
-        self.names: Sequence[str] = ()
+    names: Sequence[str] = ()
 
     def add(self, key: Hashable, names: Sequence[str], prior: Sequence[float], neighbours: object) -> None:
         self.names = names
@@ -45,7 +43,7 @@ class OneArm:
     def counted(self, key: Hashable, calls: int) -> None: ...
 
     def choice(self, key: Hashable, coming: int) -> Choice:
-        return Choice(self.arm, (0.0,) * len(self.names), Reason.PINNED)
+        return Choice(0, (0.0,) * len(self.names), Reason.PINNED)
 
 
 class EveryArm:
@@ -123,7 +121,7 @@ def ways(comm: Communicator) -> list[int]:
     """Those that the default takes once the ranks have a table, of arrays that they can attach to."""
     assert comm._online is not None
     online.ADVANCE = math.inf
-    comm._online.learner = learner = OneArm(0)  # type: ignore[assignment]
+    comm._online.learner = learner = DefaultArm()  # type: ignore[assignment]
     x, found = np.zeros(LARGE, np.float32), []
     with prepared_calls() as made:
         while not comm._online._slots:

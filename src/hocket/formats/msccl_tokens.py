@@ -89,7 +89,8 @@ def _odd(token: bytes) -> str | None:
         plain = re.match(_FIRST_WORD, token[4:])
         return None if plain else "its parser takes no = and no long word right behind <!--"
     if token.startswith(b"</"):
-        return f"its parser wants {_shown(b'</' + token[2:-1].strip() + b'>')} without a space"
+        closed = b"</" + token[2:-1].strip() + b">"
+        return None if closed == token else f"its parser wants {_shown(closed)} without a space"
     name = re.match(rb"<" + _WORD + rb"*", token)
     assert name is not None
     return _odd_attributes(token, name.end())
