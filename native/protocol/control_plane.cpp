@@ -152,13 +152,18 @@ bool ControlPlane::lingers(u32 peer, double since) const {
 }
 
 // Whose fault it is that this rank waits for `peer`: the first of a chain of waiting ranks that does not wait itself.
+// Each says one rank that it waits for, and may wait for more: where they wait in a circle, any that does not wait.
 u32 ControlPlane::straggler(u32 peer, double now) const {
+    const auto waits = [&](u32 rank) {
+        return now - 1e-9 * double(__atomic_load_n(&blocks_[rank].looked, __ATOMIC_RELAXED)) <= timeout_ / 2;
+    };
     u32 found = peer;
     for (u32 steps = 0; steps < size_; ++steps) {
-        const double looked = 1e-9 * double(__atomic_load_n(&blocks_[found].looked, __ATOMIC_RELAXED));
-        if (now - looked > timeout_ / 2) return found;
+        if (!waits(found)) return found;
         found = u32(__atomic_load_n(&blocks_[found].peer, __ATOMIC_RELAXED));
     }
+    for (u32 rank = 0; rank < size_; ++rank)
+        if (rank != rank_ && !waits(rank)) return rank;
     return peer;
 }
 

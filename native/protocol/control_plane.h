@@ -299,6 +299,7 @@ std::optional<Outcome> ControlPlane::overdue(double& since, Outcome outcome, con
         __atomic_store_n(&blocks_[rank_].looked, u64(now * 1e9), __ATOMIC_RELAXED);
     }
     if (now - since <= timeout_) return std::nullopt;
+    if (waiting_.others != nullptr) waiting_.others->waits(outcome.rank);
     outcome.rank = straggler(outcome.rank, now);
     if (waiting_.others != nullptr && now - since <= timeout_ + waiting_.others->grace(outcome.rank))
         return std::nullopt;

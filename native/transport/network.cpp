@@ -15,9 +15,12 @@ constexpr u32 kMostTags = 1 << 15;                                              
 enum Tag : u32 { kHeaderTag = 0, kNoticeTag = 1, kSlotTag = 2, kCreditTag = kMostTags / 2 };  // + the channel
 char nothing;  // that messages of no bytes consist of
 
+// States that a notice tells of a rank that makes more calls: its process has ended; it waits, for the culprit.
+constexpr u64 kGone = kRunning, kWaits = kAborted + 1;
+
 constexpr double kLeaving = 1;      // seconds that a rank which leaves tries to tell others for
 constexpr double kFarewell = 0.1;   // seconds that it then waits for theirs
-constexpr double kGrace = 0.2;      // seconds for what a node says to come
+constexpr double kGrace = 0.2;      // seconds for what others say to come that wait themselves
 constexpr double kLingering = 0.5;  // and for what a process sent before it ended, after the word of its end
 
 u64 counted(const u64* counter) { return __atomic_load_n(counter, __ATOMIC_RELAXED); }  // of this thread's own
@@ -155,15 +158,7 @@ u32 Network::holds_up(u32 rank) const {
     return members_[before(steps)][0];
 }
 
-// A leader that waits in a round of the exchange waits for one that is silent, or waits in a round before. The others
-// of its node wait for what it says.
-double Network::grace(u32 rank) const {
-    if (!is_remote(rank)) return 0;
-    const int rounds = std::bit_width(members_.size());
-    if (members_[nodes_[rank_]][0] != rank_) return kGrace * (2 * rounds + 1);
-    const int before = exchange_.stage == Exchange::kHeaders ? rounds : 0;
-    return kGrace * (before + (exchange_.under_way ? std::bit_width(exchange_.known) : 1));
-}
+double Network::grace(u32 rank) const { return is_remote(rank) ? kGrace : 0; }
 
 double Network::lingers(u32 rank) const { return is_remote(rank) ? kLingering : 0; }
 
@@ -372,7 +367,14 @@ void Network::tell(const Notice& notice) {
 }
 
 void Network::gone(u32 rank) {
-    if (!broken_) tell({rank, kRunning, rank, 0, {}});
+    if (!broken_) tell({rank, kGone, rank, 0, {}});
+}
+
+void Network::waits(u32 rank) {
+    const double now = seconds();
+    if (broken_ || now - overdue_ < kGrace) return;
+    overdue_ = now;
+    tell({rank_, kWaits, rank, 0, {}});
 }
 
 void Network::hear() {
@@ -384,10 +386,15 @@ void Network::hear() {
 
 // Every rank of this node hears of it; the first one stores it, which the exchange says: it orders nothing else.
 void Network::note(const Notice& notice) {
-    if (notice.rank >= nodes_.size()) return;
+    if (std::max(notice.rank, notice.culprit) >= nodes_.size()) return;
     RankBlock& copy = blocks_[notice.rank];
-    if (notice.state == kRunning) {
+    if (notice.state == kGone) {
         __atomic_store_n(&copy.gone, 1, __ATOMIC_RELAXED);  // for `is_gone`, which looks now and then
+        return;
+    }
+    if (notice.state == kWaits) {
+        __atomic_store_n(&copy.peer, notice.culprit, __ATOMIC_RELAXED);  // hints, for as long as others wait for them
+        __atomic_store_n(&copy.looked, u64((seconds() + kGrace) * 1e9), __ATOMIC_RELAXED);
         return;
     }
     ++left_;

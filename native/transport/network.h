@@ -68,6 +68,7 @@ class Network final : public OtherNodes {
     double grace(u32 rank) const override;
     double lingers(u32 rank) const override;
     void ended() override { tells_.store(true, std::memory_order_release); }  // pairs with `tell`
+    void waits(u32 rank) override;
     void gone(u32 rank) override;
 
     // What this rank has given to the wire.
@@ -118,7 +119,7 @@ class Network final : public OtherNodes {
         Parcel sent, received;
     };
 
-    // What the block of a rank says that makes no more calls; with kRunning, that its process has ended.
+    // What the block of a rank says that makes no more calls; or that it waits, or that its process has ended.
     struct Notice {
         u64 rank, state, culprit, since;
         char text[sizeof(RankBlock::text)];
@@ -167,8 +168,9 @@ class Network final : public OtherNodes {
     std::atomic<bool> tells_{false};
     std::vector<std::unique_ptr<Told>> told_;
     Notice heard_{};
-    Parcel hearing_;  // `heard_`
-    u64 left_ = 0;    // ranks of other nodes that have said so
+    Parcel hearing_;      // `heard_`
+    double overdue_ = 0;  // when this rank said last that it waits
+    u64 left_ = 0;        // ranks of other nodes that have said so
     Sent moved_, said_;
     bool broken_ = false, parted_ = false;
 };

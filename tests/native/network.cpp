@@ -34,9 +34,11 @@ template <class Body> void on_nodes(const std::vector<u32>& nodes, Post& post, u
     });
 }
 
-Outcome sum(Communicator& communicator, Plan& plan, std::vector<int>& data, u64 tile = 0) {
+Outcome sum(Communicator& communicator, Plan& plan, std::vector<int>& data, u64 tile = 0, double timeout = 0) {
     char* const at = reinterpret_cast<char*>(data.data());
-    return communicator.run(plan, {at, nullptr, nullptr, nullptr, 0, data.size(), tile, type_named("int32"), 0, true});
+    Call call{at, nullptr, nullptr, nullptr, 0, data.size(), tile, type_named("int32"), 0, true};
+    call.timeout = timeout;
+    return communicator.run(plan, call);
 }
 
 const std::vector<std::vector<u32>> kPlacements{{0, 1}, {0, 0, 1}, {0, 1, 0}, {0, 1, 2}, {0, 1, 1, 0}, {0, 1, 2, 3, 4}};
@@ -133,6 +135,36 @@ TEST(network_silent) {
                 ++ended;
             }
             while (ended.load() != 7) std::this_thread::yield();
+        });
+    }
+}
+
+// Rank 2 waits in a call for what rank 0 never sends, and rank 3 for rank 2; in a circle, rank 2 also waits for rank 3.
+// Both name the silent one, whichever is first to give up.
+TEST(network_chain) {
+    for (const bool circle : {false, true}) {
+        Post post(4, 19);
+        std::atomic<u32> ended{0};
+        on_nodes({0, 0, 1, 2}, post, 2, [&](u32 rank, Communicator& communicator) {
+            Writer writer(rank, 4, 1, 2, 2);
+            writer.block();
+            if (rank == 3) {
+                writer.step({{kReceive, 2}}, {{kScratch, 0}});
+                if (circle) writer.step({{kScratch, 0}}, {{kSend, 2}});
+            } else if (rank == 2) {
+                if (circle) writer.step({{kReceive, 3}}, {{kScratch, 1}});
+                if (circle) writer.block();
+                writer.step({{kReceive, 0}}, {{kSend, 3}});
+            } else {
+                writer.step({{kInput, 0}}, {{kScratch, 0}});
+            }
+            std::vector<int> data(8);
+            Plan plan(communicator, writer.words(), 1, "a message that never comes");
+            const Outcome outcome = sum(communicator, plan, data, 0, 0.3);
+            if (rank < 2) CHECK(outcome.fault == Fault::kNone);
+            else CHECK(outcome.fault != Fault::kNone && outcome.rank == 0);
+            for (++ended; ended.load() != 4; std::this_thread::yield())
+                if (rank >= 2) communicator.network()->progress();
         });
     }
 }
