@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import threading
 from collections.abc import Callable
@@ -245,6 +246,15 @@ def wrong(comm: Communicator) -> None:
 
 def test_wrong_arguments() -> None:
     hocket.spawn(wrong, 2)
+
+
+def named_at_length(comm: Communicator) -> None:
+    comm.use(dataclasses.replace(ring.all_reduce(comm.size).compile(), name="\U0001f3b6" * 1000))
+    assert (comm.all_reduce(np.ones(4)) == comm.size).all()
+
+
+def test_names_that_are_longer_than_a_word_of_a_call() -> None:
+    hocket.spawn(named_at_length, 2)
 
 
 def rooted(comm: Communicator) -> None:

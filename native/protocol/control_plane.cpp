@@ -128,8 +128,7 @@ long ControlPlane::nap_nanoseconds() const {
 
 // Looks for faults: a signal, another rank that says it failed. Collects the ranks that are gone.
 Outcome ControlPlane::inspect(std::vector<u32>& gone) {
-    if (!worker_thread && waiting_.interrupted != nullptr && waiting_.interrupted())
-        return {Fault::kInterrupted, rank_, "was interrupted"};
+    if (Outcome found = interruption(); found.fault != Fault::kNone) return found;
     if (dead()) return is_dead();
     for (u32 r = 0; r < size_; ++r) {
         if (r == rank_) continue;
@@ -147,23 +146,22 @@ Outcome ControlPlane::inspect(std::vector<u32>& gone) {
 
 // Whether what this rank waits for since then may still come from another node.
 bool ControlPlane::lingers(u32 peer, double since) const {
-    const double patience = waiting_.others == nullptr ? 0 : waiting_.others->lingers(peer);
-    return patience != 0 && (since == 0 || seconds() - since < patience);
+    const bool remote = waiting_.others != nullptr && waiting_.others->is_remote(peer);
+    return remote && (since == 0 || seconds() - since < kLingering);
+}
+
+// Whether a rank has said lately that it waits.
+bool ControlPlane::waits(u32 rank, double now) const {
+    return now - 1e-9 * double(__atomic_load_n(&blocks_[rank].looked, __ATOMIC_RELAXED)) <= timeout_ / 2;
 }
 
 // Whose fault it is that this rank waits for `peer`: the first of a chain of waiting ranks that does not wait itself.
-// Each says one rank that it waits for, and may wait for more: where they wait in a circle, any that does not wait.
 u32 ControlPlane::straggler(u32 peer, double now) const {
-    const auto waits = [&](u32 rank) {
-        return now - 1e-9 * double(__atomic_load_n(&blocks_[rank].looked, __ATOMIC_RELAXED)) <= timeout_ / 2;
-    };
     u32 found = peer;
     for (u32 steps = 0; steps < size_; ++steps) {
-        if (!waits(found)) return found;
+        if (!waits(found, now)) return found;
         found = u32(__atomic_load_n(&blocks_[found].peer, __ATOMIC_RELAXED));
     }
-    for (u32 rank = 0; rank < size_; ++rank)
-        if (rank != rank_ && !waits(rank)) return rank;
     return peer;
 }
 
@@ -190,6 +188,17 @@ bool ControlPlane::is_gone(u32 rank) const {
     if (__atomic_load_n(&blocks_[rank].gone, __ATOMIC_RELAXED) != 0) return true;  // alone: it orders nothing
     pollfd line{rank < lifelines_.size() ? lifelines_[rank] : -1, POLLIN, 0};
     return ::poll(&line, 1, 0) > 0;
+}
+
+Outcome ControlPlane::interrupted() {
+    Outcome found = interruption();
+    return found.fault == Fault::kNone ? found : give_up(std::move(found));
+}
+
+// Whether a signal ends the call, of which only the thread that called is told.
+Outcome ControlPlane::interruption() const {
+    const bool found = !worker_thread && waiting_.interrupted != nullptr && waiting_.interrupted();
+    return found ? Outcome{Fault::kInterrupted, rank_, "was interrupted"} : Outcome{};
 }
 
 // What this rank misses from another, it misses from this call on: whoever is still in an earlier one got there what it

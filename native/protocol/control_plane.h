@@ -102,7 +102,8 @@ class ControlPlane {
     }
     // Enters a call in which nothing moves. `timeout`: that of a Statement.
     Outcome barrier(double timeout = 0);
-    // Enters a call in which nothing moves but a word of each rank, afterwards in `said`; at most 839 bytes.
+    // Enters a call in which nothing moves but a word of each rank, afterwards in `said`; cut at what a header has room
+    // for.
     Outcome exchange(const std::string& word, u64 digest);
     // Enters a call only to say that this rank cannot take part in it, or with kDeclined that no rank should.
     Outcome refuse(const std::string& why, CallFlag how = kRefused);
@@ -112,6 +113,9 @@ class ControlPlane {
     // Steps until done: spins, then yields, then sleeps; looks for faults after each sleep and now and then.
     // `waits_for(peer, outcome)` says whether this rank waits for that rank (null: for any) and notes where.
     template <class Step, class Blame> Outcome drive(const Step& step, const Blame& waits_for);
+
+    // How a call ends that a signal interrupts while no thread that may look for one is in `drive`; kNone if none does.
+    Outcome interrupted();
 
     // That this rank has done its part of the latest call, and whether another has. Whoever may wait for it is woken.
     void say_done() { publish_done(&blocks_[rank_].done, call_); }  // pairs with observe_done in `is_done`
@@ -156,6 +160,8 @@ class ControlPlane {
     template <class Blame> std::optional<Outcome> overdue(double& since, Outcome outcome, const Blame& waits_for);
     Outcome inspect(std::vector<u32>& gone);
     bool lingers(u32 peer, double since) const;
+    Outcome interruption() const;
+    bool waits(u32 rank, double now) const;
     u32 straggler(u32 peer, double now) const;
     bool ends(const RankBlock& other) const;
     void mark(State state, u32 culprit, u64 since, const std::string& why);
@@ -288,21 +294,24 @@ template <class Step, class Blame>
     return overdue(since, std::move(outcome), waits_for);
 }
 
-// Notes whom this rank waits for. Returns how the wait has ended, if it has taken too long.
+// Notes whom this rank waits for, of several one that does not wait itself. Returns how the wait has ended, if it has
+// taken too long.
 template <class Blame>
 std::optional<Outcome> ControlPlane::overdue(double& since, Outcome outcome, const Blame& waits_for) {
     const double now = seconds();
     if (since == 0) since = now;
-    if (waits_for(nullptr, outcome)) {
-        if (outcome.stalled) outcome.rank = outcome.stall.peer;
-        __atomic_store_n(&blocks_[rank_].peer, outcome.rank, __ATOMIC_RELAXED);  // hints: see RankBlock
-        __atomic_store_n(&blocks_[rank_].looked, u64(now * 1e9), __ATOMIC_RELAXED);
-    }
-    if (now - since <= timeout_) return std::nullopt;
-    if (waiting_.others != nullptr) waiting_.others->waits(outcome.rank);
+    if (!waits_for(nullptr, outcome)) return std::nullopt;  // but for other threads of this rank
+    if (outcome.stalled) outcome.rank = outcome.stall.peer;
+    for (u32 r = 0; r < size_ && waits(outcome.rank, now); ++r)
+        if (!waits(r, now) && waits_for(&r, outcome)) outcome.rank = r;
+    __atomic_store_n(&blocks_[rank_].peer, outcome.rank, __ATOMIC_RELAXED);  // hints: see RankBlock
+    __atomic_store_n(&blocks_[rank_].looked, u64(now * 1e9), __ATOMIC_RELAXED);
+    const bool late = now - since > timeout_;
+    OtherNodes* const others = waiting_.others;
+    if (others != nullptr) others->waits(outcome.rank, late);
+    if (!late) return std::nullopt;
     outcome.rank = straggler(outcome.rank, now);
-    if (waiting_.others != nullptr && now - since <= timeout_ + waiting_.others->grace(outcome.rank))
-        return std::nullopt;
+    if (others != nullptr && others->is_remote(outcome.rank) && now - since <= timeout_ + kGrace) return std::nullopt;
     outcome.fault = Fault::kTimeout;
     outcome.waited = now - since;
     return give_up(std::move(outcome));

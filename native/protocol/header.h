@@ -1,7 +1,7 @@
 // The call header: what a rank says when it enters a call, in its block of the control region.
 //
 // The control region is an array of one block a rank, each written by its rank alone but for the bell, followed by the
-// eager areas.
+// eager areas. The blocks of other nodes' ranks are copies (nodes.h).
 #pragma once
 
 #include <algorithm>
@@ -106,8 +106,8 @@ struct RankBlock {
     CallHeader headers[2];    // by parity of the call number
     alignas(kLine) u64 done;  // the latest call in two rounds that this rank has done its part of
     alignas(kLine) Bell bell;
-    alignas(kLine) u64 looked;  // when this rank was last found waiting, in nanoseconds, and for whom: only hints,
-    u64 peer;                   // to tell who holds up the ranks that wait for one that waits itself
+    alignas(kLine) u64 looked;  // until when this rank is known to have waited, in nanoseconds, and for whom: hints
+    u64 peer;                   // that tell who holds up the ranks that wait for one that waits itself
     u64 eager[2];               // for other nodes, by parity of the call: bytes in the eager area
     alignas(kLine) u64 state;   // stored after the rest
     u64 culprit;                // the rank whose fault it is

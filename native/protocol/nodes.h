@@ -9,6 +9,9 @@
 
 namespace hocket {
 
+constexpr double kGrace = 0.2;      // seconds after its timeout for which a rank hears whom the others wait for
+constexpr double kLingering = 0.5;  // for which what a process has sent may come after the word of its end
+
 class OtherNodes {
   public:
     virtual ~OtherNodes() = default;
@@ -21,14 +24,12 @@ class OtherNodes {
     // Whose fault it is, as far as this rank knows, that it has no header of a rank. What comes from other nodes comes
     // by the leader of its own, and to that from, or not before it has sent to, a leader of another.
     virtual u32 holds_up(u32 rank) const = 0;
-    // Seconds beyond the timeout that this rank waits for another, which may say that it waits itself.
-    virtual double grace(u32 rank) const = 0;
-    // Seconds that something from a rank which is gone may still be on its way.
-    virtual double lingers(u32 rank) const = 0;
+    virtual bool is_remote(u32 rank) const = 0;
+    // This rank waits for another; `late`: for longer than its timeout, so it asks all whom they wait for. Those that
+    // are asked tell all. Called by the thread in the call, in each look.
+    virtual void waits(u32 rank, bool late) = 0;
     // The state of this rank has changed, for good. Called by any thread; `progress` tells the others.
     virtual void ended() = 0;
-    // This rank has waited for another for longer than the timeout. Called by the thread in the call, in each look.
-    virtual void waits(u32 rank) = 0;
     // The process of a rank has ended, as this rank is the first of its node to see. Called by the thread in the call.
     virtual void gone(u32 rank) = 0;
 };

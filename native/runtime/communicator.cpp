@@ -449,7 +449,7 @@ template <class Event> Outcome Communicator::execute(CallState& state, Event eve
     Run<Event> run{state, execution(state, chosen, chosen.input, chosen.output),
                    zero_copy ? zero_copy_.attached_since(*chosen.plan) : std::nullopt, event};
     run.threads = threads_for(chosen.plan->header(), chosen.geometry, settings_.threads, settings_.team_bytes);
-    if (run.threads > 1) run.threads = team_.grow(run.threads);
+    if (run.threads > 1) run.threads = std::min(run.threads, team_.grow(run.threads));
     const bool attached = run.attached_since.has_value();  // there it is mostly the kernel that stores, through caches
     run.streams = streams_for(chosen.plan->view(), chosen, chosen.input, chosen.output, settings_.cache_bytes,
                               state.probe.far && !attached, state.probe.larger(), settings_.tunables);
@@ -513,9 +513,15 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
 }
 
 template <class Event> Outcome Communicator::work_together(Run<Event>& run) {
-    team_.together([&](u32 thread) {
-        if (thread < run.threads) outcomes_[thread] = work(run, thread);
-    });
+    const auto interrupted = [&] {  // by what only the caller's thread is told of, which may have done its share
+        Outcome found = control_.interrupted();
+        if (found.fault != Fault::kNone) outcomes_[0] = std::move(found);
+    };
+    team_.together(
+        [&](u32 thread) {
+            if (thread < run.threads) outcomes_[thread] = work(run, thread);
+        },
+        interrupted);
     // One that fails ends the communicator, and so the others: the first cause is the one that is not "dead before".
     Outcome* cause = &outcomes_[0];
     for (u32 t = 1; t < run.threads; ++t)

@@ -1,5 +1,6 @@
 #include "runtime/team.h"
 
+#include <chrono>
 #include <csignal>
 #include <system_error>
 
@@ -42,7 +43,7 @@ unsigned Team::grow(unsigned threads) {
     return unsigned(others_.size()) + 1;
 }
 
-void Team::together(const std::function<void(unsigned)>& body) {
+void Team::together(const std::function<void(unsigned)>& body, const std::function<void()>& meanwhile) {
     {
         const std::lock_guard<std::mutex> held(lock_);
         body_ = &body;
@@ -51,8 +52,12 @@ void Team::together(const std::function<void(unsigned)>& body) {
     }
     begun_.notify_all();
     body(0);
-    std::unique_lock<std::mutex> held(lock_);
-    ended_.wait(held, [this] { return working_ == 0; });
+    const std::chrono::nanoseconds nap(kNapNanoseconds);
+    for (std::unique_lock<std::mutex> held(lock_); !ended_.wait_for(held, nap, [this] { return working_ == 0; });) {
+        held.unlock();
+        meanwhile();
+        held.lock();
+    }
 }
 
 void Team::work(const std::stop_token& closing, unsigned number, unsigned long long seen) {

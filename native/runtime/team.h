@@ -20,11 +20,12 @@ class Team {
     Team(const Team&) = delete;
     Team& operator=(const Team&) = delete;
 
-    // Makes it that many, with the caller's; fewer if the system gives no more. Returns how many they are.
+    // Makes it that many at least, with the caller's; fewer if the system gives no more. Returns how many they are.
     unsigned grow(unsigned threads);
 
-    // Calls body(0) here and body(1), body(2) ... on the others; returns when all have returned.
-    void together(const std::function<void(unsigned)>& body);
+    // Calls body(0) here and body(1), body(2) ... on the others; returns when all have returned, and calls `meanwhile`
+    // now and then while it waits for that.
+    void together(const std::function<void(unsigned)>& body, const std::function<void()>& meanwhile);
 
   private:
     void work(const std::stop_token& closing, unsigned number, unsigned long long seen);

@@ -15,13 +15,12 @@ constexpr u32 kMostTags = 1 << 15;                                              
 enum Tag : u32 { kHeaderTag = 0, kNoticeTag = 1, kSlotTag = 2, kCreditTag = kMostTags / 2 };  // + the channel
 char nothing;  // that messages of no bytes consist of
 
-// States that a notice tells of a rank that makes more calls: its process has ended; it waits, for the culprit.
-constexpr u64 kGone = kRunning, kWaits = kAborted + 1;
+// What a notice says besides the states of a RankBlock: that the process has ended; that it waits for the culprit in
+// call `since`, and asks whom others wait for if it is late.
+constexpr u64 kGone = kRunning, kWaits = kAborted + 1, kIsLate = kAborted + 2;
 
-constexpr double kLeaving = 1;      // seconds that a rank which leaves tries to tell others for
-constexpr double kFarewell = 0.1;   // seconds that it then waits for theirs
-constexpr double kGrace = 0.2;      // seconds for what others say to come that wait themselves
-constexpr double kLingering = 0.5;  // and for what a process sent before it ended, after the word of its end
+constexpr double kLeaving = 1;     // seconds that a rank which leaves tries to tell others for
+constexpr double kFarewell = 0.1;  // seconds that it then waits for theirs
 
 u64 counted(const u64* counter) { return __atomic_load_n(counter, __ATOMIC_RELAXED); }  // of this thread's own
 
@@ -158,14 +157,11 @@ u32 Network::holds_up(u32 rank) const {
     return members_[before(steps)][0];
 }
 
-double Network::grace(u32 rank) const { return is_remote(rank) ? kGrace : 0; }
-
-double Network::lingers(u32 rank) const { return is_remote(rank) ? kLingering : 0; }
-
 void Network::posted(u64 call) {
     open_.clear();
-    if (members_[nodes_[rank_]][0] != rank_) return;
+    asked_ = false;
     exchange_.call = call;
+    if (members_[nodes_[rank_]][0] != rank_) return;
     exchange_.stage = Exchange::kGather;
 }
 
@@ -360,6 +356,11 @@ void Network::tell() {
 }
 
 void Network::tell(const Notice& notice) {
+    std::erase_if(told_, [&](const auto& told) {
+        u32 r = 0;
+        while (r < nodes_.size() && has_arrived(told->parcels[r], r)) ++r;
+        return r == nodes_.size();
+    });
     Told& told = *told_.emplace_back(std::make_unique<Told>(notice, std::vector<Parcel>(nodes_.size())));
     for (u32 r = 0; r < nodes_.size(); ++r)
         if (is_remote(r) && r != notice.rank)
@@ -370,11 +371,15 @@ void Network::gone(u32 rank) {
     if (!broken_) tell({rank, kGone, rank, 0, {}});
 }
 
-void Network::waits(u32 rank) {
+// Again where it waits for another than it has said.
+void Network::waits(u32 rank, bool late) {
+    if (broken_ || !(late || asked_)) return;
     const double now = seconds();
-    if (broken_ || now - overdue_ < kGrace) return;
-    overdue_ = now;
-    tell({rank_, kWaits, rank, 0, {}});
+    if (rank == awaited_ && now - said_at_ < kGrace) return;
+    asked_ = false;
+    awaited_ = rank;
+    said_at_ = now;
+    tell({rank_, late ? kIsLate : kWaits, rank, exchange_.call, {}});
 }
 
 void Network::hear() {
@@ -392,8 +397,12 @@ void Network::note(const Notice& notice) {
         __atomic_store_n(&copy.gone, 1, __ATOMIC_RELAXED);  // for `is_gone`, which looks now and then
         return;
     }
-    if (notice.state == kWaits) {
-        __atomic_store_n(&copy.peer, notice.culprit, __ATOMIC_RELAXED);  // hints, for as long as others wait for them
+    if (notice.state >= kWaits) {
+        const u64 call = exchange_.call;
+        const bool entered = observe_header(&copy.headers[call % 2].call) == call;        // pairs with `spread`
+        if (entered && notice.since != call && (notice.since - call) >> 63 != 0) return;  // that wait is over
+        asked_ |= notice.state == kIsLate;
+        __atomic_store_n(&copy.peer, notice.culprit, __ATOMIC_RELAXED);  // hints, for as long as a late rank hears them
         __atomic_store_n(&copy.looked, u64((seconds() + kGrace) * 1e9), __ATOMIC_RELAXED);
         return;
     }

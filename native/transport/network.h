@@ -36,7 +36,7 @@ class Network final : public OtherNodes {
     Network(const Network&) = delete;
     Network& operator=(const Network&) = delete;
 
-    bool is_remote(u32 rank) const { return nodes_[rank] != nodes_[rank_]; }
+    bool is_remote(u32 rank) const override { return nodes_[rank] != nodes_[rank_]; }
 
     // The window of a connection with a rank of another node; null where there are too many channels. It keeps its
     // address as an object; `reserve` fills it, and returns 0 or an errno.
@@ -65,10 +65,8 @@ class Network final : public OtherNodes {
     void posted(u64 call) override;
     bool awaits(u32 rank, u64 call) const override;
     u32 holds_up(u32 rank) const override;
-    double grace(u32 rank) const override;
-    double lingers(u32 rank) const override;
     void ended() override { tells_.store(true, std::memory_order_release); }  // pairs with `tell`
-    void waits(u32 rank) override;
+    void waits(u32 rank, bool late) override;
     void gone(u32 rank) override;
 
     // What this rank has given to the wire.
@@ -169,8 +167,10 @@ class Network final : public OtherNodes {
     std::vector<std::unique_ptr<Told>> told_;
     Notice heard_{};
     Parcel hearing_;      // `heard_`
-    double overdue_ = 0;  // when this rank said last that it waits
-    u64 left_ = 0;        // ranks of other nodes that have said so
+    bool asked_ = false;  // whom this rank waits for in this call
+    u32 awaited_ = 0;     // what it said last, and when
+    double said_at_ = 0;
+    u64 left_ = 0;  // ranks of other nodes that have said so
     Sent moved_, said_;
     bool broken_ = false, parted_ = false;
 };

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <thread>
 #include <tuple>
 
 #include "plans.h"
@@ -38,6 +39,39 @@ TEST(team_fails) {
             return communicator.control().fail(0, "raised something");
         }
         CHECK(outcome.fault == Fault::kPeer && outcome.rank == 0 && outcome.text == "raised something");
+    });
+}
+
+// A signal reaches a rank whose first thread, which alone is told of it, has done its share; another waits in vain.
+std::atomic<bool> signalled;
+
+TEST(team_interrupted) {
+    signalled = false;
+    World world(2);
+    std::atomic<bool> over{false};
+    on_threads(2, [&](u32 rank) {
+        ThreadMemory memory(world);
+        Settings mine = settings(2);
+        mine.threads = 2;
+        mine.team_bytes = 0;
+        mine.patience = {1, 1};
+        mine.patient = [] { signalled = signalled || worker_thread; };
+        mine.interrupted = [] { return signalled.load(); };
+        if (rank == 1) mine.interrupted = nullptr;
+        Communicator communicator(rank, 2, memory, {}, mine);
+        Writer writer(rank, 2, 1, 2, 2);
+        for (u32 number = 0; number < 2; ++number) {
+            writer.block(number);
+            if (rank == 0 && number == 1) writer.step({{kReceive, 1}}, {{kScratch, 1}});
+            else writer.step({{kInput, 0}}, {{kScratch, number}});
+        }
+        Plan plan(communicator, writer.words(), 1, "a message that never comes");
+        std::vector<int> data(1000);
+        const Outcome outcome = communicator.run(plan, {reinterpret_cast<char*>(data.data()), nullptr, nullptr, nullptr,
+                                                        0, 1000, 0, type_named("int32"), 0, true});
+        CHECK(outcome.fault == (rank == 0 ? Fault::kInterrupted : Fault::kNone));
+        if (rank == 0) over = true;
+        while (!over) std::this_thread::yield();
     });
 }
 

@@ -139,34 +139,52 @@ TEST(network_silent) {
     }
 }
 
-// Rank 2 waits in a call for what rank 0 never sends, and rank 3 for rank 2; in a circle, rank 2 also waits for rank 3.
-// Both name the silent one, whichever is first to give up.
+// Ranks that enter a call at different times are all late at different times, and name the one that never does.
+TEST(network_late) {
+    Post post(4, 23, true);  // so that rank 2 waits for rank 0, which waits for rank 3
+    std::atomic<u32> ended{0};
+    const double begun = seconds();
+    on_nodes({0, 1, 2, 3}, post, 2, [&](u32 rank, Communicator& communicator) {
+        CHECK(communicator.barrier().fault == Fault::kNone);
+        while (rank < 2 && seconds() < begun + 0.5) std::this_thread::yield();
+        if (rank != 3) {
+            const Outcome outcome = communicator.barrier(0.8);
+            CHECK(outcome.fault != Fault::kNone && outcome.rank == 3);
+            ++ended;
+        }
+        while (ended.load() != 3) std::this_thread::yield();
+    });
+}
+
+// Rank 2 waits in a call for what another never sends, and rank 3 for rank 2; in a circle, rank 2 also waits for
+// rank 3. Both name the silent one, whichever is first to give up, and not the one that has done its part.
 TEST(network_chain) {
-    for (const bool circle : {false, true}) {
-        Post post(4, 19);
-        std::atomic<u32> ended{0};
-        on_nodes({0, 0, 1, 2}, post, 2, [&](u32 rank, Communicator& communicator) {
-            Writer writer(rank, 4, 1, 2, 2);
-            writer.block();
-            if (rank == 3) {
-                writer.step({{kReceive, 2}}, {{kScratch, 0}});
-                if (circle) writer.step({{kScratch, 0}}, {{kSend, 2}});
-            } else if (rank == 2) {
-                if (circle) writer.step({{kReceive, 3}}, {{kScratch, 1}});
-                if (circle) writer.block();
-                writer.step({{kReceive, 0}}, {{kSend, 3}});
-            } else {
-                writer.step({{kInput, 0}}, {{kScratch, 0}});
-            }
-            std::vector<int> data(8);
-            Plan plan(communicator, writer.words(), 1, "a message that never comes");
-            const Outcome outcome = sum(communicator, plan, data, 0, 0.3);
-            if (rank < 2) CHECK(outcome.fault == Fault::kNone);
-            else CHECK(outcome.fault != Fault::kNone && outcome.rank == 0);
-            for (++ended; ended.load() != 4; std::this_thread::yield())
-                if (rank >= 2) communicator.network()->progress();
-        });
-    }
+    for (const u32 silent : {0u, 1u})
+        for (const bool circle : {false, true}) {
+            Post post(4, 19);
+            std::atomic<u32> ended{0};
+            on_nodes({0, 0, 1, 2}, post, 2, [&](u32 rank, Communicator& communicator) {
+                Writer writer(rank, 4, 1, 2, 2);
+                writer.block();
+                if (rank == 3) {
+                    writer.step({{kReceive, 2}}, {{kScratch, 0}});
+                    if (circle) writer.step({{kScratch, 0}}, {{kSend, 2}});
+                } else if (rank == 2) {
+                    if (circle) writer.step({{kReceive, 3}}, {{kScratch, 1}});
+                    if (circle) writer.block();
+                    writer.step({{kReceive, silent}}, {{kSend, 3}});
+                } else {
+                    writer.step({{kInput, 0}}, {{kScratch, 0}});
+                }
+                std::vector<int> data(8);
+                Plan plan(communicator, writer.words(), 1, "a message that never comes");
+                const Outcome outcome = sum(communicator, plan, data, 0, 0.3);
+                if (rank < 2) CHECK(outcome.fault == Fault::kNone);
+                else CHECK(outcome.fault != Fault::kNone && outcome.rank == silent);
+                for (++ended; ended.load() != 4; std::this_thread::yield())
+                    if (rank >= 2) communicator.network()->progress();
+            });
+        }
 }
 
 // Ranks that differ all learn what every rank has said, and go on.

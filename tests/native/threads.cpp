@@ -68,6 +68,36 @@ TEST(teams) {
     }
 }
 
+// A call takes no more threads than it has thread blocks, however many the one before took.
+TEST(smaller_teams) {
+    World world(1);
+    ThreadMemory memory(world);
+    Settings mine = settings(1);
+    mine.threads = 4;
+    mine.team_bytes = 0;
+    Recorder recorder(4, 64, 64);
+    mine.recorder = &recorder;
+    Communicator communicator(0, 1, memory, {}, mine);
+    const std::vector<u32> blocks{2, 4, 2};
+    for (const u32 count : blocks) {
+        Writer writer(0, 1, count, 0, 1);
+        for (u32 b = 0; b < count; ++b) {
+            writer.block();
+            writer.step({{kInput, b}}, {{kOutput, b}});
+        }
+        Plan plan(communicator, writer.words(), count, "copies");
+        std::vector<int> data(1000, 3), result(1000);
+        CHECK(communicator
+                  .run(plan, {reinterpret_cast<char*>(data.data()), reinterpret_cast<char*>(result.data()), nullptr,
+                              nullptr, 0, 1000, 0, type_named("int32"), 0, true})
+                  .fault == Fault::kNone);
+        CHECK(result == data);
+    }
+    std::vector<u32> threads;
+    for (const CallEvent& call : recorder.calls.events()) threads.push_back(call.threads);
+    CHECK(threads == blocks);
+}
+
 // Calls that are made in the background, in order, while the ranks' own threads look on.
 TEST(background) {
     World world(3);

@@ -69,6 +69,7 @@ _OPERATORS = {name: code for code, name in enumerate(_native.OPERATORS)}
 _PAIRS = {(code, _OPERATORS[op]) for code, name in enumerate(_native.TYPES) for op in _native.OPERATORS_OF[name]}
 
 _MOST_CALLS = 1024  # that are kept of a schedule
+_NAMED = 50  # characters of a name in a word, which may take 12 bytes each
 _MOST_RELEASED = 32  # places that fit a word
 _EXCHANGES = {_native.SPLIT: "split", _native.ADOPT: "adopt", _native.USE: "use"}
 
@@ -788,7 +789,7 @@ class Endpoint:
 
     def agree(self, schedule: Schedule, sizes: str) -> None:
         """Return once all ranks have said the same: a call of all. Raises CallMismatch."""
-        word = {"schedule": schedule.digest(), "sizes": sizes, "name": schedule.name}
+        word = {"schedule": schedule.digest(), "sizes": sizes, "name": schedule.name[:_NAMED]}
         said = self._said(word, _native.USE)
         for rank, other in enumerate(said):
             differs = tuple(what for what in ("schedule", "sizes") if other[what] != said[0][what])

@@ -140,6 +140,8 @@ class Work(distributed.Work):  # type: ignore[misc]
                     handle.wait()
                 except HocketError as error:
                     return backend_error(self._collective, error)
+                except MemoryError as error:
+                    return error
         return None
 
     def result(self) -> list[Tensor]:
@@ -277,14 +279,18 @@ class Calls:
         return Work(collective, handles, [tensor for _, out in pairs for tensor in out], copies) if later else None
 
     def _bind(
-        self, collective: str, x: Sequence[Tensor], out: Sequence[Tensor], op: Operator, root: int, counts: Counts
+        self, collective: str, x: list[Tensor], out: Sequence[Tensor], op: Operator, root: int, counts: Counts
     ) -> tuple[PreparedCall, tuple[Argument, Argument], tuple[Tensor, Tensor | None] | None]:
-        """The prepared call, and its arguments, of dense tensors: also as ``again`` takes them, where it can."""
-        in_place, own = collective in _IN_PLACE, x
+        """The prepared call, and its arguments, of dense tensors: also as ``again`` takes them, where it can.
+
+        In x is then what the call reads, which has to outlive it: a copy of one that out partly overlaps.
+        """
+        in_place, own = collective in _IN_PLACE, True
         if len(x) == len(out) == 1 and (ahead := _overlap(x[0], out[0])) is not None:
             block = 0 if collective == "all_to_all" else self.comm.rank * min(x[0].nbytes, out[0].nbytes)
-            in_place = counts is None and ahead == block
-            x = x if in_place else [x[0].clone()]
+            in_place = own = counts is None and ahead == block
+            if not own:
+                x[0] = x[0].clone()
         given = x or out
         n = sum(tensor.numel() for tensor in given) * (self.comm.size if collective == "scatter" and not x else 1)
         dtype, itemsize = given[0].dtype, given[0].itemsize
@@ -296,7 +302,7 @@ class Calls:
         known = dtype in TYPES and dtype not in _AMBIGUOUS
         if collective in _IN_PLACE:
             return call, (target, None), (out[0], None) if known and len(out) == 1 else None
-        known = known and len(x) == len(out) == 1 and counts is None and x is own
+        known = known and len(x) == len(out) == 1 and counts is None and own
         return call, (source, target), (x[0], out[0]) if known else None
 
     def _find(

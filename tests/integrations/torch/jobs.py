@@ -410,6 +410,22 @@ def waits() -> None:
     dist.destroy_process_group()
 
 
+def overlapping() -> None:
+    """An output that overlaps its input, but not as a call in place would, gets what it would get apart from it."""
+    ours, _ = two_groups()
+    n, gap = 2_000_000, 1000  # so long that memory which is freed is no more
+    for later in (False, True):
+        memory = torch.arange(n + gap, dtype=torch.float32) + ours.rank()
+        x, out = memory[gap:], memory[:n]
+        half = x.chunk(2)[ours.rank()].clone()
+        work = dist.all_to_all_single(out, x, group=ours, async_op=later)
+        if work is not None:
+            work.wait()
+        expected = [half - ours.rank() + peer for peer in range(2)]
+        assert torch.equal(out, torch.cat(expected))
+    dist.destroy_process_group()
+
+
 def progress() -> None:
     """A call in the background goes on while this rank lets no other thread use Python."""
     ours, _ = two_groups()

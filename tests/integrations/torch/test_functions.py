@@ -60,6 +60,10 @@ def test_waiting() -> None:
     run("waits")
 
 
+def test_outputs_that_overlap_inputs() -> None:
+    run("overlapping", env={"HOCKET_STRICT": "1"})
+
+
 def test_calls_that_are_known() -> None:
     run("remembered")
 
