@@ -66,6 +66,8 @@ template <class Count> using ExchangeVFunction =
     X(Iprobe, int(int, int, Handle, int*, const void*)) \
     X(Isend, int(const void*, int, Handle, int, int, Handle, void*)) \
     X(Irecv, int(void*, int, Handle, int, int, Handle, void*)) \
+    X(Improbe, int(int, int, Handle, int*, void*, const void*)) \
+    X(Imrecv, int(void*, int, Handle, void*, void*)) \
     X(Test, int(void*, int*, const void*)) \
     X(Cancel, int(void*)) \
     X(Request_free, int(void*)) \

@@ -14,11 +14,12 @@ class MpiWire {
     // Whether MPI has ended, so that nothing can be sent any more.
     bool is_over() const;
     // Good while this lives.
-    Wire wire() { return {this, send, receive, test, drop, describe}; }
+    Wire wire() { return {this, send, receive, take, test, drop, describe}; }
 
   private:
     static int send(void* self, const void* data, u64 bytes, u32 rank, u32 tag, Ticket& ticket);
     static int receive(void* self, void* data, u64 bytes, u32 rank, u32 tag, Ticket& ticket);
+    static int take(void* self, void* data, u64 bytes, u32 tag, Ticket& ticket, bool& found);
     static int test(void* self, Ticket& ticket, bool& done);
     static void drop(void* self, Ticket& ticket);
     static std::string describe(void* self, int error);

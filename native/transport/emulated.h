@@ -22,7 +22,7 @@ class EmulatedNetwork {
     EmulatedNetwork(const EmulatedNetwork&) = delete;
     EmulatedNetwork& operator=(const EmulatedNetwork&) = delete;
 
-    Wire wire() { return {this, send, receive, test, drop, describe}; }
+    Wire wire() { return {this, send, receive, take, test, drop, describe}; }
 
   private:
     struct Held {
@@ -42,6 +42,9 @@ class EmulatedNetwork {
     }
     static int receive(void* self, void* data, u64 bytes, u32 rank, u32 tag, Ticket& ticket) {
         return of(self).below_.receive(of(self).below_.context, data, bytes, rank, tag, ticket);
+    }
+    static int take(void* self, void* data, u64 bytes, u32 tag, Ticket& ticket, bool& found) {
+        return of(self).below_.take(of(self).below_.context, data, bytes, tag, ticket, found);
     }
     static int test(void* self, Ticket& ticket, bool& done) {
         EmulatedNetwork& its = of(self);

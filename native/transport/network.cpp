@@ -13,7 +13,8 @@ namespace {
 
 constexpr u32 kMostTags = 1 << 15;                                                            // MPI 4.1, section 8.1.2
 enum Tag : u32 { kHeaderTag = 0, kNoticeTag = 1, kSlotTag = 2, kCreditTag = kMostTags / 2 };  // + the channel
-char nothing;  // that messages of no bytes consist of
+constexpr u32 kLooks = 16;  // after which a rank listens for notices: they are rare, and to look for one takes 0.1 us
+char nothing;               // that messages of no bytes consist of
 
 // What a notice says besides the states of a RankBlock: that the process has ended; that it waits for the culprit in
 // call `since`, and asks whom others wait for if it is late.
@@ -36,7 +37,6 @@ Network::Network(u32 rank, std::vector<u32> nodes, RankBlock* blocks, Wire wire)
         members_[nodes_[r]].push_back(r);
     }
     while (other_ + 1 < nodes_.size() && !is_remote(other_)) ++other_;
-    receive(hearing_, &heard_, sizeof heard_, kAnyRank, kNoticeTag);
 }
 
 Network::~Network() {
@@ -50,15 +50,11 @@ Network::~Network() {
 }
 
 void Network::finish() {
-    const double begun = seconds();
     tell();
-    for (u64 n = 0; n < told_.size() && !broken_; ++n)
-        for (u32 r = 0; r < nodes_.size() && !broken_; ++r)
-            while (told_[n]->parcels[r].travels) {
-                progress();
-                if (has_arrived(told_[n]->parcels[r], r) || seconds() - begun > kLeaving) break;
-                ::sched_yield();
-            }
+    for (const double since = seconds(); !told_.empty() && !broken_ && seconds() - since < kLeaving; ::sched_yield()) {
+        progress();
+        forget_told();
+    }
     const u64 state = observe_state(&blocks_[rank_].state);  // pairs with publish_state in ControlPlane::mark
     if (state != kLeft || parted_) return;
     parted_ = true;
@@ -124,7 +120,7 @@ void Network::progress() {
     exchange();
     for (Line* const line : open_)
         if (line->done != line->last) move(*line);
-    hear();
+    if (++looks_ % kLooks == 0) hear();
 }
 
 bool Network::is_busy() const {
@@ -356,15 +352,20 @@ void Network::tell() {
 }
 
 void Network::tell(const Notice& notice) {
+    forget_told();
+    Told& told = *told_.emplace_back(std::make_unique<Told>(notice, std::vector<Parcel>(nodes_.size())));
+    for (u32 r = 0; r < nodes_.size(); ++r)
+        if (is_remote(r) && r != notice.rank)
+            send(told.parcels[r], &told.notice, sizeof told.notice, r, kNoticeTag, said_);
+}
+
+// Those that have arrived everywhere.
+void Network::forget_told() {
     std::erase_if(told_, [&](const auto& told) {
         u32 r = 0;
         while (r < nodes_.size() && has_arrived(told->parcels[r], r)) ++r;
         return r == nodes_.size();
     });
-    Told& told = *told_.emplace_back(std::make_unique<Told>(notice, std::vector<Parcel>(nodes_.size())));
-    for (u32 r = 0; r < nodes_.size(); ++r)
-        if (is_remote(r) && r != notice.rank)
-            send(told.parcels[r], &told.notice, sizeof told.notice, r, kNoticeTag, said_);
 }
 
 void Network::gone(u32 rank) {
@@ -383,9 +384,13 @@ void Network::waits(u32 rank, bool late) {
 }
 
 void Network::hear() {
-    while (hearing_.travels && has_arrived(hearing_, other_)) {
-        note(heard_);
-        receive(hearing_, &heard_, sizeof heard_, kAnyRank, kNoticeTag);
+    for (; !broken_; note(heard_)) {
+        Parcel& next = hearing_;
+        if (!next.travels)
+            if (const int error =
+                    wire_.take(wire_.context, &heard_, sizeof heard_, kNoticeTag, next.ticket, next.travels))
+                return lose(other_, error);
+        if (!next.travels || !has_arrived(next, other_)) return;
     }
 }
 
@@ -443,8 +448,7 @@ void Network::drop(Parcel& parcel) {
 // The wire has failed: as if the rank at the other end had. From here on nothing arrives.
 void Network::lose(u32 rank, int error) {
     broken_ = true;
-    const u32 lost = rank == kAnyRank ? other_ : rank;
-    Notice notice{lost, kAborted, lost, 0, {}};
+    Notice notice{rank, kAborted, rank, 0, {}};
     const std::string why = "cannot be reached: " + wire_.describe(wire_.context, error);
     why.copy(notice.text, sizeof notice.text - 1);
     note(notice);

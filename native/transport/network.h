@@ -145,6 +145,7 @@ class Network final : public OtherNodes {
     void spread();
     void tell();
     void tell(const Notice& notice);
+    void forget_told();
     void hear();
     void note(const Notice& notice);
 
@@ -165,6 +166,7 @@ class Network final : public OtherNodes {
     Exchange exchange_;
     std::atomic<bool> tells_{false};
     std::vector<std::unique_ptr<Told>> told_;
+    u32 looks_ = 0;
     Notice heard_{};
     Parcel hearing_;      // `heard_`
     bool asked_ = false;  // whom this rank waits for in this call

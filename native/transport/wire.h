@@ -1,4 +1,4 @@
-// What moves bytes from node to node: five functions of whoever can do that, such as an MPI library.
+// What moves bytes from node to node: six functions of whoever can do that, such as an MPI library.
 //
 // None of them waits. Messages with one sender, receiver and tag come in the order in which they were sent. A message
 // may be shorter than the memory that it is received in. They are called by one thread at a time, and return 0 or what
@@ -19,14 +19,14 @@ struct Ticket {
 struct Wire {
     void* context;
     int (*send)(void* context, const void* data, u64 bytes, u32 rank, u32 tag, Ticket& ticket);
-    // From kAnyRank: from whoever sends.
     int (*receive)(void* context, void* data, u64 bytes, u32 rank, u32 tag, Ticket& ticket);
+    // Receives a message of whoever has sent one, if one has come: `found`.
+    int (*take)(void* context, void* data, u64 bytes, u32 tag, Ticket& ticket, bool& found);
     // Whether the message has left, so that its memory may be used again, or has come. Then its ticket is void.
     int (*test)(void* context, Ticket& ticket, bool& done);
     // Gives up a message: its memory may be used again, where nobody sends it any more.
     void (*drop)(void* context, Ticket& ticket);
     std::string (*describe)(void* context, int error);
 };
-constexpr u32 kAnyRank = ~u32(0);
 
 }  // namespace hocket

@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <set>
 #include <vector>
@@ -22,7 +23,7 @@ class Post {
         for (u32 r = 0; r < ranks; ++r) ends_.push_back({this, r});
     }
 
-    Wire wire(u32 rank) { return {&ends_[rank], send, receive, test, drop, describe}; }
+    Wire wire(u32 rank) { return {&ends_[rank], send, receive, take, test, drop, describe}; }
 
     // From now on, whatever this rank does fails.
     void cut(u32 rank) {
@@ -65,6 +66,13 @@ class Post {
         return to.post->add(to, to.post->awaited_, {rank, to.rank, tag}, {0, at, bytes}, ticket);
     }
 
+    static int take(void* end, void* data, u64 bytes, u32 tag, Ticket& ticket, bool& found) {
+        const End& to = *static_cast<End*>(end);
+        const std::optional<u32> from = to.post->sender(to.rank, tag);
+        found = from.has_value();
+        return found ? receive(end, data, bytes, *from, tag, ticket) : to.cut;
+    }
+
     static int test(void* end, Ticket& ticket, bool& done) {
         const End& its = *static_cast<End*>(end);
         const std::lock_guard<std::mutex> held(its.post->lock_);
@@ -97,15 +105,23 @@ class Post {
         return 0;
     }
 
+    // One that has sent a message to this rank which nothing awaits, if there is any.
+    std::optional<u32> sender(u32 rank, u32 tag) {
+        const std::lock_guard<std::mutex> held(lock_);
+        std::vector<u32> found;
+        for (const auto& [route, messages] : sent_)
+            if (route[1] == rank && route[2] == tag && messages.size() > awaited_[route].size())
+                found.push_back(route[0]);
+        return found.empty() ? std::nullopt : std::optional(found[random_() % found.size()]);
+    }
+
     // One message to or from this rank, if there is any that is both sent and awaited.
     void deliver(u32 rank) {
         std::vector<std::pair<std::deque<Message>*, std::deque<Message>*>> ready;
         for (auto& [route, messages] : sent_) {
             if (messages.empty() || (route[0] != rank && route[1] != rank)) continue;
-            for (const u32 source : {route[0], kAnyRank}) {
-                const auto found = awaited_.find({source, route[1], route[2]});
-                if (found != awaited_.end() && !found->second.empty()) ready.emplace_back(&messages, &found->second);
-            }
+            const auto found = awaited_.find(route);
+            if (found != awaited_.end() && !found->second.empty()) ready.emplace_back(&messages, &found->second);
         }
         if (ready.empty()) return;
         const auto [from, to] = ready[random_() % ready.size()];
