@@ -24,12 +24,14 @@ from hocket.cli import app
 from hocket.cli.compiled import Facts
 from hocket.cli.measure import Job, count_wrong, show_seconds, show_size
 from hocket.cli.target import one_case, parse_size, show_value
+from hocket.cli.writing import check_writable
 from hocket.collectives import bus_factor
 from hocket.compiler.pipeline import PASSES
 from hocket.errors import InvalidArgument, OutOfRange, UsageError, WrongType
 from hocket.formats.picture import draw, svg
 from hocket.ir.text import parse_instr_dag, parse_schedule, print_stage
 from hocket.semantics import reference
+from hocket.tuning import NAMED
 
 RING = "hocket.algorithms.ring:all_reduce"
 
@@ -464,6 +466,15 @@ def test_the_same_stage_gives_the_same_bytes(workplace: Path) -> None:
         (["show", RING, "ranks=3", "--rank", "3"], "there is no rank 3", "ranks 0 to 2"),
         (["show", RING, "ranks=3", "-o", "ring.gif"], "ends in .svg, .png, .pdf", ""),
         (["show", RING, "ranks=3", "-o", "no/ring.svg"], "there is no directory no", ""),
+        (["demo", "-o", "folder.svg"], "cannot write folder.svg: Is a directory", ""),
+        (["bench", "all_reduce", "--plot", "folder.svg"], "cannot write folder.svg: Is a directory", ""),
+        (["run", RING, "ranks=2", "--size", "1000TB"], "there is not enough memory: Unable to allocate", ""),
+        (["bench", "scan", "-n", "2", "-b", "1000TB", "-e", "1000TB"], "there is not enough memory: Unable", ""),
+        (["demo", "--size", "99999999TB"], "no machine has so much memory: 99999999TB", ""),
+        (["search", "--collective", "allreduce"], "there is no collective 'allreduce'", "did you mean all_reduce?"),
+        (["calibrate", "-o", "this.txt"], "the name of a topology ends in .toml, not 'this.txt'", ""),
+        (["calibrate", "-o", "folder.toml"], "cannot write folder.toml: Is a directory", ""),
+        (["calibrate", "-o", "notes.txt/this.toml"], "cannot write notes.txt/this.toml: File exists", ""),
         (["check", RING, "ranks=3", "--protocol", "LL9"], "--protocol must be one of auto", ""),
         (["check", RING, "ranks=3", "--storage", "shared"], "--storage must be one of fifo, peer", ""),
         (["check", RING, "ranks=3", "--slots", "0"], "--slots", ""),
@@ -488,11 +499,24 @@ def test_newcomers_mistakes(workplace: Path, words: list[str], message: str, hin
     (workplace / "broken.py").write_text("def f(:\n")
     (workplace / "notes.txt").write_text("hello\n")
     (workplace / "notes.py").write_text("hello = 1\n")
+    for name in ("folder.svg", "folder.toml"):
+        (workplace / name).mkdir()
     result = run(*words)
     assert result.exit_code == 2
     assert message in result.output
     assert hint in result.output
     assert "Traceback" not in result.output
+
+
+def test_whether_a_file_can_be_written_is_asked_without_writing_it(workplace: Path) -> None:
+    (workplace / "old.svg").write_text("old")
+    before = sorted(workplace.iterdir())
+    for name in ("old.svg", "new.svg"):
+        check_writable(workplace / name)
+    assert sorted(workplace.iterdir()) == before
+    assert (workplace / "old.svg").read_text() == "old"
+    with pytest.raises(UsageError, match=r"cannot write /proc/new\.svg: No such file"):
+        check_writable(Path("/proc/new.svg"))
 
 
 def test_starting_loads_neither_pictures_nor_native_code() -> None:
@@ -704,6 +728,8 @@ def test_help_shows_its_brackets_and_cuts_nothing(command: str | None) -> None:
         assert "after=PASS[,rank=N]" in result.output
     if name in ("check", "show", "run", "export", "bench"):
         assert "[NAME=VALUE]" in result.output
+    if name == "bench":
+        assert all(re.search(rf"\b{collective}\b", result.output) for collective in NAMED)
     if not name:
         (listing,) = re.findall(r"Commands:\n((?:.+\n)+)", result.output)
         assert not [line for line in listing.splitlines() if line.endswith("...") or not line.startswith("  ")]

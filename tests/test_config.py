@@ -322,6 +322,26 @@ def test_it_proves_for_the_numbers_that_entries_name() -> None:
     assert {row["ranks"] for row in json.loads(check("--json"))["sizes"]} == set(range(2, 9))
 
 
+def test_where_no_entry_is_for_the_ranks_nothing_is_proven() -> None:
+    config("[[all_reduce]]\nxml = 'two.xml'\n[[all_reduce]]\nprogram = 'swing:all_reduce'")
+    said = check("ranks=3", exit_code=2)
+    assert "no entry of hocket.toml is for ranks=3" in said
+    assert "hocket.toml:1:1: two.xml ranks=3 is skipped: it is for 2 ranks" in said
+    found = json.loads(check("ranks=3", "--json", exit_code=2))
+    assert (found["verdict"], found["error"]["code"], found["results"], found["sizes"]) == ("invalid", "usage", [], [])
+    assert [line.partition(" ")[0] for line in found["skipped"]] == ["hocket.toml:1:1:", "hocket.toml:3:1:"]
+    assert len(json.loads(check("ranks=2..3", "--json"))["skipped"]) == 2
+    config("")
+    assert "there is no entry in hocket.toml" in check(exit_code=2)
+
+
+def test_a_missing_file_is_that_of_the_variable_only_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(CONFIG, raising=False)
+    assert "(HOCKET_CONFIG)" not in check(exit_code=2)
+    monkeypatch.setenv(CONFIG, "hocket.toml")
+    assert "cannot read hocket.toml: No such file or directory (HOCKET_CONFIG)" in check(exit_code=2)
+
+
 def test_rows_of_json() -> None:
     config("[[broadcast]]\nprogram = 'mine.py:down'\narguments = {root = 1}\nsizes = '1..7'")
     rows = json.loads(check("--json", "ranks=2"))["sizes"]

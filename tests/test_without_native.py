@@ -81,11 +81,13 @@ def test_it_draws(installed: Path, tmp_path: Path) -> None:
     assert "<svg" in file.read_text()
 
 
-@pytest.mark.parametrize("command", ["run", "bench", "launch", "demo", "explain", "mpi"])
+@pytest.mark.parametrize("command", ["run", "bench", "launch", "demo", "explain", "mpi", "search"])
 def test_what_runs_says_what_it_lacks_and_a_way_out(installed: Path, command: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.touch()
-    target = {"run": (RING, "ranks=2"), "launch": (str(script),), "demo": ()}.get(command, ("all_reduce",))
+    target = {"run": (RING, "ranks=2"), "launch": (str(script),), "demo": (), "search": ("--sizes", "1KB")}.get(
+        command, ("all_reduce",)
+    )
     done = hocket(installed, command, *target)
     assert done.returncode == 2
     assert done.stderr.startswith("error[native-missing]: running needs hocket's native module")

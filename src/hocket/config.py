@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -169,7 +170,9 @@ class _File:
         try:
             self._text = read_text(str(path if path.name != "-" else Path("./-"))).replace("\r\n", "\n")
         except Unreadable as error:
-            raise BadConfig(f"{error.message} ({CONFIG})") from None
+            named = os.environ.get(CONFIG)
+            said = f" ({CONFIG})" if named and Path(named) == path else ""
+            raise BadConfig(f"{error.message}{said}") from None
         self._lines = self._text.split("\n")
 
     def items(self) -> Iterator[Item]:

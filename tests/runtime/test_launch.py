@@ -340,6 +340,32 @@ def test_spawn_ends_its_ranks_before_it_is_ended(script: Path, number: signal.Si
     assert not any(alive(pid) for pid in pids)
 
 
+# Stands before the real one in the path, and holds ranks that import it.
+HELD = """
+import os, signal, sys
+if "HOCKET_RANK" in os.environ:
+    os.write(1, b"begun\\n")
+    signal.pause()
+here = sys.path.pop(0)
+del sys.modules["cloudpickle"]
+import cloudpickle
+sys.path.insert(0, here)
+"""
+
+
+def test_an_interrupt_while_ranks_start_is_said_once(script: Path) -> None:
+    script.with_name("cloudpickle.py").write_text(HELD)
+    script.write_text("import hocket\nif __name__ == '__main__': hocket.spawn(print, 2)")
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, script], stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == ["begun\n"] * 2
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert said.count("Traceback") == 1
+    assert said.endswith("KeyboardInterrupt\n")
+
+
 def test_ranks_that_cannot_be_started() -> None:
     code = "import hocket, resource; resource.setrlimit(resource.RLIMIT_NOFILE, (14, 14)); hocket.spawn(print, 30)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
@@ -362,6 +388,22 @@ if __name__ == "__main__":
     )
     found = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout == "[10, 11, 12]\n"
+
+
+def test_an_error_in_a_function_of_a_main_script_shows_its_line(script: Path) -> None:
+    script.write_text(
+        """
+import hocket
+def local(comm):
+    comm.all_reduce([1, 2])
+if __name__ == "__main__":
+    hocket.spawn(local, ranks=2)
+"""
+    )
+    found = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=60)
+    assert f"--> {script}:4:5" in found.stderr
+    assert f'File "{script}", line 4, in local' in found.stderr
+    assert "4 |     comm.all_reduce([1, 2])" in found.stderr
 
 
 def test_results_come_in_rank_order() -> None:

@@ -43,6 +43,19 @@ def test_sim_prints_a_row_for_each_size_and_compares() -> None:
         assert row["busbw"] == pytest.approx(row["algbw"] * 14 / 8)
 
 
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ("ring:all_gather ranks=8", "--vs is allgather on 8 ranks, to compare with allreduce on 8 ranks"),
+        ("ring:all_reduce ranks=4", "--vs is allreduce on 4 ranks, to compare with allreduce on 8 ranks"),
+    ],
+)
+def test_only_what_does_the_same_is_compared(other: str, said: str) -> None:
+    done = CliRunner().invoke(app, ["sim", *RING, "--sizes", "1KB", "--vs", other])
+    assert done.exit_code == 2
+    assert said in done.output
+
+
 def test_the_shares_of_why_add_up_and_name_lines() -> None:
     found = json.loads(invoke("sim", *RING, "--sizes", "1MB", "--protocol", "ll128", "--why", "--json"))
     assert sum(share for *_, share in found["why"]) == pytest.approx(100)

@@ -28,6 +28,7 @@ from hocket.cli.reports import MACHINES, Format
 from hocket.cli.result import Report, Verdict
 from hocket.cli.tables import print_report
 from hocket.cli.target import Case, check_processes, is_xml, one_case, parse_size
+from hocket.cli.writing import check_output, writing
 from hocket.errors import HocketError, MissingPackage, UsageError
 from hocket.formats.drawing import FORMATS
 from hocket.formats.msccl_targets import TARGETS
@@ -47,8 +48,11 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except HocketError as error:
-            print_error(error, Console(stderr=True))
-            raise typer.Exit(Verdict.of(error).exit_code) from None
+            found = error
+        except MemoryError as error:  # here, or on a rank
+            found = UsageError(": ".join(filter(None, ["there is not enough memory", str(error)])))
+        print_error(found, Console(stderr=True))
+        raise typer.Exit(Verdict.of(found).exit_code)
 
 
 app = typer.Typer(
@@ -249,7 +253,8 @@ def show(
         _check_ranks([*(rank or []), *(r for _, ranks in views.dumps for r in ranks)], found.collective.size)
         if output is not None:
             update(f"drawing {output}")
-            _draw(found, output, rank)
+            with writing(output):
+                draw(found, output, rank)
     text = print_stage(found, ranks=rank)
     if as_json:
         said = {"name": found.name, "stage": wanted.value, "text": text}
@@ -278,23 +283,9 @@ def _check_ranks(ranks: Iterable[int], size: int) -> None:
 
 def _check_picture(path: Path, *, plot: bool = False) -> None:
     """Whether a picture, or a plot, can be written there: asked before any work is done."""
-    _check_output(path, "a picture", FORMATS)
+    check_output(path, "a picture", FORMATS)
     if (plot or path.suffix.lower() != ".svg") and find_spec("matplotlib") is None:
         raise MissingPackage("a plot" if plot else f"a {path.suffix}, unlike an .svg,", "matplotlib", "plots")
-
-
-def _check_output(path: Path, what: str, endings: Sequence[str]) -> None:
-    if path.suffix.lower() not in endings:
-        raise UsageError(f"the name of {what} ends in {', '.join(endings)}, not {path.name!r}")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"there is no directory {path.parent}")
-
-
-def _draw(stage: Stage, path: Path, ranks: Sequence[int] | None) -> None:
-    try:
-        draw(stage, path, ranks)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -397,7 +388,7 @@ def timeline(
     from hocket.timeline import FORMATS as ENDINGS
     from hocket.timeline import Timeline, measured
 
-    _check_output(output, "a timeline", ENDINGS)
+    check_output(output, "a timeline", ENDINGS)
     if trace is not None and output.resolve() == trace.resolve():
         raise UsageError(f"{output} is the trace, which this would replace")
     if (topology is None) != (size is None) or (topology is None and trace is None):
@@ -413,10 +404,8 @@ def timeline(
             update(f"reading {trace}")
             found.append(measured(trace, schedule, call))
         update(f"drawing {output}")
-        try:
+        with writing(output):
             found[0].draw(output, *found[1:])
-        except OSError as error:
-            raise UsageError(f"cannot write {output}: {error.strerror}") from None
     errors = Console(stderr=True)
     for one in found:
         say(errors, f"{one.schedule.name}, {one.title}: {one.total:.6g} us")
@@ -502,7 +491,8 @@ def bench(
     collective: Annotated[
         str,
         typer.Argument(
-            help="all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather or scatter.",
+            help="all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, scatter, scan or "
+            "exscan.",
             show_default=False,
         ),
     ],
@@ -620,7 +610,7 @@ def sim(
     with working(f"compiling {target}") as update:
         fifo = "fifo" if storage is None else storage
         one = Simulator(simulation.compiled(target, parameters or [], instances, fifo, machine), machine)
-        other = None if vs is None else Simulator(simulation.other(vs, fifo, machine), machine)
+        other = None if vs is None else Simulator(simulation.other(vs, one.schedule, fifo, machine), machine)
         update(f"simulating {target}")
         rows = simulation.predicted(one, other, amounts, protocol)
         trace = one.trace(amounts[-1], rows[-1].found.protocol) if why else None
@@ -653,11 +643,14 @@ def calibrate(
     hocket sim --topology local and hocket explain predict with it. Best done while nothing else runs.
     """
     from hocket.calibrate import is_disturbed
-    from hocket.cli.calibrate import measured, print_found, write
+    from hocket.cli.calibrate import measured, place, print_found
+    from hocket.cli.export import write_text
+    from hocket.topology import dump_cores
 
+    path = place(output)
     figures, found = measured(ranks)
     print_found(found, figures, _console())
-    path = write(found, output)
+    write_text(path, dump_cores(found))
     _console().print(f"\nwritten to {path}", highlight=False, markup=False, soft_wrap=True)
     if is_disturbed(figures):
         say(Console(stderr=True), "others used the cores meanwhile: calibrate again when the machine is idle", "yellow")
@@ -753,7 +746,7 @@ def tune(
     if plot is not None:
         _check_picture(plot, plot=True)
     if output is not None:
-        _check_output(output, "a table", (".json",))
+        check_output(output, "a table", (".json",))
     from hocket.cli.progress import bar
     from hocket.cli.sim import sizes as amounts
     from hocket.cli.tune import draw, measured, place, plans, print_table

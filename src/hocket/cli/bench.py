@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
 from collections.abc import Sequence
@@ -17,12 +16,12 @@ import hocket
 from hocket.cli.console import say
 from hocket.cli.measure import Job, Speed, buffers, check_names, check_operator, count_wrong, dtype_named, timed, unit
 from hocket.cli.plot import over_sizes
-from hocket.cli.target import check_processes, parse_size
+from hocket.cli.target import check_collective, check_processes, parse_size
 from hocket.collectives import Collective
 from hocket.errors import UsageError, counted
 from hocket.ir.schedule import Schedule
 from hocket.runtime.bootstrap import MOST_RANKS
-from hocket.tuning import NAMED, default_program, is_small
+from hocket.tuning import default_program, is_small
 
 if TYPE_CHECKING:
     from hocket.communicator import Communicator
@@ -45,14 +44,6 @@ def sizes(begin: str, end: str, factor: float) -> list[int]:
     while (size := max(found[-1] + 1, int(found[-1] * factor))) <= last:
         found.append(size)
     return found
-
-
-def check_collective(name: str) -> None:
-    """Raises UsageError for a collective that is not called by name."""
-    if name not in NAMED:
-        close = difflib.get_close_matches(name, NAMED, 1)
-        hint = f"did you mean {close[0]}?" if close else f"it is one of {', '.join(NAMED)}"
-        raise UsageError(f"there is no collective {name!r}", hint)
 
 
 @dataclass(frozen=True)

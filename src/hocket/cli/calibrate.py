@@ -13,6 +13,7 @@ from hocket import calibrate, topology
 from hocket.calibrate import Figure, Key
 from hocket.cli.console import say
 from hocket.cli.progress import bar
+from hocket.cli.writing import check_writable, writing
 from hocket.errors import UsageError
 from hocket.topology import Topology
 from hocket.tunables import show_size
@@ -28,14 +29,15 @@ def measured(ranks: int | None) -> tuple[dict[Key, Figure], Topology]:
     return figures, calibrate.topology(figures)
 
 
-def write(found: Topology, path: Path | None) -> Path:
-    """Leave the topology in a file, or where ``local`` is looked for. Raises UsageError."""
+def place(path: Path | None) -> Path:
+    """The file of the topology, where ``local`` is looked for for None; asked before anything is measured. Raises
+    UsageError for a name that is no topology's, and for what cannot be written."""
     path = topology.local_file() if path is None else path
-    try:
+    if not path.name.endswith(".toml"):
+        raise UsageError(f"the name of a topology ends in .toml, not {path.name!r}")
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(topology.dump_cores(found))
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    check_writable(path)
     return path
 
 

@@ -10,7 +10,7 @@ from time import perf_counter
 
 from hocket.cli.compiled import Facts
 from hocket.cli.progress import working
-from hocket.cli.result import Report, Result, Taken
+from hocket.cli.result import Report, Result, Skipped, Taken
 from hocket.cli.target import values
 from hocket.config import Config, Item
 from hocket.errors import BadConfig, Diagnostic, UsageError, counted
@@ -25,7 +25,7 @@ _SHADOWED = Diagnostic("shadowed", "entries before it are for all of its sizes")
 def judge_config(name: str, words: Sequence[str]) -> Report:
     """Judge the entries of a file for the numbers of ranks that ``ranks=2..8`` says, or else for their own."""
     asked = _asked(name, words)
-    results, rows, skipped, items = list[Result](), list[Taken](), list[str](), list[Item]()
+    results, rows, skipped, items = list[Result](), list[Taken](), list[Skipped](), list[Item]()
     for item in Config(Path(name)).items:
         try:
             _ = item.numbers
@@ -50,10 +50,20 @@ def judge_config(name: str, words: Sequence[str]) -> Report:
                     taken.append((item, entry))
                     found = _proven(found, taken)
                     results.append(replace(found, seconds=perf_counter() - start))
-                elif item.numbers is None:
-                    skipped.append(f"{item.where}: {found.name} is skipped: {entry.diagnostic().message}")
+                elif asked or item.numbers is None:
+                    why = f"{item.where}: {found.name} is skipped: {entry.diagnostic().message}"
+                    skipped.append(Skipped(why, elsewhere=item.numbers is not None))
             rows += _by_size(taken)
-    return Report(tuple(results), sizes=tuple(rows), skipped=tuple(skipped))
+    nothing = None if results else UsageError(_nothing(name, words, items))
+    return Report(tuple(results), nothing, tuple(rows), tuple(skipped))
+
+
+def _nothing(name: str, words: Sequence[str], items: Sequence[Item]) -> str:
+    """Why there is nothing to judge."""
+    if not items:
+        return f"there is no entry in {name}"
+    usual = f"ranks={_USUAL[0]}..{_USUAL[-1]}"
+    return f"no entry of {name} is for {' '.join(words) or usual}"
 
 
 def _asked(name: str, words: Sequence[str]) -> list[int]:

@@ -14,6 +14,7 @@ from hocket.cli.compiled import Options, Pass, counts, show_counts
 from hocket.cli.measure import measure
 from hocket.cli.progress import working
 from hocket.cli.target import parse_size
+from hocket.cli.writing import writing
 from hocket.compiler.pipeline import PASSES
 from hocket.formats.picture import draw
 from hocket.ir.instr_dag import Instr, InstrDag, opcode
@@ -69,7 +70,7 @@ def play(output: Path, size: str) -> int:
     say(f"  {str(found).replace(chr(10), chr(10) + '  ')}", "bold red" if found.wrong else "")
 
     head(5, "look", f"{output} shows who sends what to whom, and who waits for whom")
-    with working("drawing"):
+    with working("drawing"), writing(output):
         draw(schedule, output)
 
     console.print(

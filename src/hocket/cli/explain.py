@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-
 import hocket
 from hocket import Communicator
 from hocket.cli.progress import working
-from hocket.cli.target import check_processes
+from hocket.cli.target import check_collective, check_processes
 from hocket.errors import UsageError
 from hocket.explain import Explanation
-from hocket.tuning import NAMED
 
 _MOST_RANKS = 64
 """Each rank is a process that is started for the answer: more take minutes."""
@@ -18,10 +15,7 @@ _MOST_RANKS = 64
 
 def explained(name: str, ranks: int, size: int, root: int) -> Explanation:
     """What the communicator of so many processes says of a call; raises UsageError for what makes no call."""
-    if name not in NAMED:
-        close = difflib.get_close_matches(name, NAMED, 1)
-        hint = f"did you mean {close[0]}?" if close else f"it is one of {', '.join(NAMED)}"
-        raise UsageError(f"there is no collective {name!r}", hint)
+    check_collective(name)
     if root >= ranks:
         raise UsageError(f"there is no rank {root} of {ranks} to be the root")
     check_processes(ranks, _MOST_RANKS)

@@ -9,6 +9,7 @@ from pathlib import Path
 from hocket.cli.compiled import under_contract
 from hocket.cli.files import meaning
 from hocket.cli.target import one_case, one_of
+from hocket.cli.writing import writing
 from hocket.compiler.pipeline import PASSES, Options
 from hocket.errors import Deadlock, PostconditionFailed, Race, UsageError
 from hocket.formats import msccl_xml
@@ -99,10 +100,8 @@ def outputs(files: Mapping[str, Path], folder: Path) -> dict[str, Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    try:
+    with writing(path):
         path.write_text(text)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
 
 
 def check_folder(folder: Path) -> None:

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hocket.errors import UsageError, printable
+from hocket.cli.writing import writing
+from hocket.errors import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +31,5 @@ def over_sizes(title: str, headings: tuple[str, str], path: Path) -> Iterator[tu
         axes.grid(alpha=0.3)
     times.set_yscale("log")
     times.legend()
-    try:
+    with writing(path):
         figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None

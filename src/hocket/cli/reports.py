@@ -38,7 +38,7 @@ def as_json(report: Report) -> str:
             "verdict": report.verdict,
             "results": [_result(result) for result in report.results],
             "sizes": None if report.sizes is None else [_taken(row) for row in report.sizes],
-            "skipped": report.skipped,
+            "skipped": [skipped.why for skipped in report.skipped],
             "error": None if report.error is None else _diagnostic(report.error.diagnostic(), "error", None),
         },
         indent=2,

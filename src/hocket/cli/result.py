@@ -86,16 +86,24 @@ class Taken:
 
 
 @dataclass(frozen=True)
+class Skipped:
+    """Why there is none of an entry for a number of ranks; ``elsewhere``: it is for other numbers that it names."""
+
+    why: str
+    elsewhere: bool
+
+
+@dataclass(frozen=True)
 class Report:
     """All results, or what is wrong with the command line.
 
-    Of a file of schedules also which entries are taken, by ``sizes``, and why some are ``skipped``.
+    Of a file of schedules also which entries are taken, by ``sizes``, and which are ``skipped``.
     """
 
     results: tuple[Result, ...] = ()
     error: HocketError | None = None
     sizes: tuple[Taken, ...] | None = None
-    skipped: tuple[str, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
 
     @property
     def verdict(self) -> Verdict:

@@ -16,6 +16,7 @@ from hocket.algorithms.entry import Algorithm, Parameters
 from hocket.cli.catalogue import listed
 from hocket.cli.console import say
 from hocket.cli.export import write_text
+from hocket.cli.target import check_collective
 from hocket.errors import BadTopology, HocketError, UsageError, counted
 from hocket.formats import msccl_xml
 from hocket.sim import Prediction, Simulator
@@ -88,6 +89,7 @@ class Range:
 
 def candidates(collective: str, machine: Topology, said: Callable[[str], None]) -> list[Candidate]:
     """All of the library that the machine can run."""
+    check_collective(collective)
     found = []
     for algorithm in listed(collective):
         for parameters in algorithm.cases(machine.ranks):

@@ -16,7 +16,7 @@ from hocket.cli.console import say
 from hocket.cli.plot import over_sizes
 from hocket.cli.target import one_case, one_of
 from hocket.collectives import bus_factor
-from hocket.errors import UsageError, printable
+from hocket.errors import UsageError, counted, printable
 from hocket.ir.schedule import Schedule
 from hocket.program import Program
 from hocket.sim import Prediction, Simulator, Trace
@@ -52,15 +52,22 @@ def compiled(target: str, words: Sequence[str], instances: int | None, storage: 
     return made
 
 
-def other(text: str, storage: str, machine: Topology) -> Schedule:
-    """What ``--vs`` names: FILE:FUNC name=value in one word."""
+def other(text: str, one: Schedule, storage: str, machine: Topology) -> Schedule:
+    """What ``--vs`` names: FILE:FUNC name=value in one word, of the same collective and ranks as ``one``."""
     try:
         words = shlex.split(text)
     except ValueError:  # a quotation without an end
         words = []
     if not words:
         raise UsageError("--vs names a program, such as --vs 'ring:all_reduce ranks=8 instances=24'")
-    return compiled(words[0], words[1:], None, storage, machine)
+    found = compiled(words[0], words[1:], None, storage, machine)
+    (name, size), (other_name, other_size) = ((s.collective.name, s.collective.size) for s in (one, found))
+    if (name, size) != (other_name, other_size):
+        raise UsageError(
+            f"--vs is {other_name} on {counted(other_size, 'rank')}, to compare with {name} on {counted(size, 'rank')}",
+            "programs of one collective on as many ranks can be compared",
+        )
+    return found
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hocket.cli.console import print_diagnostic, print_error, say
-from hocket.cli.result import Report, Result, Taken
+from hocket.cli.result import Report, Result, Skipped, Taken
 from hocket.cli.target import show_value
 from hocket.errors import printable
 from hocket.tunables import show_size
@@ -101,6 +101,7 @@ _NOT_OF_FILES = {"slots", "rounds", "volume", "reductions", "sums", "seconds"}
 def print_report(report: Report, console: Console) -> None:
     """The sentences of one program or schedule, or a table of all; and what is wrong."""
     if report.error is not None:
+        _print_skipped(report.skipped, console)
         print_error(report.error, Console(stderr=True))
         return
     if report.sizes is not None:
@@ -156,8 +157,7 @@ def _print_sizes(report: Report, sizes: Sequence[Taken], console: Console) -> No
     if sizes:
         console.print(table)
         console.print()
-    for text in report.skipped:
-        say(console, text, "dim")
+    _print_skipped([skipped for skipped in report.skipped if not skipped.elsewhere], console)
     for result in report.results:
         for warning in result.warnings:
             say(console, f"{result.name}: warning[{warning.code}]: {warning.message}", "yellow")
@@ -166,6 +166,11 @@ def _print_sizes(report: Report, sizes: Sequence[Taken], console: Console) -> No
         if result.error is not None:
             console.print()
             print_diagnostic(result.error.diagnostic(), console, file=result.file)
+
+
+def _print_skipped(entries: Sequence[Skipped], console: Console) -> None:
+    for skipped in entries:
+        say(console, skipped.why, "dim")
 
 
 def _span(sizes: Sizes) -> str:

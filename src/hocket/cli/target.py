@@ -7,6 +7,7 @@ import inspect
 import itertools
 import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -195,6 +196,16 @@ def _convert(text: str, kind: object) -> object:
     return text
 
 
+def check_collective(name: str) -> None:
+    """Raises UsageError for a collective that is not called by name."""
+    from hocket.tuning import NAMED  # loads part of the library
+
+    if name not in NAMED:
+        close = difflib.get_close_matches(name, NAMED, 1)
+        hint = f"did you mean {close[0]}?" if close else f"it is one of {', '.join(NAMED)}"
+        raise UsageError(f"there is no collective {name!r}", hint)
+
+
 def check_processes(ranks: int, most: int) -> None:
     """Raises UsageError for an -n of no processes, or of more than ``most``."""
     if not 1 <= ranks <= most:
@@ -206,6 +217,8 @@ def parse_size(text: str) -> int:
     size = tunables.parse_size(text)
     if size is None:
         raise UsageError(f"{text!r} is no size", "a size is written 8, 64K, 25MB or 1G, where K = 1024")
+    if size > sys.maxsize:
+        raise UsageError(f"no machine has so much memory: {text}")
     return size
 
 

@@ -17,12 +17,11 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 import hocket
-from hocket.cli.bench import check_collective
 from hocket.cli.console import say
 from hocket.cli.export import Wishes, check_folder, export_program, write_text
 from hocket.cli.measure import Array, Job, buffers, check_names, check_operator, dtype_named
 from hocket.cli.plot import over_sizes
-from hocket.cli.target import one_of, parse_size
+from hocket.cli.target import check_collective, one_of, parse_size
 from hocket.errors import BadTable, HocketError, UsageError, counted, printable
 from hocket.formats.msccl_targets import SLOTS
 from hocket.functions import find, traced

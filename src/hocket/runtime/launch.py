@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import pickle
@@ -18,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, Pipe
-from types import FrameType
+from types import CodeType, FrameType
 from typing import BinaryIO, NamedTuple, TypeVar
 
 import cloudpickle
@@ -57,12 +58,33 @@ class _Answer(NamedTuple):
     report: str | None
 
 
+def _of_file(name: str, make: Callable[..., CodeType], *args: object) -> CodeType:
+    return make(*args).replace(co_filename=name)
+
+
+def _code(code: CodeType) -> tuple[object, ...]:
+    make, args = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    return _of_file, (code.co_filename, make, *args)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """As cloudpickle, but functions know the file that they come from, which errors and tracebacks name."""
+
+    dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({CodeType: _code})
+
+
+def _dumps(value: object) -> bytes:
+    packed = io.BytesIO()
+    _Pickler(packed).dump(value)
+    return packed.getvalue()
+
+
 def call(fn: Callable[..., Result], ranks: int, args: tuple[object, ...]) -> list[Result]:
     """Call ``fn(*args)`` in ``ranks`` new processes that can meet: ``hocket.spawn``. Results in rank order.
 
     A signal that ends this process ends the ranks first.
     """
-    payload = cloudpickle.dumps((fn, args))
+    payload = _dumps((fn, args))
     try:
         with handling(Signalled.raised, *ENDING):
             return _call(payload, ranks)
@@ -72,8 +94,12 @@ def call(fn: Callable[..., Result], ranks: int, args: tuple[object, ...]) -> lis
 
 
 def _call(payload: bytes, ranks: int) -> list[Result]:
-    # A fresh interpreter that finds what this one finds.
-    code = f"import sys; sys.path[:] = {sys.path!r}; from hocket.runtime.launch import _serve; _serve({os.getpid()})"
+    # A fresh interpreter that finds what this one finds. Until it has, Ctrl-C ends it without a word.
+    code = (
+        "import signal, sys; before = signal.getsignal(signal.SIGINT)\n"
+        "if before is signal.default_int_handler: signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+        f"sys.path[:] = {sys.path!r}; from hocket.runtime.launch import _serve; _serve({os.getpid()}, before)"
+    )
     processes: list[subprocess.Popen[bytes]] = []
     lines: list[Connection] = []
     ends = Ends()
@@ -158,8 +184,11 @@ def _receive(line: Connection) -> bytes | None:
         return None
 
 
-def _serve(parent: int) -> None:
-    """The life of a process that ``call`` started; its line to the parent is the first argument."""
+def _serve(parent: int, on_interrupt: Callable[[int, FrameType | None], object] | int | None) -> None:
+    """The life of a process that ``call`` started; its line to the parent is the first argument.
+
+    ``on_interrupt``: what handles SIGINT once it has found what it calls.
+    """
     die_with(parent)
     line = Connection(int(sys.argv.pop()))
     os.set_inheritable(line.fileno(), False)
@@ -169,13 +198,14 @@ def _serve(parent: int) -> None:
         os._exit(1)  # the parent is gone
     try:
         fn, args = pickle.loads(payload)
-        packed = cloudpickle.dumps(_Answer(fn(*args), None, None))
+        signal.signal(signal.SIGINT, on_interrupt)
+        packed = _dumps(_Answer(fn(*args), None, None))
     except BaseException as error:
         report = traceback.format_exc()
         try:
-            pickle.loads(packed := cloudpickle.dumps(_Answer(None, error, report)))
+            pickle.loads(packed := _dumps(_Answer(None, error, report)))
         except Exception:
-            packed = cloudpickle.dumps(_Answer(None, None, report))
+            packed = _dumps(_Answer(None, None, report))
     with suppress(OSError):
         line.send_bytes(packed)
 

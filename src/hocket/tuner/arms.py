@@ -10,8 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from hocket import topology
-from hocket._native import TYPE_BYTES
+from hocket import _native, topology
 from hocket.algorithms.catalogue import CATALOGUE
 from hocket.algorithms.entry import Algorithm
 from hocket.errors import BadTopology, HocketError
@@ -79,7 +78,7 @@ class Key:
     def call(self) -> Call:
         """The shortest of its calls, by the tuned numbers of this process."""
         place = self.collective, self.ranks, self.least, self.root, self.reproducible
-        item, tuned = TYPE_BYTES.get(self.type, ITEM), tuned_numbers().policy
+        item, tuned = _native.TYPE_BYTES.get(self.type, ITEM), tuned_numbers().policy
         return Call(*place, nodes=self.nodes, oversubscribed=self.oversubscribed, item=item, tuned=tuned)
 
     def __str__(self) -> str:
