@@ -155,10 +155,11 @@ bool ControlPlane::waits(u32 rank, double now) const {
     return now - 1e-9 * double(__atomic_load_n(&blocks_[rank].looked, __ATOMIC_RELAXED)) <= timeout_ / 2;
 }
 
-// Whose fault it is that this rank waits for `peer`: the first of a chain of waiting ranks that does not wait itself.
+// Whose fault it is that this rank waits for `peer`: the first of a chain of waiting ranks that does not wait itself;
+// `peer` where they wait in a circle.
 u32 ControlPlane::straggler(u32 peer, double now) const {
     u32 found = peer;
-    for (u32 steps = 0; steps < size_; ++steps) {
+    for (u32 steps = 0; steps < size_ && found != rank_; ++steps) {
         if (!waits(found, now)) return found;
         found = u32(__atomic_load_n(&blocks_[found].peer, __ATOMIC_RELAXED));
     }

@@ -302,7 +302,7 @@ std::optional<Outcome> ControlPlane::overdue(double& since, Outcome outcome, con
     if (since == 0) since = now;
     if (!waits_for(nullptr, outcome)) return std::nullopt;  // but for other threads of this rank
     if (outcome.stalled) outcome.rank = outcome.stall.peer;
-    for (u32 r = 0; r < size_ && waits(outcome.rank, now); ++r)
+    for (u32 r = 0; r < size_ && waits(straggler(outcome.rank, now), now); ++r)  // they wait in a circle
         if (!waits(r, now) && waits_for(&r, outcome)) outcome.rank = r;
     __atomic_store_n(&blocks_[rank_].peer, outcome.rank, __ATOMIC_RELAXED);  // hints: see RankBlock
     __atomic_store_n(&blocks_[rank_].looked, u64(now * 1e9), __ATOMIC_RELAXED);

@@ -514,8 +514,7 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
 
 template <class Event> Outcome Communicator::work_together(Run<Event>& run) {
     const auto interrupted = [&] {  // by what only the caller's thread is told of, which may have done its share
-        Outcome found = control_.interrupted();
-        if (found.fault != Fault::kNone) outcomes_[0] = std::move(found);
+        if (outcomes_[0].fault == Fault::kNone) outcomes_[0] = control_.interrupted();
     };
     team_.together(
         [&](u32 thread) {

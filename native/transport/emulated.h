@@ -44,7 +44,9 @@ class EmulatedNetwork {
         return of(self).below_.receive(of(self).below_.context, data, bytes, rank, tag, ticket);
     }
     static int take(void* self, void* data, u64 bytes, u32 tag, Ticket& ticket, bool& found) {
-        return of(self).below_.take(of(self).below_.context, data, bytes, tag, ticket, found);
+        EmulatedNetwork& its = of(self);
+        if (const int error = its.release()) return error;
+        return its.below_.take(its.below_.context, data, bytes, tag, ticket, found);
     }
     static int test(void* self, Ticket& ticket, bool& done) {
         EmulatedNetwork& its = of(self);

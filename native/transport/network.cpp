@@ -131,8 +131,8 @@ bool Network::is_busy() const {
     const auto is_told = [&](const auto& told) {
         return std::any_of(told->parcels.begin(), told->parcels.end(), travels);
     };
-    return exchange_.sent.travels || exchange_.received.travels || std::any_of(told_.begin(), told_.end(), is_told) ||
-           std::any_of(lines_.begin(), lines_.end(), is_on_its_way);
+    return exchange_.sent.travels || exchange_.received.travels || hearing_.travels ||
+           std::any_of(told_.begin(), told_.end(), is_told) || std::any_of(lines_.begin(), lines_.end(), is_on_its_way);
 }
 
 // The leader stores the headers of other nodes.
@@ -155,7 +155,7 @@ u32 Network::holds_up(u32 rank) const {
 
 void Network::posted(u64 call) {
     open_.clear();
-    asked_ = false;
+    said_at_ = 0;
     exchange_.call = call;
     if (members_[nodes_[rank_]][0] != rank_) return;
     exchange_.stage = Exchange::kGather;
@@ -372,12 +372,14 @@ void Network::gone(u32 rank) {
     if (!broken_) tell({rank, kGone, rank, 0, {}});
 }
 
-// Again where it waits for another than it has said.
+// Says so only once in kGrace, unless it waits for another than it has said, or has not asked yet.
 void Network::waits(u32 rank, bool late) {
     if (broken_ || !(late || asked_)) return;
+    hear();
     const double now = seconds();
-    if (rank == awaited_ && now - said_at_ < kGrace) return;
+    if (rank == awaited_ && now - said_at_ < kGrace && (has_asked_ || !late)) return;
     asked_ = false;
+    has_asked_ = late;
     awaited_ = rank;
     said_at_ = now;
     tell({rank_, late ? kIsLate : kWaits, rank, exchange_.call, {}});
@@ -385,12 +387,13 @@ void Network::waits(u32 rank, bool late) {
 
 void Network::hear() {
     for (; !broken_; note(heard_)) {
-        Parcel& next = hearing_;
-        if (!next.travels)
-            if (const int error =
-                    wire_.take(wire_.context, &heard_, sizeof heard_, kNoticeTag, next.ticket, next.travels))
-                return lose(other_, error);
-        if (!next.travels || !has_arrived(next, other_)) return;
+        if (!hearing_.travels) {
+            bool found = false;
+            const int error = wire_.take(wire_.context, &heard_, sizeof heard_, kNoticeTag, hearing_.ticket, found);
+            if (error != 0) return lose(other_, error);
+            hearing_.travels = found;
+        }
+        if (!hearing_.travels || !has_arrived(hearing_, other_)) return;
     }
 }
 
@@ -407,7 +410,7 @@ void Network::note(const Notice& notice) {
         const bool entered = observe_header(&copy.headers[call % 2].call) == call;        // pairs with `spread`
         if (entered && notice.since != call && (notice.since - call) >> 63 != 0) return;  // that wait is over
         asked_ |= notice.state == kIsLate;
-        __atomic_store_n(&copy.peer, notice.culprit, __ATOMIC_RELAXED);  // hints, for as long as a late rank hears them
+        __atomic_store_n(&copy.peer, notice.culprit, __ATOMIC_RELAXED);  // hints: see ControlPlane::waits
         __atomic_store_n(&copy.looked, u64((seconds() + kGrace) * 1e9), __ATOMIC_RELAXED);
         return;
     }

@@ -169,8 +169,9 @@ class Network final : public OtherNodes {
     u32 looks_ = 0;
     Notice heard_{};
     Parcel hearing_;      // `heard_`
-    bool asked_ = false;  // whom this rank waits for in this call
-    u32 awaited_ = 0;     // what it said last, and when
+    bool asked_ = false;  // whom this rank waits for
+    u32 awaited_ = 0;     // whom it named last, whether it asked the others then, and when
+    bool has_asked_ = false;
     double said_at_ = 0;
     u64 left_ = 0;  // ranks of other nodes that have said so
     Sent moved_, said_;

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "plans.h"
@@ -139,21 +140,25 @@ TEST(network_silent) {
     }
 }
 
-// Ranks that enter a call at different times are all late at different times, and name the one that never does.
+// Ranks that enter a call at different times are late at different times, and name the last one, which never does.
 TEST(network_late) {
-    Post post(4, 23, true);  // so that rank 2 waits for rank 0, which waits for rank 3
-    std::atomic<u32> ended{0};
-    const double begun = seconds();
-    on_nodes({0, 1, 2, 3}, post, 2, [&](u32 rank, Communicator& communicator) {
-        CHECK(communicator.barrier().fault == Fault::kNone);
-        while (rank < 2 && seconds() < begun + 0.5) std::this_thread::yield();
-        if (rank != 3) {
-            const Outcome outcome = communicator.barrier(0.8);
-            CHECK(outcome.fault != Fault::kNone && outcome.rank == 3);
-            ++ended;
-        }
-        while (ended.load() != 3) std::this_thread::yield();
-    });
+    for (const std::vector<u32>& nodes : {std::vector<u32>{0, 1, 2, 3}, {0, 0, 1, 1, 2, 2}}) {
+        const u32 silent = u32(nodes.size()) - 1;
+        Post post(silent + 1, 23, true);  // so that rank 2 of four waits for rank 0, which waits for rank 3
+        std::atomic<u32> ended{0};
+        on_nodes(nodes, post, 2, [&](u32 rank, Communicator& communicator) {
+            CHECK(communicator.barrier().fault == Fault::kNone);
+            const bool waits_less = rank == 1 || (rank == 0 && silent == 3);
+            if (waits_less) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+            if (rank != silent) {
+                const Outcome outcome = communicator.barrier(0.8);
+                CHECK(outcome.fault != Fault::kNone && outcome.rank == silent);
+                ++ended;
+                ended.notify_all();
+            }
+            for (u32 found = ended; found != silent; found = ended) ended.wait(found);
+        });
+    }
 }
 
 // Rank 2 waits in a call for what another never sends, and rank 3 for rank 2; in a circle, rank 2 also waits for

@@ -96,9 +96,9 @@ def call(fn: Callable[..., Result], ranks: int, args: tuple[object, ...]) -> lis
 def _call(payload: bytes, ranks: int) -> list[Result]:
     # A fresh interpreter that finds what this one finds. Until it has, Ctrl-C ends it without a word.
     code = (
-        "import signal, sys; before = signal.getsignal(signal.SIGINT)\n"
-        "if before is signal.default_int_handler: signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
-        f"sys.path[:] = {sys.path!r}; from hocket.runtime.launch import _serve; _serve({os.getpid()}, before)"
+        "import sys; from signal import *\n"
+        "if getsignal(SIGINT) is default_int_handler: signal(SIGINT, SIG_DFL)\n"
+        f"sys.path[:] = {sys.path!r}; from hocket.runtime.launch import _serve; _serve({os.getpid()})"
     )
     processes: list[subprocess.Popen[bytes]] = []
     lines: list[Connection] = []
@@ -184,11 +184,8 @@ def _receive(line: Connection) -> bytes | None:
         return None
 
 
-def _serve(parent: int, on_interrupt: Callable[[int, FrameType | None], object] | int | None) -> None:
-    """The life of a process that ``call`` started; its line to the parent is the first argument.
-
-    ``on_interrupt``: what handles SIGINT once it has found what it calls.
-    """
+def _serve(parent: int) -> None:
+    """The life of a process that ``call`` started; its line to the parent is the first argument."""
     die_with(parent)
     line = Connection(int(sys.argv.pop()))
     os.set_inheritable(line.fileno(), False)
@@ -198,7 +195,8 @@ def _serve(parent: int, on_interrupt: Callable[[int, FrameType | None], object] 
         os._exit(1)  # the parent is gone
     try:
         fn, args = pickle.loads(payload)
-        signal.signal(signal.SIGINT, on_interrupt)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as it was started, and no module has set another
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         packed = _dumps(_Answer(fn(*args), None, None))
     except BaseException as error:
         report = traceback.format_exc()
