@@ -93,6 +93,7 @@ def test_a_rank_that_raises(mpi: Mpi, tmp_path: Path) -> None:
     assert "right" not in done.output, done.text
 
 
+@pytest.mark.campaign  # MPICH's launcher now and then ends all ranks before the others can say what they know
 def test_a_rank_that_is_killed(mpi: Mpi, tmp_path: Path) -> None:
     if mpi.kind not in RECOVERS:
         pytest.skip("its launcher ends the other ranks")
