@@ -15,8 +15,10 @@ from tests.integrations.mpi.machines import machines, why_not
 from tests.limits import scaled
 
 ROOT = Path(__file__).parents[3]
-RECOVERS = {"openmpi": "--enable-recovery", "mpich": "-disable-auto-cleanup"}
-"""How mpiexec leaves the other ranks alone when one is killed."""
+RECOVERS = {"openmpi": "--enable-recovery"}
+"""How mpiexec leaves the other ranks alone when one is killed. MPICH's `-disable-auto-cleanup` does not always: it
+ends them where it sees the dead rank's socket closed first, and they spin in MPI_Test for ever where that rank was
+killed while it put a message into their queue."""
 
 
 def job(mpi: Mpi, folder: Path, *names: str) -> tuple[dict[str, str], list[str]]:
@@ -93,7 +95,6 @@ def test_a_rank_that_raises(mpi: Mpi, tmp_path: Path) -> None:
     assert "right" not in done.output, done.text
 
 
-@pytest.mark.campaign  # MPICH's launcher now and then ends all ranks before the others can say what they know
 def test_a_rank_that_is_killed(mpi: Mpi, tmp_path: Path) -> None:
     if mpi.kind not in RECOVERS:
         pytest.skip("its launcher ends the other ranks")

@@ -182,7 +182,6 @@ def killed() -> None:
 
     The launcher need not pass on what is printed then.
     """
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # by which MPICH's launcher tells of the end of others
     with default_group() as group:
         rank, last = group.rank(), group.size() - 1
         x = torch.ones(100_000)
