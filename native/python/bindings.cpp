@@ -462,4 +462,5 @@ NB_MODULE(_native, m) {
     bind_member(m);
     bind_prepared_call(m);
     bind_call_cache(m);
+    bind_pattern(m);
 }

@@ -9,5 +9,6 @@ void bind_kernels(nanobind::module_& module);
 void bind_flight(nanobind::module_& module);
 void bind_prepared_call(nanobind::module_& module);
 void bind_call_cache(nanobind::module_& module);
+void bind_pattern(nanobind::module_& module);
 
 }  // namespace hocket

@@ -601,6 +601,16 @@ def brief(
     begin with a signature in CPython's form. The result has no annotations, and no qualified name of its class.
     """
 
+class Pattern:
+    """
+    Objects of a class of pybind11 in whose C++ value bytes, each by where it lies, are these.
+    """
+
+    def __init__(self, type: type, bytes: Sequence[tuple[int, int]]) -> None: ...
+    @property
+    def fits(self) -> Callable[[object], bool]:
+        """Whether an object is one."""
+
 _Array = numpy.typing.NDArray[numpy.generic]
 _Parts = list[_Array] | list[Buffer] | list[_Array | Buffer] | tuple[_Array | Buffer, ...]
 _Argument = _Array | Buffer | _Parts | int | None

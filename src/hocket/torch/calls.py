@@ -19,16 +19,6 @@ from hocket.errors import HocketError, InvalidArgument, WrongType, describe, tor
 from hocket.runtime.operands import Argument
 
 TYPES: dict[torch.dtype, str] = {getattr(torch, name): name for name in _native.TYPES if hasattr(torch, name)}
-OPERATORS = {
-    distributed.ReduceOp.SUM: "sum",
-    distributed.ReduceOp.PRODUCT: "prod",
-    distributed.ReduceOp.MIN: "min",
-    distributed.ReduceOp.MAX: "max",
-    distributed.ReduceOp.AVG: "avg",
-    distributed.ReduceOp.BAND: "band",
-    distributed.ReduceOp.BOR: "bor",
-    distributed.ReduceOp.BXOR: "bxor",
-}
 
 Operator = str | float
 """By its name, or a sum by what it is multiplied by."""

@@ -20,27 +20,11 @@ from torch.autograd import profiler
 from hocket import _native
 from hocket.communicator import Handle, init
 from hocket.errors import CannotShare, HocketError, NotAccelerated, torch_text
-from hocket.torch.calls import NEW, OPERATORS, TYPES, All, Calls, Operator, Work, backend_error
+from hocket.torch.calls import NEW, TYPES, All, Calls, Operator, Work, backend_error
+from hocket.torch.options import PLAIN_SUM, Options, is_plain_sum, operator_of, options
 
-_Options = Any
-"""Options of torch, or what is given in their place."""
 _CPU = torch.device("cpu")
-_SUM = distributed.ReduceOp.SUM
-_PREMUL_SUM = distributed.ReduceOp.PREMUL_SUM
-_KINDS = (
-    c10d.AllreduceOptions,
-    c10d.AllreduceCoalescedOptions,
-    c10d.BroadcastOptions,
-    c10d.ReduceOptions,
-    c10d.AllgatherOptions,
-    c10d.GatherOptions,
-    c10d.ScatterOptions,
-    c10d.ReduceScatterOptions,
-    c10d.AllToAllOptions,
-    c10d.BarrierOptions,
-)
 _POINT_TO_POINT = "messages between two ranks are for the backend of torch"
-_AllreduceOptions = c10d.AllreduceOptions  # it is looked up in every call
 _FALLS_BACK: Final = object()
 
 
@@ -138,10 +122,17 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
         return self._get_backend(tensors[0].device if tensors else torch.device("cpu"))
 
     def _one(
-        self, collective: str, x: Tensor | None, out: Sequence[Tensor], opts: _Options, op: Any = None, root: int = 0
+        self,
+        collective: str,
+        x: Tensor | None,
+        out: Sequence[Tensor],
+        later: bool,
+        op: Any = None,
+        operator: Operator = "sum",
+        root: int = 0,
     ) -> object:
         """A call from one tensor to one other, or in the memory of one. _FALLS_BACK if it is not for hocket."""
-        calls, later, operator = self._calls, opts.asyncOp, "sum" if op is None else _operator(op)
+        calls = self._calls
         if calls is not None and len(out) == 1 and not profiler._is_profiler_enabled:
             first, second = (out[0], None) if x is None else (x, out[0])
             try:
@@ -158,65 +149,69 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
     # The collectives
 
     def allreduce(
-        self, tensors: Sequence[Tensor] | Tensor, opts: _Options = None, timeout: object = None, op: object = None
+        self, tensors: Sequence[Tensor] | Tensor, opts: Options = None, timeout: object = None, op: object = None
     ) -> object:
-        if type(opts) is not _AllreduceOptions:
-            tensors, opts = _listed(tensors), _options(c10d.AllreduceOptions, opts, timeout, reduceOp=op)
-        done = self._one("all_reduce", None, tensors, opts, opts.reduceOp)
+        if is_plain_sum(opts):
+            done = self._one("all_reduce", None, tensors, False, PLAIN_SUM)
+        else:
+            tensors, opts = _listed(tensors), options(c10d.AllreduceOptions, opts, timeout, reduceOp=op)
+            op = opts.reduceOp
+            done = self._one("all_reduce", None, tensors, opts.asyncOp, op, operator_of(op))
         return self._underneath(tensors).allreduce(tensors, opts) if done is _FALLS_BACK else done
 
-    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: _Options = None) -> object:
-        opts = _options(c10d.AllreduceCoalescedOptions, opts)
+    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Options = None) -> object:
+        opts = options(c10d.AllreduceCoalescedOptions, opts)
         if calls := self.calls_for("all_reduce", tensors, opts.reduceOp):
             pairs = [((), [tensor]) for tensor in tensors]
-            return calls.make("all_reduce", pairs, opts.asyncOp, op=_operator(opts.reduceOp))
+            return calls.make("all_reduce", pairs, opts.asyncOp, op=operator_of(opts.reduceOp))
         return self._underneath(tensors).allreduce_coalesced(tensors, opts)
 
     def broadcast(
-        self, tensors: Sequence[Tensor] | Tensor, opts: _Options = None, timeout: object = None, root: object = None
+        self, tensors: Sequence[Tensor] | Tensor, opts: Options = None, timeout: object = None, root: object = None
     ) -> object:
-        tensors, opts = _listed(tensors), _options(c10d.BroadcastOptions, opts, timeout, rootRank=root)
-        done = self._one("broadcast", None, tensors, opts, root=opts.rootRank)
+        tensors, opts = _listed(tensors), options(c10d.BroadcastOptions, opts, timeout, rootRank=root)
+        done = self._one("broadcast", None, tensors, opts.asyncOp, root=opts.rootRank)
         return self._underneath(tensors).broadcast(tensors, opts) if done is _FALLS_BACK else done
 
     def reduce(
         self,
         tensors: Sequence[Tensor] | Tensor,
-        opts: _Options = None,
+        opts: Options = None,
         op: object = None,
         timeout: object = None,
         root: object = None,
     ) -> object:
-        tensors, opts = _listed(tensors), _options(c10d.ReduceOptions, opts, timeout, rootRank=root, reduceOp=op)
-        done = self._one("reduce", None, tensors, opts, opts.reduceOp, opts.rootRank)
+        tensors, opts = _listed(tensors), options(c10d.ReduceOptions, opts, timeout, rootRank=root, reduceOp=op)
+        op = opts.reduceOp
+        done = self._one("reduce", None, tensors, opts.asyncOp, op, operator_of(op), opts.rootRank)
         return self._underneath(tensors).reduce(tensors, opts) if done is _FALLS_BACK else done
 
-    def allgather(self, outputs: Sequence[Any], inputs: Any, opts: _Options = None, timeout: object = None) -> object:
+    def allgather(self, outputs: Sequence[Any], inputs: Any, opts: Options = None, timeout: object = None) -> object:
         outputs, inputs = _nested(outputs), _listed(inputs)
-        opts = _options(c10d.AllgatherOptions, opts, timeout)
+        opts = options(c10d.AllgatherOptions, opts, timeout)
         if calls := self.calls_for("all_gather", [*inputs, *outputs[0]]):
             counts = _uneven(outputs[0])
             return calls.make("all_gather", [(inputs, outputs[0])], opts.asyncOp, counts=counts)
         return self._underneath(inputs).allgather(outputs, inputs, opts)
 
     def allgather_coalesced(
-        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: _Options = None
+        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Options = None
     ) -> object:
-        opts = _options(c10d.AllgatherOptions, opts)
+        opts = options(c10d.AllgatherOptions, opts)
         if calls := self.calls_for("all_gather", [tensor for each in (inputs, *outputs) for tensor in each]):
             pairs = [([x], list(out)) for x, *out in zip(inputs, *outputs, strict=True)]
             return calls.make("all_gather", pairs, opts.asyncOp)
         return self._underneath(inputs).allgather_coalesced(outputs, inputs, opts)
 
-    def all_gather_single(self, output: Tensor, input: Tensor, opts: _Options = None) -> object:  # noqa: A002
-        opts = _options(c10d.AllgatherOptions, opts)
-        done = self._one("all_gather", input, [output], opts)
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Options = None) -> object:  # noqa: A002
+        opts = options(c10d.AllgatherOptions, opts)
+        done = self._one("all_gather", input, [output], opts.asyncOp)
         return self._underneath([input])._allgather_base(output, input, opts) if done is _FALLS_BACK else done
 
     def all_gather_single_coalesced(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: _Options = None
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Options = None
     ) -> object:
-        opts = _options(c10d.AllgatherOptions, opts)
+        opts = options(c10d.AllgatherOptions, opts)
         if calls := self.calls_for("all_gather", [*inputs, *outputs]):
             return calls.make("all_gather", _pairs(inputs, outputs), opts.asyncOp)
         backend = self._underneath(inputs)
@@ -226,12 +221,12 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
         self,
         outputs: Sequence[Any],
         inputs: Any,
-        opts: _Options = None,
+        opts: Options = None,
         timeout: object = None,
         root: object = None,
     ) -> object:
         outputs, inputs = _nested(outputs), _listed(inputs)
-        opts = _options(c10d.GatherOptions, opts, timeout, rootRank=root)
+        opts = options(c10d.GatherOptions, opts, timeout, rootRank=root)
         out = outputs[0] if outputs else []
         if calls := self.calls_for("gather", [*inputs, *out]):
             return calls.make("gather", [(inputs, out)], opts.asyncOp, root=opts.rootRank)
@@ -241,38 +236,39 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
         self,
         outputs: Any,
         inputs: Sequence[Any],
-        opts: _Options = None,
+        opts: Options = None,
         timeout: object = None,
         root: object = None,
     ) -> object:
         outputs, inputs = _listed(outputs), _nested(inputs)
-        opts = _options(c10d.ScatterOptions, opts, timeout, rootRank=root)
+        opts = options(c10d.ScatterOptions, opts, timeout, rootRank=root)
         x = inputs[0] if inputs else []
         if calls := self.calls_for("scatter", [*outputs, *x]):
             return calls.make("scatter", [(x, outputs)], opts.asyncOp, root=opts.rootRank)
         return self._underneath(outputs).scatter(outputs, inputs, opts)
 
     def reduce_scatter(
-        self, outputs: Any, inputs: Sequence[Any], opts: _Options = None, timeout: object = None, op: object = None
+        self, outputs: Any, inputs: Sequence[Any], opts: Options = None, timeout: object = None, op: object = None
     ) -> object:
         outputs, inputs = _listed(outputs), _nested(inputs)
-        opts = _options(c10d.ReduceScatterOptions, opts, timeout, reduceOp=op)
+        opts = options(c10d.ReduceScatterOptions, opts, timeout, reduceOp=op)
         if calls := self.calls_for("reduce_scatter", [*outputs, *inputs[0]], opts.reduceOp):
-            op, counts = _operator(opts.reduceOp), _uneven(inputs[0])
+            op, counts = operator_of(opts.reduceOp), _uneven(inputs[0])
             return calls.make("reduce_scatter", [(inputs[0], outputs)], opts.asyncOp, op=op, counts=counts)
         return self._underneath(outputs).reduce_scatter(outputs, inputs, opts)
 
-    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: _Options = None) -> object:  # noqa: A002
-        opts = _options(c10d.ReduceScatterOptions, opts)
-        done = self._one("reduce_scatter", input, [output], opts, opts.reduceOp)
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Options = None) -> object:  # noqa: A002
+        opts = options(c10d.ReduceScatterOptions, opts)
+        op = opts.reduceOp
+        done = self._one("reduce_scatter", input, [output], opts.asyncOp, op, operator_of(op))
         return self._underneath([input])._reduce_scatter_base(output, input, opts) if done is _FALLS_BACK else done
 
     def reduce_scatter_single_coalesced(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: _Options = None
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Options = None
     ) -> object:
-        opts = _options(c10d.ReduceScatterOptions, opts)
+        opts = options(c10d.ReduceScatterOptions, opts)
         if calls := self.calls_for("reduce_scatter", [*inputs, *outputs], opts.reduceOp):
-            op = _operator(opts.reduceOp)
+            op = operator_of(opts.reduceOp)
             return calls.make("reduce_scatter", _pairs(inputs, outputs), opts.asyncOp, op=op)
         backend = self._underneath(inputs)
         return All([backend._reduce_scatter_base(out, x, opts) for x, out in zip(inputs, outputs, strict=True)])
@@ -283,13 +279,13 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
         input: Tensor,  # noqa: A002
         output_split_sizes: Sequence[int],
         input_split_sizes: Sequence[int],
-        opts: _Options = None,
+        opts: Options = None,
         timeout: object = None,
     ) -> object:
-        opts = _options(c10d.AllToAllOptions, opts, timeout)
+        opts = options(c10d.AllToAllOptions, opts, timeout)
         splits = output_split_sizes, input_split_sizes
         if not any(splits):
-            done = self._one("all_to_all", input, [output], opts)
+            done = self._one("all_to_all", input, [output], opts.asyncOp)
             if done is not _FALLS_BACK:
                 return done
         elif calls := self.calls_for("all_to_all", [input, output]):
@@ -298,16 +294,16 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
         return self._underneath([input]).alltoall_base(output, input, *splits, opts)
 
     def alltoall(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: _Options = None, timeout: object = None
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Options = None, timeout: object = None
     ) -> object:
-        opts = _options(c10d.AllToAllOptions, opts, timeout)
+        opts = options(c10d.AllToAllOptions, opts, timeout)
         if calls := self.calls_for("all_to_all", [*inputs, *outputs]):
             counts = tuple(map(Tensor.numel, inputs)), tuple(map(Tensor.numel, outputs))
             return calls.make("all_to_all", [(inputs, outputs)], opts.asyncOp, counts=counts)
         return self._underneath(inputs).alltoall(outputs, inputs, opts)
 
-    def barrier(self, opts: _Options = None, timeout: object = None) -> object:
-        opts = _options(c10d.BarrierOptions, opts, timeout)
+    def barrier(self, opts: Options = None, timeout: object = None) -> object:
+        opts = options(c10d.BarrierOptions, opts, timeout)
         device = opts.device or next(iter(self._accelerators()), _CPU)
         why = _elsewhere(device)
         if self._calls is not None and why is None:
@@ -357,36 +353,12 @@ def _obstacle(tensors: Sequence[Tensor], op: Any) -> str | None:
             return "its tensors are of several types"
     if op is None:
         return None
-    name, operator = TYPES.get(dtype), _operator(op)
+    name, operator = TYPES.get(dtype), operator_of(op)
     if isinstance(operator, float):  # a sum of float16, which is multiplied once it is there, may overflow
         operator = "" if dtype is torch.float16 else "avg"
     if name is None or operator not in _native.OPERATORS_OF[name]:
         return f"hocket does not combine {dtype} by {op.op.name}"
     return None
-
-
-def _operator(op: Any) -> Operator:
-    """What hocket has for an operator of torch; "" for none."""
-    if op == _SUM:
-        return "sum"
-    if op.op == _PREMUL_SUM:
-        factor = op.__getstate__()[1]  # or a tensor of it
-        return factor if isinstance(factor, float) else ""
-    return OPERATORS.get(op.op, "")
-
-
-def _options(kind: Any, given: Any, timeout: object = None, **fields: object) -> Any:
-    """Options as torch.distributed gives them, or made of what they are called with one by one.
-
-    What is given in the place of options is the first of these fields.
-    """
-    if type(given) is kind or isinstance(given, _KINDS):
-        return given
-    made, first = kind(), next(iter(fields), "timeout")
-    for name, value in {"timeout": timeout, **fields, first: fields.get(first) if given is None else given}.items():
-        if value is not None:
-            setattr(made, name, value)
-    return made
 
 
 def _listed(tensors: Any) -> Sequence[Tensor]:

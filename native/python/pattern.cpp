@@ -1,0 +1,67 @@
+// Objects of pybind11 that are told by bytes of their C++ value. To ask a binding for a field makes an object, which
+// takes longer than a short call.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "core/plan.h"
+#include "python/bindings.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace hocket {
+namespace {
+
+// Each byte by where it lies in the value, and what it is.
+using Bytes = std::vector<std::pair<u32, unsigned char>>;
+
+class Pattern {
+  public:
+    Pattern(nb::object type, Bytes bytes) : type_(std::move(type)), bytes_(std::move(bytes)) {}
+
+    bool fits(PyObject* object) const {
+        if (reinterpret_cast<PyObject*>(Py_TYPE(object)) != type_.ptr()) return false;
+        const unsigned char* const value = reinterpret_cast<const Instance*>(object)->value;
+        return std::all_of(bytes_.begin(), bytes_.end(),
+                           [&](const auto& byte) { return value[byte.first] == byte.second; });
+    }
+
+  private:
+    // Of a class that has no other as its base.
+    struct Instance {
+        PyObject head;
+        const unsigned char* value;
+    };
+
+    const nb::object type_;
+    const Bytes bytes_;
+};
+
+PyObject* fits(PyObject* self, PyObject* object) {
+    return Py_NewRef(nb::inst_ptr<Pattern>(self)->fits(object) ? Py_True : Py_False);
+}
+
+PyMethodDef method{"fits", fits, METH_O, nullptr};
+
+}  // namespace
+
+void bind_pattern(nb::module_& module) {
+    nb::class_<Pattern>(module, "Pattern",
+                        "Objects of a class of pybind11 in whose C++ value bytes, each by where it lies, are these.")
+        .def(nb::init<nb::object, Bytes>(), "type"_a, "bytes"_a,
+             nb::sig("def __init__(self, type: type, bytes: collections.abc.Sequence[tuple[int, int]]) -> None"))
+        .def_prop_ro(
+            "fits",
+            [](nb::handle self) -> nb::typed<nb::callable, bool(nb::object)> {
+                return nb::steal<nb::callable>(PyCFunction_New(&method, self.ptr()));
+            },
+            "Whether an object is one.");
+}
+
+}  // namespace hocket
