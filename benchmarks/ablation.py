@@ -70,6 +70,10 @@ HEURISTICS = {
     "residency probe": Heuristic({"far_past_bytes": NEVER}, least=256 << 10),
     "prefetch of arguments": Heuristic({"argument_prefetch_bytes": "0", "argument_begin_bytes": "0"}, most=4 << 10),
     "prefetch of the output while waiting": Heuristic({"waiting_prefetch_bytes": "0"}, least=2 << 10, most=32 << 10),
+    "messages past the caches where cores share none": Heuristic(
+        {"apart_ticks": NEVER}, least=4 << 10, most=4 << 20, kinds=("private",)
+    ),
+    "more slots than needed": Heuristic({"rotated_bytes": "0"}, least=16 << 10, most=4 << 20, kinds=("private",)),
     "slots bounded for each rank": Heuristic({"rank_slots_bytes": NEVER}, least=1 << 20, kinds=("private",)),
     "short tiles of a Reduce": Heuristic(
         {"early_above_bytes": NEVER}, least=32 << 10, most=512 << 10, collectives=("reduce",), kinds=("private",)

@@ -51,6 +51,11 @@ inline Shape settle(const PlanHeader& plan, u64 n, u32 type, u64 tile, u64 most_
     found.rounds = one ? Rounds::kOne : plan.two_rounds != 0 ? Rounds::kTwo : Rounds::kMany;
     if (one) return found;
     geometry = cut(n, item, plan.chunks, widest, most_of_slot(plan, slots, tuned), tile, plan.work, plan.depth);
+    const u64 slot = widest * geometry.tile;
+    const auto there_is_room = [&](u64 more) {
+        return more * plan.fan * geometry.tile <= tuned.rotated_bytes && more * slot <= kWindowStride - kPage;
+    };
+    while (slot >= tuned.rotated_slot_bytes && there_is_room(2 * slots)) slots *= 2;
     return found;
 }
 
@@ -76,7 +81,7 @@ inline Selection select(const PlanHeader& plan, const Shape& shape, u32 all, u32
 }
 
 // The bytes that a call touches on all ranks (YHCCL, section 4: the working set), if each has the buffers that this one
-// has.
+// has. One of few tiles does not come to all slots.
 inline u64 touched_bytes(const PlanView& plan, const Shape& shape, bool input, bool output) {
     const PlanHeader& h = *plan.header;
     const Geometry& geometry = shape.geometry;
@@ -84,7 +89,8 @@ inline u64 touched_bytes(const PlanView& plan, const Shape& shape, bool input, b
     for (u32 c = 0; c < h.connections; ++c) chunks += plan.connections[c].width;
     const u64 blocks = (input ? h.input_blocks : 0) + (output ? h.output_blocks : 0);
     const u64 own = blocks * geometry.unit + h.scratch * geometry.chunk;
-    return h.ranks * (own + shape.slots * chunks * geometry.tile / 2);  // a connection has two ends
+    const u64 slots = std::min(shape.slots, 4 * geometry.tiles);
+    return h.ranks * (own + slots * chunks * geometry.tile / 2);  // a connection has two ends
 }
 
 // How many of `most` threads share the thread blocks of a call: one, unless its larger buffer has `team_bytes`.

@@ -68,6 +68,7 @@ void ControlPlane::post(const Statement& mine) {
     if (mine.buffers != nullptr) line.buffers = *mine.buffers;
     if (waiting_.others != nullptr) [[unlikely]]
         blocks_[rank_].eager[call % 2] = mine.eager_bytes;
+    if (touches(call)) __atomic_store_n(&blocks_[rank_].touched, call, __ATOMIC_RELAXED);  // its value nobody uses
     publish_header(&line.call, call);  // pairs with observe_header, on every other rank
     for (u32 r = 0; r < size_; ++r)
         if (r != rank_) ring(blocks_[r].bell);

@@ -101,20 +101,26 @@ inline bool says_more(const Terms& terms) {
 // kLeft, kFailed: from call `since` on. kAborted: every call.
 enum State : u64 { kRunning = 0, kLeft = 1, kFailed = 2, kAborted = 3 };
 
+// In which calls ranks touch a line of theirs, for others to time how long it takes to them (policy/distance.h). A
+// prime, so that calls of all kinds have their turn.
+constexpr u64 kCallsBetweenTouches = 17;
+inline bool touches(u64 call) { return call % kCallsBetweenTouches == 0; }
+
 // The part of the control region that one rank writes, but for `bell`, which others lower and strike.
 struct RankBlock {
     CallHeader headers[2];    // by parity of the call number
     alignas(kLine) u64 done;  // the latest call in two rounds that this rank has done its part of
     alignas(kLine) Bell bell;
-    alignas(kLine) u64 looked;  // until when this rank is known to have waited, in nanoseconds, and for whom: hints
-    u64 peer;                   // that tell who holds up the ranks that wait for one that waits itself
-    u64 eager[2];               // for other nodes, by parity of the call: bytes in the eager area
-    alignas(kLine) u64 state;   // stored after the rest
-    u64 culprit;                // the rank whose fault it is
-    u64 since;                  // the first call that it ends: the others may still finish those before
-    u64 claimed;                // of a rank of another node: a rank of this one stores, or has stored, the above
-    u64 sent_at;                // of a node's first rank: when an emulated network has sent what the node has given it
-    u64 gone;                   // its process has ended, as some rank of this node has seen or heard
+    alignas(kLine) u64 touched;  // the latest call in which it was
+    alignas(kLine) u64 looked;   // until when this rank is known to have waited, in nanoseconds, and for whom: hints
+    u64 peer;                    // that tell who holds up the ranks that wait for one that waits itself
+    u64 eager[2];                // for other nodes, by parity of the call: bytes in the eager area
+    alignas(kLine) u64 state;    // stored after the rest
+    u64 culprit;                 // the rank whose fault it is
+    u64 since;                   // the first call that it ends: the others may still finish those before
+    u64 claimed;                 // of a rank of another node: a rank of this one stores, or has stored, the above
+    u64 sent_at;                 // of a node's first rank: when an emulated network has sent what the node has given it
+    u64 gone;                    // its process has ended, as some rank of this node has seen or heard
     char text[1024 - 48];
 };
 

@@ -214,6 +214,7 @@ template <class Event> [[gnu::flatten]] Outcome Communicator::carry_out(Plan& pl
 // All have entered the call and agree.
 template <class Event> Outcome Communicator::carry_on(CallState& state, Event event) {
     const u64 agreed = state.begun != 0 ? control_.clock().ticks() : 0;
+    if (!state.tiny && touches(control_.call())) look_at_others();
     if (!state.size_known() && !learn_size(state)) return {};  // nobody has data
 
     // Select.
@@ -377,6 +378,7 @@ void Communicator::send_eagerly(CallState& state) {
     char* const input = call.input ? call.input + shift : nullptr;
     char* const output = call.input ? call.output : call.output + shift;
     Cpu cpu{candidate.kernel, control_.blocks(), rank(), false, false, false};
+    cpu.streamed_message = streamed_message();
     execution(state, candidate, input, output).send(cpu, plan.room(0, false));
     state.sent = cpu.moved;
     if (settings_.network != nullptr) state.eager_bytes = eager_.bytes(plan, candidate);
@@ -392,6 +394,19 @@ void Communicator::meanwhile(CallState& state) const {
         const u64 wanted = std::min<u64>(soon.size(), settings_.tunables.waiting_prefetch_bytes);
         for (u64 at = 0; at < wanted; at += kCacheLine) __builtin_prefetch(&soon[at], 1);
     }
+}
+
+// All ranks are in the call: the line was stored, and nobody stores it again before this one has left.
+void Communicator::look_at_others() {
+    if (settings_.is_far == nullptr || size() == 1 || settings_.network != nullptr) return;
+    const u32 other = Distance::whose(control_.call(), rank(), size());
+    const auto* const line = reinterpret_cast<const char*>(&control_.blocks()[other].touched);
+    distance_.found(settings_.is_far(line, settings_.tunables.apart_ticks));
+}
+
+// The bytes of a message from which on it is stored non-temporally.
+u64 Communicator::streamed_message() const {
+    return distance_.far() ? settings_.tunables.apart_message_bytes : kNeverBytes;
 }
 
 // What the others say of the size. Returns whether anybody has data.
@@ -483,8 +498,8 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
     u64 looked = run.attached_since.value_or(0);
     auto device = [&] {
         const bool by_blocks = run.state.path == Path::kFifo && settings_.tunables.fifo_block_stores != 0;
-        const Cpu cpu{chosen.kernel, control_.blocks(), rank(), run.threads > 1,
-                      run.streams,   by_blocks,         copies, scale(run.state)};
+        const Cpu cpu{chosen.kernel,    control_.blocks(), rank(), run.threads > 1, run.streams, by_blocks, copies,
+                      scale(run.state), streamed_message()};
         if constexpr (std::is_null_pointer_v<Event>) return cpu;
         else return WatchedCpu(cpu, *settings_.recorder, thread, control_.call(), run.event->agreed);
     }();

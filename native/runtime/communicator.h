@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "policy/distance.h"
 #include "policy/residency.h"
 #include "policy/tuner.h"
 #include "runtime/paths.h"
@@ -66,6 +67,8 @@ class Communicator {
     int reserve_scratch(const Candidate& candidate);
     void offer(CallState& state);
     void plan_probe(CallState& state, bool is_private) const;
+    void look_at_others();
+    u64 streamed_message() const;
     void send_eagerly(CallState& state);
     void meanwhile(CallState& state) const;
     bool learn_size(CallState& state) const;
@@ -84,6 +87,7 @@ class Communicator {
     Memory& memory_;
     const Settings settings_;
     ControlPlane control_;
+    Distance distance_;
     TunedCalls tuned_;
     EagerPath eager_;
     FifoPath fifo_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <set>
 
 #include "plans.h"
 #include "ranks.h"
@@ -95,14 +96,91 @@ TEST(online_trials) {
 u32 spied;
 void spy(char* const*, u32, char* const*, u32, u64, Stores how) { spied = how.last; }
 
-// Which stores are non-temporal, of those that may be.
+// Which stores are non-temporal, of those that may be: results where a call streams, messages from a size on.
 TEST(non_temporal_stores) {
     RankBlock nobody{};
+    for (const u64 least : {u64(1), u64(64), u64(65), kNeverBytes}) {
+        Cpu cpu{spy, &nobody, 0, false, false, false};
+        cpu.streamed_message = least;
+        cpu.reduce(nullptr, 3, nullptr, 1, 64, {1, 6}, false);
+        CHECK(spied == (least <= 64 ? 6 : 0));
+    }
     for (const u32 last : {0u, 1u, 3u, ~0u})
         for (const bool streams : {false, true}) {
-            Cpu{spy, &nobody, 0, false, streams, false}.reduce(nullptr, 2, nullptr, 1, 64, last, false);
+            Cpu{spy, &nobody, 0, false, streams, false}.reduce(nullptr, 2, nullptr, 1, 64, {last, 0}, false);
             CHECK(spied == (streams ? last : 0));
         }
+}
+
+// Messages rotate through as many slots as there is room for, unless they are short, and never through fewer than
+// asked.
+TEST(rotated_slots) {
+    PlanHeader plan{.ranks = 2, .chunks = 1, .slots = 1, .widest = 1, .fan = 2, .work = 1, .depth = 1};
+    Tunables tuned;
+    const auto slots = [&](u64 bytes) { return settle(plan, bytes / 4, type_named("float32"), 0, 0, tuned).slots; };
+    CHECK(slots(4 << 10) == 4);
+    CHECK(slots(8 << 10) == 128 && slots(32 << 10) == 32 && slots(256 << 10) == 4);
+    tuned.rotated_slot_bytes = 4 << 10;
+    CHECK(slots(4 << 10) == 256);
+    tuned.rotated_bytes = 0;
+    CHECK(slots(4 << 10) == 4 && slots(32 << 10) == 4);
+    plan.slots = 5;
+    CHECK(slots(32 << 10) == 8);
+    tuned.rotated_bytes = kNeverBytes;
+    CHECK(slots(32 << 10) * (32 << 10) <= kWindowStride - kPage);
+}
+
+// One look may meet an interrupt, so it takes two to change what is known.
+TEST(distance) {
+    Distance distance;
+    const auto after = [&](bool far) {
+        distance.found(far);
+        return distance.far();
+    };
+    CHECK(!distance.far());
+    CHECK(!after(true) && after(true) && after(true));
+    CHECK(after(false) && after(true) && after(false) && !after(false) && !after(false));
+    CHECK(!after(true) && after(true));
+    for (const u32 size : {2u, 3u, 8u}) {
+        std::set<u32> seen;
+        for (u64 turn = 0; turn + 1 < size; ++turn) seen.insert(Distance::whose(turn * kCallsBetweenTouches, 1, size));
+        CHECK(seen.size() == size - 1 && !seen.contains(1));
+    }
+}
+
+std::atomic<u32> found_far;
+std::atomic<const char*> other_line;
+
+// A rank finds out by a line of another, in few calls, that their cores share no cache. What it stores is the same.
+TEST(looks_at_others) {
+    constexpr u32 kRanks = 2, kElements = 4096;
+    World world(kRanks);
+    on_threads(kRanks, [&](u32 rank) {
+        ThreadMemory memory(world, rank);
+        Settings mine = settings(2);
+        if (rank == 0) {
+            other_line = reinterpret_cast<const char*>(&memory.control()[1].touched);
+            mine.is_far = [](const char* at, u64 near) {
+                CHECK(at == other_line && near == 7);
+                ++found_far;
+                return true;
+            };
+        }
+        mine.tunables.apart_ticks = 7;
+        mine.tunables.apart_message_bytes = 64;
+        Communicator communicator(rank, kRanks, memory, {}, mine);
+        Plan slots(communicator, ring(rank, kRanks, 2, true), 1, "ring");
+        std::vector<int> data(kElements);
+        char* const at = reinterpret_cast<char*>(data.data());
+        for (u32 call = 0; call < 5 * kCallsBetweenTouches; ++call) {
+            for (u32 i = 0; i < kElements; ++i) data[i] = int(i + call + rank);
+            const Outcome outcome =
+                communicator.run(slots, {at, nullptr, nullptr, nullptr, 0, kElements, 0, type_named("int32"), 0, true});
+            CHECK(outcome.fault == Fault::kNone);
+            for (u32 i = 0; i < kElements; ++i) CHECK(data[i] == int(kRanks * (i + call) + 1));
+        }
+    });
+    CHECK(found_far == 5);
 }
 
 std::vector<const char*> looked_at;

@@ -1,0 +1,28 @@
+// Whether this rank's core shares a cache with those of the others, to go by how long it takes to load a line that one
+// of them has just stored. Where it shares none, messages are better stored non-temporally: from the cache of such a
+// core each line comes slowly, from memory they come as a stream (benchmarks/results/distance.md).
+#pragma once
+
+#include <algorithm>
+
+#include "protocol/header.h"
+
+namespace hocket {
+
+class Distance {
+  public:
+    // Whose line a rank looks at in a call in which they are touched: of two or more, another each time.
+    static u32 whose(u64 call, u32 rank, u32 size) {
+        return u32((rank + 1 + call / kCallsBetweenTouches % (size - 1)) % size);
+    }
+
+    void found(bool far) { far_ = far ? std::min(far_ + 1, kMost) : std::max(far_, 1u) - 1; }
+    bool far() const { return 2 * far_ > kMost; }
+
+  private:
+    static constexpr u32 kMost = 3;  // one look may meet an interrupt
+
+    u32 far_ = 0;  // looks that found so, less others, in the end
+};
+
+}  // namespace hocket
