@@ -125,26 +125,28 @@ struct Room {
 };
 constexpr u32 kMine = ~u32(0);  // an owner: what this rank can load and store itself
 
-// Sets of the destinations of a kernel call that this rank leaves alone then, bit d for the d-th.
-struct Left {
-    u32 last, messages;
+// Sets of the destinations of a kernel call that can be stored non-temporally, bit d for the d-th: results that the
+// call does not touch again, and messages to ranks that are apart.
+struct Streamable {
+    u32 results, messages;
 };
 
 // What computes for a rank, and orders what its threads do:
 //   publish_semaphore, observe_semaphore   a step's writes -> the steps of the same rank that wait for it
-//   reduce(dsts, m, srcs, k, bytes, {last, messages}, whole)
-//                                          the kernel; it allows a destination to be one of the sources. `last`:
-//                                          destinations that this call does not touch again; `messages`: those that
-//                                          only another rank reads; `whole` (plan.h)
+//   is_apart(peer)                         whether messages to that rank are better stored non-temporally
+//   reduce(dsts, m, srcs, k, bytes, streamable, whole)
+//                                          the kernel; it allows a destination to be one of the sources; `whole`
+//                                          (plan.h)
 //   drain()                                orders what `reduce` has stored with what is published after
 //   begins(), executed(block, step, tile)  around the work of a step, before it is published: for who watches
 //   stalls()                               whoever advances an execution says that it could not go on
 // A port may ask for more (transport/fifo.h: FifoDevice).
 template <class D>
-concept Device = requires(D& device, u64* semaphore, char* const* operands, u32 number, u64 value, Left left) {
+concept Device = requires(D& device, u64* semaphore, char* const* operands, u32 number, u64 value, Streamable some) {
     device.publish_semaphore(semaphore, value);
     { D::observe_semaphore(semaphore) } -> Is<u64>;
-    device.reduce(operands, number, operands, number, value, left, true);
+    { device.is_apart(number) } -> Is<bool>;
+    device.reduce(operands, number, operands, number, value, some, true);
     device.drain();
     device.begins();
     device.executed(number, number, value);
@@ -328,7 +330,7 @@ template <Device D, Port<D> P> class Execution {
         const OperandRecord* operands = plan_.operands + step.first_operand;
         const u32 used = part == kMessage ? step.sources + 1 : step.sources + step.destinations;
         if (part == kLocal && step.destinations == 1 && sends(step)) return 0;  // all that it does, it has done
-        bool told = false, attached = false;  // whether another rank is told once it is done
+        bool pushed = false, attached = false;  // past what `publish` orders, to where another rank looks
         u64 extent = 0;
         for (u32 j = 0; j < step.count; ++j) {
             u64 bytes = geometry_.tile;
@@ -342,12 +344,13 @@ template <Device D, Port<D> P> class Execution {
                     room.owners[filled] = theirs ? ends_[operand.end].peer : kMine;
                     attached = attached || theirs;
                 }
-                if (operand.place == kSend && filled - sources < 32) messages |= u32(1) << (filled - sources);
+                if (operand.place == kSend && filled - sources < 32 && device.is_apart(ends_[operand.end].peer))
+                    messages |= u32(1) << (filled - sources);
                 if (operand.place == kReceive || operand.place == kSend) {
                     pointers[filled++] = ends_[operand.end].data() + j * geometry_.tile;
                     continue;
                 }
-                told = told || (operand.place > kHere && o >= step.sources);
+                pushed = pushed || (operand.place > kHere && o >= step.sources);
                 const bool own = operand.place < kReceive;
                 pointers[filled++] = own ? piece_in(buffers_[operand.place], operand, j, tile, bytes)
                                          : piece_in(buffer_of_peer(operand), operand, j, tile, bytes);
@@ -361,11 +364,11 @@ template <Device D, Port<D> P> class Execution {
                     continue;
                 }
             }
-            told = told || messages != 0;
+            pushed = pushed || messages != 0;
             device.reduce(pointers + sources, filled - sources, pointers, sources, bytes,
                           {part == kAll ? step.last : 0, messages}, step.whole);
         }
-        if (told) device.drain();
+        if (pushed) device.drain();
         return extent;
     }
 

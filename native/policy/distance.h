@@ -1,6 +1,6 @@
-// Whether this rank's core shares a cache with those of the others, to go by how long it takes to load a line that one
-// of them has just stored. Where it shares none, messages are better stored non-temporally: from the cache of such a
-// core each line comes slowly, from memory they come as a stream (benchmarks/results/distance.md).
+// Whether another rank's core shares a cache with this one, to go by how long it takes to load a line that it has just
+// stored. Where they share none, messages are better stored non-temporally: from the cache of such a core each line
+// comes slowly, from memory they come as a stream (benchmarks/results/distance.md).
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace hocket {
 
 class Distance {
   public:
-    // Whose line a rank looks at in a call in which they are touched: of two or more, another each time.
+    // Whose line a rank looks at in a call in which they are touched: another each time.
     static u32 whose(u64 call, u32 rank, u32 size) {
         return u32((rank + 1 + call / kCallsBetweenTouches % (size - 1)) % size);
     }
@@ -22,7 +22,7 @@ class Distance {
   private:
     static constexpr u32 kMost = 3;  // one look may meet an interrupt
 
-    u32 far_ = 0;  // looks that found so, less others, in the end
+    u32 far_ = 0;  // looks that found so, less the others, within bounds
 };
 
 }  // namespace hocket

@@ -81,7 +81,7 @@ inline Selection select(const PlanHeader& plan, const Shape& shape, u32 all, u32
 }
 
 // The bytes that a call touches on all ranks (YHCCL, section 4: the working set), if each has the buffers that this one
-// has. One of few tiles does not come to all slots.
+// has.
 inline u64 touched_bytes(const PlanView& plan, const Shape& shape, bool input, bool output) {
     const PlanHeader& h = *plan.header;
     const Geometry& geometry = shape.geometry;
@@ -89,8 +89,7 @@ inline u64 touched_bytes(const PlanView& plan, const Shape& shape, bool input, b
     for (u32 c = 0; c < h.connections; ++c) chunks += plan.connections[c].width;
     const u64 blocks = (input ? h.input_blocks : 0) + (output ? h.output_blocks : 0);
     const u64 own = blocks * geometry.unit + h.scratch * geometry.chunk;
-    const u64 slots = std::min(shape.slots, 4 * geometry.tiles);
-    return h.ranks * (own + slots * chunks * geometry.tile / 2);  // a connection has two ends
+    return h.ranks * (own + shape.slots * chunks * geometry.tile / 2);  // a connection has two ends
 }
 
 // How many of `most` threads share the thread blocks of a call: one, unless its larger buffer has `team_bytes`.

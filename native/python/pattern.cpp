@@ -28,8 +28,8 @@ class Pattern {
     bool fits(PyObject* object) const {
         if (reinterpret_cast<PyObject*>(Py_TYPE(object)) != type_.ptr()) return false;
         const unsigned char* const value = reinterpret_cast<const Instance*>(object)->value;
-        return std::all_of(bytes_.begin(), bytes_.end(),
-                           [&](const auto& byte) { return value[byte.first] == byte.second; });
+        return value != nullptr && std::all_of(bytes_.begin(), bytes_.end(),
+                                               [&](const auto& byte) { return value[byte.first] == byte.second; });
     }
 
   private:

@@ -66,6 +66,13 @@ WaitPolicy tuned(const Settings& settings) {
     return found;
 }
 
+// Of ranks on several nodes a connection has no more slots than it needs: so far a sender may be ahead without a
+// credit.
+Settings on_nodes(Settings settings) {
+    if (settings.network != nullptr) settings.tunables.rotated_bytes = 0;
+    return settings;
+}
+
 std::unique_ptr<Tuner> tuner_for(const Settings& settings) {
     if (settings.cma_use == CmaUse::kWhereFaster) return std::make_unique<OnlineTuner>(settings.tunables);
     return std::make_unique<StaticTuner>();
@@ -128,8 +135,9 @@ template <class Event> struct Communicator::Run {
 
 Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> lifelines, Settings settings)
     : memory_(memory),
-      settings_(settings),
+      settings_(on_nodes(settings)),
       control_(rank, size, memory.control(), std::move(lifelines), tuned(settings), settings.first),
+      distances_(size),
       tuned_(tuner_for(settings_), control_),
       eager_(control_),
       fifo_(memory, settings.network),
@@ -378,19 +386,22 @@ void Communicator::send_eagerly(CallState& state) {
     char* const input = call.input ? call.input + shift : nullptr;
     char* const output = call.input ? call.output : call.output + shift;
     Cpu cpu{candidate.kernel, control_.blocks(), rank(), false, false, false};
-    cpu.streamed_message = streamed_message();
+    cpu.others = apart();
+    cpu.apart_bytes = settings_.tunables.apart_message_bytes;
     execution(state, candidate, input, output).send(cpu, plan.room(0, false));
     state.sent = cpu.moved;
     if (settings_.network != nullptr) state.eager_bytes = eager_.bytes(plan, candidate);
 }
 
 // While the others are on their way, this rank looks whether its buffers are in a cache, and prefetches the first lines
-// that it will store to: of its output, unless they are in none or others may store there, and of its next messages.
+// that it will store to: of its output, unless they are in none or others may store there, and of its next messages,
+// unless these may be stored non-temporally.
 void Communicator::meanwhile(CallState& state) const {
     if (state.advice.timed || state.call.took != nullptr) state.entered = control_.clock().ticks();
     state.probe.look(settings_.tunables);
     if (state.told.variants != 0 || state.probe.far) return;
-    for (const std::span<const char> soon : {state.probe.output, eager_.next_messages(state.buffered())}) {
+    const std::span<const char> next = some_apart_ ? std::span<const char>{} : eager_.next_messages(state.buffered());
+    for (const std::span<const char> soon : {state.probe.output, next}) {
         const u64 wanted = std::min<u64>(soon.size(), settings_.tunables.waiting_prefetch_bytes);
         for (u64 at = 0; at < wanted; at += kCacheLine) __builtin_prefetch(&soon[at], 1);
     }
@@ -401,12 +412,8 @@ void Communicator::look_at_others() {
     if (settings_.is_far == nullptr || size() == 1 || settings_.network != nullptr) return;
     const u32 other = Distance::whose(control_.call(), rank(), size());
     const auto* const line = reinterpret_cast<const char*>(&control_.blocks()[other].touched);
-    distance_.found(settings_.is_far(line, settings_.tunables.apart_ticks));
-}
-
-// The bytes of a message from which on it is stored non-temporally.
-u64 Communicator::streamed_message() const {
-    return distance_.far() ? settings_.tunables.apart_message_bytes : kNeverBytes;
+    distances_[other].found(settings_.is_far(line, settings_.tunables.apart_ticks));
+    some_apart_ = std::ranges::any_of(distances_, &Distance::far);
 }
 
 // What the others say of the size. Returns whether anybody has data.
@@ -498,8 +505,11 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
     u64 looked = run.attached_since.value_or(0);
     auto device = [&] {
         const bool by_blocks = run.state.path == Path::kFifo && settings_.tunables.fifo_block_stores != 0;
-        const Cpu cpu{chosen.kernel,    control_.blocks(), rank(), run.threads > 1, run.streams, by_blocks, copies,
-                      scale(run.state), streamed_message()};
+        const Cpu cpu{chosen.kernel, control_.blocks(),
+                      rank(),        run.threads > 1,
+                      run.streams,   by_blocks,
+                      copies,        scale(run.state),
+                      apart(),       settings_.tunables.apart_message_bytes};
         if constexpr (std::is_null_pointer_v<Event>) return cpu;
         else return WatchedCpu(cpu, *settings_.recorder, thread, control_.call(), run.event->agreed);
     }();

@@ -68,7 +68,7 @@ class Communicator {
     void offer(CallState& state);
     void plan_probe(CallState& state, bool is_private) const;
     void look_at_others();
-    u64 streamed_message() const;
+    const Distance* apart() const { return some_apart_ ? distances_.data() : nullptr; }
     void send_eagerly(CallState& state);
     void meanwhile(CallState& state) const;
     bool learn_size(CallState& state) const;
@@ -87,7 +87,8 @@ class Communicator {
     Memory& memory_;
     const Settings settings_;
     ControlPlane control_;
-    Distance distance_;
+    std::vector<Distance> distances_;  // by rank
+    bool some_apart_ = false;
     TunedCalls tuned_;
     EagerPath eager_;
     FifoPath fifo_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "device/atomics.h"
+#include "policy/distance.h"
 #include "policy/select.h"
 #include "transport/cma.h"
 #include "transport/fifo.h"
@@ -13,35 +14,38 @@ struct Cpu {
     Kernel kernel;
     RankBlock* control;
     u32 rank;
-    bool together;                       // several threads drive the thread blocks of this rank
-    bool streams;                        // results that may be are stored non-temporally
-    bool by_blocks;                      // what is long is stored so to several destinations
-    CmaCopies* copies = nullptr;         // in a call with attached buffers
-    const Scale* scale = nullptr;        // of an average, in the steps that are `whole`
-    u64 streamed_message = kNeverBytes;  // bytes from which on messages are stored non-temporally
-    Traffic moved{};                     // by the kernel calls so far
+    bool together;                     // several threads drive the thread blocks of this rank
+    bool streams;                      // results that may be are stored non-temporally
+    bool by_blocks;                    // what is long is stored so to several destinations
+    CmaCopies* copies = nullptr;       // in a call with attached buffers
+    const Scale* scale = nullptr;      // of an average, in the steps that are `whole`
+    const Distance* others = nullptr;  // by rank, where some are apart
+    u64 apart_bytes = 0;               // of a message to one that is, from which on it is stored non-temporally
+    Traffic moved{};                   // by the kernel calls so far
 
-    void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Left left, bool whole) {
+    void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Streamable some, bool whole) {
         moved.loaded += k * bytes;
         moved.stored += m * bytes;
-        const u32 once = (streams ? left.last : 0) | (bytes >= streamed_message ? left.messages : 0);
-        kernel(dsts, m, srcs, k, bytes, {once, by_blocks, whole ? scale : nullptr});
+        const u32 streamed = (streams ? some.results : 0) | (bytes >= apart_bytes ? some.messages : 0);
+        kernel(dsts, m, srcs, k, bytes, {streamed, by_blocks, whole ? scale : nullptr});
     }
 
     void reduce_attached(const Room& room, u32 sources, u32 used, u64 bytes, bool whole) {
         copies->reduce(kernel, {.scale = whole ? scale : nullptr}, room, sources, used, bytes, moved);
     }
 
-    // Non-temporal stores are not ordered by the releases below. What is stored so no other step of this rank reads or
-    // writes after. Where that is this rank's own memory, only the end of the call says that it is there: each thread
-    // drains its own stores before it goes on to whatever lets another read them, the mutex of its team or queue
-    // (team.cpp) or what the caller does next. Messages, and what lies in memory of a peer, whose call may end once it
+    // Non-temporal stores are not ordered by the releases below. A result that is stored so no step of any rank reads
+    // or writes after. Where that is this rank's own memory, only the end of the call says that it is there: each
+    // thread drains its own stores before it goes on to whatever lets another read them, the mutex of its team or queue
+    // (team.cpp) or what the caller does next. A message, and what lies in memory of a peer, whose call may end once it
     // is told, the step drains before it tells. Its own loads need no fence.
     void drain() const {
 #if defined(__SSE2__)
-        if (streams || streamed_message != kNeverBytes) __builtin_ia32_sfence();
+        if (streams || others != nullptr) __builtin_ia32_sfence();
 #endif
     }
+
+    bool is_apart(u32 peer) const { return others != nullptr && others[peer].far(); }
 
     void wake(u32 peer) { ring(control[peer].bell); }
 

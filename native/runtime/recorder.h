@@ -85,9 +85,9 @@ struct WatchedCpu : Cpu {
         now.begin = stalled ? clock.ticks() : now.end;
         stalled = false;
     }
-    void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Left left, bool whole) {
+    void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Streamable some, bool whole) {
         now.bytes += bytes;
-        Cpu::reduce(dsts, m, srcs, k, bytes, left, whole);
+        Cpu::reduce(dsts, m, srcs, k, bytes, some, whole);
     }
     void reduce_attached(const Room& room, u32 sources, u32 used, u64 bytes, bool whole) {
         now.bytes += bytes;

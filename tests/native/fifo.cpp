@@ -7,13 +7,15 @@
 namespace hocket::test {
 namespace {
 
-// Calls and messages are counted from `first`.
-void ring_calls(u32 ranks, bool fused, u64 slots, u64 first) {
+// Calls and messages are counted from `first`. `rotated`: as in tunables.def.
+void ring_calls(u32 ranks, bool fused, u64 slots, u64 first, u64 rotated = 0) {
     World world(ranks, first);
     on_threads(ranks, [&](u32 rank) {
         ThreadMemory memory(world);
         Settings mine = settings(slots);
         mine.first = first;
+        mine.tunables.rotated_bytes = rotated;
+        mine.tunables.rotated_slot_bytes = 1;
         Communicator communicator(rank, ranks, memory, {}, mine);
         Plan plan(communicator, ring(rank, ranks, u32(slots), fused), 1, "ring");
         for (int round = 0; round < 60; ++round) {
@@ -26,7 +28,7 @@ void ring_calls(u32 ranks, bool fused, u64 slots, u64 first) {
                 communicator.run(plan, {at, nullptr, nullptr, nullptr, 0, n, tile, type_named("int32"), 0, true});
             CHECK(outcome.fault == Fault::kNone);
             const Outlook outlook = communicator.outlook(plan, n, type_named("int32"), tile, true, false);
-            CHECK(outlook.slots == std::bit_ceil(slots));
+            CHECK(rotated != 0 ? outlook.slots > slots : outlook.slots == std::bit_ceil(slots));
             for (u64 i = 0; i < n; ++i)
                 CHECK(data[i] == int(ranks * (i * 7 + u64(round)) + 1000 * (ranks * (ranks - 1) / 2)));
         }
@@ -47,6 +49,12 @@ TEST(rings_wrap) {
             for (u64 slots = 2; slots <= 7; ++slots)
                 for (const u64 before : {20, 150, 151, 152})
                     ring_calls(ranks, true, slots, (u64(2) << (bits - 1)) - before);
+}
+
+// The same where there are more slots than needed, for short messages more than for long ones.
+TEST(rings_rotate) {
+    for (const u64 first : {u64(0), (u64(1) << 32) - 150, ~u64(0) - 150})
+        for (u32 ranks = 2; ranks <= 3; ++ranks) ring_calls(ranks, true, 2, first, World::kBytes);
 }
 
 // Rank 0 sends two chunks to readers that are others from call to call, now with the same counters, now past a wrap.

@@ -99,9 +99,9 @@ void spy(char* const*, u32, char* const*, u32, u64, Stores how) { spied = how.la
 // Which stores are non-temporal, of those that may be: results where a call streams, messages from a size on.
 TEST(non_temporal_stores) {
     RankBlock nobody{};
-    for (const u64 least : {u64(1), u64(64), u64(65), kNeverBytes}) {
+    for (const u64 least : {u64(1), u64(64), u64(65)}) {
         Cpu cpu{spy, &nobody, 0, false, false, false};
-        cpu.streamed_message = least;
+        cpu.apart_bytes = least;
         cpu.reduce(nullptr, 3, nullptr, 1, 64, {1, 6}, false);
         CHECK(spied == (least <= 64 ? 6 : 0));
     }
@@ -112,22 +112,47 @@ TEST(non_temporal_stores) {
         }
 }
 
-// Messages rotate through as many slots as there is room for, unless they are short, and never through fewer than
-// asked.
-TEST(rotated_slots) {
-    PlanHeader plan{.ranks = 2, .chunks = 1, .slots = 1, .widest = 1, .fan = 2, .work = 1, .depth = 1};
-    Tunables tuned;
-    const auto slots = [&](u64 bytes) { return settle(plan, bytes / 4, type_named("float32"), 0, 0, tuned).slots; };
-    CHECK(slots(4 << 10) == 4);
-    CHECK(slots(8 << 10) == 128 && slots(32 << 10) == 32 && slots(256 << 10) == 4);
-    tuned.rotated_slot_bytes = 4 << 10;
-    CHECK(slots(4 << 10) == 256);
-    tuned.rotated_bytes = 0;
-    CHECK(slots(4 << 10) == 4 && slots(32 << 10) == 4);
-    plan.slots = 5;
-    CHECK(slots(32 << 10) == 8);
-    tuned.rotated_bytes = kNeverBytes;
-    CHECK(slots(32 << 10) * (32 << 10) <= kWindowStride - kPage);
+// Notes which messages may be stored non-temporally, and how often that is drained.
+struct Noting : Cpu {
+    u32 far_peer, messages = 0, drained = 0;
+
+    bool is_apart(u32 peer) const { return peer == far_peer; }
+    void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Streamable some, bool whole) {
+        CHECK(some.messages == 0 || some.messages == u32(1) << (m - 1));  // a message is the last destination
+        messages += some.messages != 0;
+        Cpu::reduce(dsts, m, srcs, k, bytes, some, whole);
+    }
+    void drain() { ++drained; }
+};
+
+// They are those to ranks that are apart, and each is drained before it is published.
+TEST(messages_to_ranks_apart) {
+    const std::vector<u32> words = ring(0, 3, 2, true);
+    PlanView view{};
+    CHECK(view_plan(words.data(), words.size(), view) == nullptr);
+    constexpr u64 kUnit = 3 * kAlign;
+    alignas(kAlign) static char memory[8][kUnit];
+    const Geometry geometry = cut(kUnit, 1, view.header->chunks, 1, kUnit, 0);
+    const Buffer buffers[3] = {{memory[0], kUnit, view.header->chunks}, {memory[1], kUnit, view.header->chunks}, {}};
+    std::vector<Fifo<Noting>> ends;
+    for (u32 c = 0; c < view.header->connections; ++c)
+        ends.push_back(Fifo<Noting>::open(memory[2 + c], view.connections[c].sends != 0, view.connections[c].peer));
+    u32 sent = 0;
+    for (u32 s = 0; s < view.header->steps; ++s)
+        for (u32 d = 0; d < view.steps[s].destinations; ++d)
+            sent += view.operands[view.steps[s].first_operand + view.steps[s].sources + d].place == kSend;
+    CHECK(sent > 1);
+    RankBlock nobody{};
+    std::vector<Cursor> cursors(view.header->blocks);
+    for (const u32 peer : {1u, 2u}) {  // it sends to the first alone
+        Execution<Noting, Fifo<Noting>> execution(view, geometry, buffers, nullptr, cursors.data(), ends.data(),
+                                                  Rounds::kTwo);
+        Noting device{{kernels().types[type_named("uint8")].reduce[0], &nobody, 0, false, false, false}, peer};
+        char* pointers[8];
+        while (execution.advance(device, {pointers, nullptr}, 0, view.header->blocks) != Progress::kDone) {
+        }
+        CHECK(device.messages == (peer == 1 ? sent : 0) && device.drained == device.messages);
+    }
 }
 
 // One look may meet an interrupt, so it takes two to change what is known.

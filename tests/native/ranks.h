@@ -110,7 +110,7 @@ inline Settings settings(u64 slots) {
     Settings found{{{50, 20}, 60.0}};
     found.tunables.slots = slots;
     found.tunables.slot_bytes = 64 << 10;
-    found.tunables.rotated_bytes = World::kBytes / 2;
+    found.tunables.rotated_bytes = 0;
     return found;
 }
 

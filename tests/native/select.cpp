@@ -20,8 +20,11 @@ PlanHeader header(u32 eager = 1) {
 
 constexpr u32 kByte = kTypes + 1;  // an opaque element of one byte
 
+// With no more slots than needed.
 Shape settled(const PlanHeader& plan, u64 bytes, u64 most_eager = kEager, u64 tile = 0) {
-    return settle(plan, bytes, kByte, tile, most_eager, Tunables{});
+    Tunables tuned;
+    tuned.rotated_bytes = 0;
+    return settle(plan, bytes, kByte, tile, most_eager, tuned);
 }
 
 TEST(paths_by_size) {
@@ -62,6 +65,24 @@ TEST(rounds_by_plan) {
     plan.two_rounds = 1;
     CHECK(settled(plan, 8).rounds == Rounds::kTwo);
     CHECK(settled(header(), 8).rounds == Rounds::kOne);
+}
+
+// Messages rotate through as many slots as there is room for, unless they are short, and through no fewer than needed.
+TEST(rotated_slots) {
+    PlanHeader plan = header(0);
+    plan.fan = 2;
+    Tunables tuned;
+    const auto slots = [&](u64 bytes) { return settle(plan, bytes, kByte, 0, 0, tuned).slots; };
+    CHECK(slots(4 << 10) == 4);
+    CHECK(slots(8 << 10) == 128 && slots(32 << 10) == 32 && slots(256 << 10) == 4);
+    tuned.rotated_slot_bytes = 4 << 10;
+    CHECK(slots(4 << 10) == 256);
+    tuned.rotated_bytes = 0;
+    CHECK(slots(4 << 10) == 4 && slots(32 << 10) == 4);
+    plan.slots = 5;
+    CHECK(slots(32 << 10) == 8);
+    tuned.rotated_bytes = kNeverBytes;
+    CHECK(slots(32 << 10) * (32 << 10) <= kWindowStride - kPage);
 }
 
 // At least as many as the plan needs, a power of two.

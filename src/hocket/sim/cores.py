@@ -25,6 +25,7 @@ EAGER, FIFO, ZERO_COPY = "eager", "fifo", "zero-copy"
 
 ALIGN, STEP_BYTES = 64, 16 << 10
 RANK_SLOTS, LEAST_SLOT = 2 << 20, 64 << 10
+ROTATED, ROTATED_SLOT = 2 << 20, 8 << 10
 """Those of native/core/interpreter.h and native/policy/tunables.def; a test compares what follows from them."""
 
 TILES_A_VISIT = 2
@@ -141,6 +142,13 @@ class Cores:
     def _slots(self, protocol: Protocol) -> int:
         return 1 << (max(self._work.schedule.slots, protocol.slots) - 1).bit_length()
 
+    def _rotated(self, protocol: Protocol, tile: float) -> int:
+        """Slots of a connection (native: settle)."""
+        slots = self._slots(protocol)
+        while max(self._widest, 1) * tile >= ROTATED_SLOT and 2 * slots * self._fan * tile <= ROTATED:
+            slots *= 2
+        return slots
+
     def _cut(self, chunk: int, most: int, work: int, depth: int) -> int:
         """As native/core/interpreter.h."""
         tile, widest = ALIGN, max(self._widest, 1)
@@ -156,7 +164,11 @@ class Cores:
         for rank, part in enumerate(schedule.ranks):
             sizes = collective.inputs(rank), collective.outputs(rank)
             own = (max(sizes) if collective.alias(rank) is not None else sum(sizes)) + part.scratch
-            slots = 0.0 if protocol.name == ZERO_COPY else self._slots(protocol) * self._slot_chunks[rank] * tile / 2
+            slots = (
+                0.0
+                if protocol.name == ZERO_COPY
+                else self._rotated(protocol, tile) * self._slot_chunks[rank] * tile / 2
+            )
             most = max(most, own * share + slots)
         return most
 
