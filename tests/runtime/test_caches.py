@@ -78,6 +78,12 @@ def test_given_in_vain(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
         hocket.init()
 
 
+def test_sockets_given_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_SOCKETS", "two")
+    with pytest.raises(BootstrapFailed, match="HOCKET_SOCKETS must be a number of up to 18 digits, not 'two'"):
+        hocket.init()
+
+
 def test_given_in_vain_by_one_rank() -> None:
     said = "rank 1: HOCKET_CACHE_BYTES must be a number of bytes of up to 18 digits, not '32M'"
     assert hocket.spawn(of_rank_1, 2, ("32M",)) == [said] * 2

@@ -29,6 +29,15 @@ def test_a_sample_with_non_temporal_stores(ranks: int, monkeypatch: pytest.Monke
     assert not any(column.wrong for column in columns.values())
 
 
+@pytest.mark.parametrize("ranks", [pytest.param(n, marks=pytest.mark.campaign) for n in (2, 3)])
+def test_a_sample_with_messages_past_the_caches(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where no two cores share a cache."""
+    monkeypatch.setenv("HOCKET_TUNABLES", "apart_ticks=1,apart_message_bytes=1")
+    columns, lines = run(ranks, list(sample(ranks)))
+    assert not lines
+    assert not any(column.wrong for column in columns.values())
+
+
 def test_the_sample_has_every_type_and_operator() -> None:
     every = {(case.name, case.dtype, case.op) for case in everything()}
     for name in NAMED:

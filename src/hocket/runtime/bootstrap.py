@@ -545,6 +545,7 @@ def _wish(here: Place, processes: Sequence[int]) -> _Wish:
         if given not in _WISHES:
             raise BootstrapFailed(f"HOCKET_REACH must be never or always, not {given[:40]!r}")
         machine.given_cache_bytes()
+        machine.given_sockets()
     except BootstrapFailed as error:
         raise BootstrapFailed(f"rank {here.name(here.rank)}: {error.reason}") from error
     return _WISHES[given] if processes else _NEVER

@@ -19,21 +19,28 @@ MOST_OF_A_PROCESSOR = 32 << 20
 that it has all that its host has, for two processors of a hundred."""
 
 _MOST_INDICES = 8  # caches of one processor; there are three to five
-_VARIABLE = "HOCKET_CACHE_BYTES"
 _DIGITS = 18  # of what fits in a word
 _UNITS = {"K": 1 << 10, "M": 1 << 20}
 
 
 def given_cache_bytes() -> int | None:
-    """The bytes that the user says the caches hold, if so. Then no call looks whether its arrays are in a cache.
-
-    Raises BootstrapFailed.
+    """The bytes that the user says the caches hold, if so. Then no call looks whether its arrays are in a cache, or how
+    far other cores are. Raises BootstrapFailed.
     """
-    text = os.environ.get(_VARIABLE, "")
+    return _given("HOCKET_CACHE_BYTES", "a number of bytes")
+
+
+def given_sockets() -> int | None:
+    """The sockets that the user says the ranks fill, if so. Raises BootstrapFailed."""
+    return _given("HOCKET_SOCKETS", "a number")
+
+
+def _given(variable: str, kind: str) -> int | None:
+    text = os.environ.get(variable, "")
     if not text:
         return None
     if not text.isascii() or not text.isdecimal() or len(text) > _DIGITS:
-        raise BootstrapFailed(f"{_VARIABLE} must be a number of bytes of up to {_DIGITS} digits, not {text[:40]!r}")
+        raise BootstrapFailed(f"{variable} must be {kind} of up to {_DIGITS} digits, not {text[:40]!r}")
     return int(text)
 
 
@@ -80,11 +87,11 @@ def sockets(allowed: Sequence[Collection[int]], cpus: Path = Path("/sys/devices/
     """How many sockets the ranks fill in their order, as evenly as can be: socket s of m from rank s * p // m on.
 
     ``allowed``: the processors that each rank may run on. 1 where a rank may run on several sockets, or sockets hold
-    other ranks than that. The environment variable HOCKET_SOCKETS, a number, overrides it.
+    other ranks than that. The environment variable HOCKET_SOCKETS, a number, overrides it. Raises BootstrapFailed.
     """
-    given = os.environ.get("HOCKET_SOCKETS", "")
-    if given.isdecimal():
-        return max(1, int(given))
+    given = given_sockets()
+    if given is not None:
+        return max(1, given)
     found: list[str] = []
     for processors in allowed:
         packages = {_package(cpus, number) for number in processors}
