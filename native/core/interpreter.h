@@ -319,6 +319,12 @@ template <Device D, Port<D> P> class Execution {
         return buffer.base + piece.offset;
     }
 
+    // The bit of a destination, in `Streamable`; 0 for what is no message to a rank that is apart.
+    u32 streamable_message(const D& device, const OperandRecord& operand, u32 destination) const {
+        if (operand.place != kSend || destination >= 32 || !device.is_apart(ends_[operand.end].peer)) return 0;
+        return u32(1) << destination;
+    }
+
     // What of a step to do: in one round its message first, and what it stores for this rank later.
     enum Part { kAll, kMessage, kLocal };
 
@@ -344,8 +350,7 @@ template <Device D, Port<D> P> class Execution {
                     room.owners[filled] = theirs ? ends_[operand.end].peer : kMine;
                     attached = attached || theirs;
                 }
-                if (operand.place == kSend && filled - sources < 32 && device.is_apart(ends_[operand.end].peer))
-                    messages |= u32(1) << (filled - sources);
+                messages |= streamable_message(device, operand, filled - sources);
                 if (operand.place == kReceive || operand.place == kSend) {
                     pointers[filled++] = ends_[operand.end].data() + j * geometry_.tile;
                     continue;
@@ -364,7 +369,7 @@ template <Device D, Port<D> P> class Execution {
                     continue;
                 }
             }
-            pushed = pushed || messages != 0;
+            pushed |= messages != 0;
             device.reduce(pointers + sources, filled - sources, pointers, sources, bytes,
                           {part == kAll ? step.last : 0, messages}, step.whole);
         }
