@@ -43,8 +43,8 @@ class Probe:
     """The library of distance.cpp, and the memory that the two ranks share."""
 
     def __init__(self, comm: hocket.Communicator) -> None:
-        self._rank, (name,) = comm.rank, _from_first(comm, lambda: tempfile.mkdtemp(dir="/dev/shm"))
-        folder = Path(name)
+        self._rank = comm.rank
+        folder = Path(_from_first(comm, lambda: tempfile.mkdtemp(dir="/dev/shm")))
         if comm.rank == 0:
             build(HERE / "distance.cpp", folder / "distance.so")
         comm.barrier()
@@ -79,14 +79,14 @@ class Probe:
         )
 
 
-def _from_first(comm: hocket.Communicator, make: Callable[[], str]) -> tuple[str, ...]:
+def _from_first(comm: hocket.Communicator, make: Callable[[], str]) -> str:
     """A short text of rank 0."""
     text = np.zeros(256, np.uint8)
     if comm.rank == 0:
         data = make().encode()
         text[: len(data)] = list(data)
     comm.broadcast(text)
-    return (bytes(text).rstrip(b"\0").decode(),)
+    return bytes(text).rstrip(b"\0").decode()
 
 
 def call(comm: hocket.Communicator, collective: str, bytes_: int, cold: bool) -> Run:

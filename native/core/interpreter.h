@@ -336,7 +336,7 @@ template <Device D, Port<D> P> class Execution {
         const OperandRecord* operands = plan_.operands + step.first_operand;
         const u32 used = part == kMessage ? step.sources + 1 : step.sources + step.destinations;
         if (part == kLocal && step.destinations == 1 && sends(step)) return 0;  // all that it does, it has done
-        bool pushed = false, attached = false;  // past what `publish` orders, to where another rank looks
+        bool pushed = false, attached = false;  // `pushed`: it may have stored what `publish` alone does not order
         u64 extent = 0;
         for (u32 j = 0; j < step.count; ++j) {
             u64 bytes = geometry_.tile;

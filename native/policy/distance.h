@@ -9,6 +9,8 @@
 
 namespace hocket {
 
+constexpr u32 kLooksThatCount = 3;
+
 class Distance {
   public:
     // Whose line a rank looks at in a call in which they are touched: another each time.
@@ -16,12 +18,10 @@ class Distance {
         return u32((rank + 1 + call / kCallsBetweenTouches % (size - 1)) % size);
     }
 
-    void found(bool far) { far_ = far ? std::min(far_ + 1, kMost) : std::max(far_, 1u) - 1; }
-    bool far() const { return 2 * far_ > kMost; }
+    void found(bool far) { far_ = far ? std::min(far_ + 1, kLooksThatCount) : std::max(far_, 1u) - 1; }
+    bool far() const { return 2 * far_ > kLooksThatCount; }
 
   private:
-    static constexpr u32 kMost = 3;  // one look may meet an interrupt
-
     u32 far_ = 0;  // looks that found so, less the others, within bounds
 };
 

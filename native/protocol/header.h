@@ -101,8 +101,7 @@ inline bool says_more(const Terms& terms) {
 // kLeft, kFailed: from call `since` on. kAborted: every call.
 enum State : u64 { kRunning = 0, kLeft = 1, kFailed = 2, kAborted = 3 };
 
-// In which calls ranks touch a line of theirs, for others to time how long it takes to them (policy/distance.h). A
-// prime, so that calls of all kinds have their turn.
+// In which calls ranks touch a line of theirs, for others to time how long it takes to them (policy/distance.h).
 constexpr u64 kCallsBetweenTouches = 17;
 inline bool touches(u64 call) { return call % kCallsBetweenTouches == 0; }
 

@@ -22,17 +22,17 @@ def test_a_sample(ranks: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(n, marks=pytest.mark.campaign) for n in (2, 3)])
-def test_a_sample_with_non_temporal_stores(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOCKET_CACHE_BYTES", "0")
-    columns, lines = run(ranks, list(sample(ranks)))
-    assert not lines
-    assert not any(column.wrong for column in columns.values())
-
-
-@pytest.mark.parametrize("ranks", [pytest.param(n, marks=pytest.mark.campaign) for n in (2, 3)])
-def test_a_sample_with_messages_past_the_caches(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where no two cores share a cache."""
-    monkeypatch.setenv("HOCKET_TUNABLES", "apart_ticks=1,apart_message_bytes=1")
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        pytest.param("HOCKET_CACHE_BYTES", "0", id="results"),
+        pytest.param("HOCKET_TUNABLES", "apart_ticks=1,apart_message_bytes=1", id="messages"),
+    ],
+)
+def test_a_sample_with_non_temporal_stores(
+    ranks: int, variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
     columns, lines = run(ranks, list(sample(ranks)))
     assert not lines
     assert not any(column.wrong for column in columns.values())

@@ -12,12 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 import hocket
-from hocket import Communicator, Custom, Program, Schedule, calibrate, chunk, topology
+from hocket import Communicator, Custom, Program, Schedule, _native, calibrate, chunk, topology
 from hocket.algorithms import all_pairs, bruck, direct, recursive_doubling, ring
 from hocket.cli import app
 from hocket.errors import BadTopology
 from hocket.explain import Explanation
 from hocket.sim import Simulator
+from hocket.sim.cores import ROTATED, ROTATED_SLOT
 from hocket.topology import CORES, Memory, Topology, cores
 from hocket.tuning import zero_copy_program
 
@@ -122,6 +123,11 @@ def outlooks(comm: Communicator, schedules: list[Schedule]) -> list[list[tuple[b
         rows = [comm._endpoint.outlook(schedule, -(-size // (4 * blocks))) for size in SIZES]
         found.append([(row.one_round, row.tile, row.tiles) for row in rows])
     return found
+
+
+def test_slots_rotate_as_those_of_the_runtime() -> None:
+    values = {row.name: row.value for row in _native.TUNABLES}
+    assert (values["rotated_bytes"], values["rotated_slot_bytes"]) == (ROTATED, ROTATED_SLOT)
 
 
 def test_tiles_and_paths_are_those_of_the_runtime() -> None:

@@ -26,7 +26,7 @@ EAGER, FIFO, ZERO_COPY = "eager", "fifo", "zero-copy"
 ALIGN, STEP_BYTES = 64, 16 << 10
 RANK_SLOTS, LEAST_SLOT = 2 << 20, 64 << 10
 ROTATED, ROTATED_SLOT = 2 << 20, 8 << 10
-"""Those of native/core/interpreter.h and native/policy/tunables.def; a test compares what follows from them."""
+"""Those of native/core/interpreter.h and native/policy/tunables.def; tests compare them, or what follows from them."""
 
 TILES_A_VISIT = 2
 """The same: that a thread block runs before the next of its rank has its turn."""
