@@ -110,7 +110,7 @@ struct RankBlock {
     CallHeader headers[2];    // by parity of the call number
     alignas(kLine) u64 done;  // the latest call in two rounds that this rank has done its part of
     alignas(kLine) Bell bell;
-    alignas(kLine) u64 touched;  // the latest call in which it was
+    alignas(kLine) u64 touched;  // the latest call in which this rank stored to this line, for others to time
     alignas(kLine) u64 looked;   // until when this rank is known to have waited, in nanoseconds, and for whom: hints
     u64 peer;                    // that tell who holds up the ranks that wait for one that waits itself
     u64 eager[2];                // for other nodes, by parity of the call: bytes in the eager area

@@ -33,7 +33,7 @@ class Pattern {
     }
 
   private:
-    // Of a class that has no other as its base.
+    // How pybind11 lays out an object whose class has one holder and no further base.
     struct Instance {
         PyObject head;
         const unsigned char* value;

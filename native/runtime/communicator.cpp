@@ -66,8 +66,7 @@ WaitPolicy tuned(const Settings& settings) {
     return found;
 }
 
-// Of ranks on several nodes a connection has no more slots than it needs: so far a sender may be ahead without a
-// credit.
+// On several nodes there are no more slots than needed: a sender may be that many messages ahead without a credit.
 Settings on_nodes(Settings settings) {
     if (settings.network != nullptr) settings.tunables.rotated_bytes = 0;
     return settings;
