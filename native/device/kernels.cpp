@@ -376,7 +376,7 @@ void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, Stores as
     if (how.last != 0 || m > 1)
         return spread_fast<Plain<u8>>(dsts, m, bytes, how, [=](u64 at, auto span) { return span.read(from + at); });
     if (to == from) return;
-    if (bytes > kShortBytes) __builtin_memcpy(to, from, bytes);
+    if (bytes < kRegister || bytes > kShortBytes) __builtin_memcpy(to, from, bytes);
     else sweep<Plain<u8>>(bytes, [=](u64 at, auto span) { span.write(to + at, span.read(from + at)); });
 }
 

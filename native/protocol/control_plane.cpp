@@ -112,8 +112,8 @@ Outcome ControlPlane::agree() const {
         counts += other.counts;
     }
     if (odd == 0 && !(pairwise && counts != 0)) return {};
-    Outcome outcome{Fault::kMismatch, odd, {}};  // with `odd` 0, two ranks do not expect the same of each other
-    for (u32 every = 0; every < size_; ++every) outcome.said.push_back(said(every));
+    Outcome outcome{Fault::kMismatch, odd};  // with `odd` 0, two ranks do not expect the same of each other
+    for (u32 every = 0; every < size_; ++every) outcome.more().said.push_back(said(every));
     return outcome;
 }
 
@@ -207,7 +207,7 @@ Outcome ControlPlane::interruption() const {
 // needs, or will find out by itself. An interruption is to end all, now.
 Outcome ControlPlane::give_up(Outcome outcome) {
     const bool missed = outcome.fault == Fault::kPeer || outcome.fault == Fault::kTimeout;
-    const std::string why = outcome.fault == Fault::kTimeout ? "was waited for in vain" : outcome.text;
+    const std::string why = outcome.fault == Fault::kTimeout ? "was waited for in vain" : outcome.why().text;
     mark(missed ? kFailed : kAborted, missed ? outcome.rank : rank_, call_, why);
     if (waiting_.others != nullptr) waiting_.others->progress();  // which tells them
     return outcome;

@@ -5,8 +5,10 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/interpreter.h"
@@ -30,16 +32,37 @@ enum class Fault : u32 {
     kBusy,         // another thread is in a call; this one was not begun
 };
 
+// What else there is to say of a call that has failed.
+struct Failure {
+    std::string text;
+    std::optional<Stall> stall;  // where the execution stood
+    double waited = 0;
+    std::vector<CallHeader> said;  // with kMismatch, by every rank
+};
+
+// How a call has ended. Small, as a short call hands it through many functions.
 struct Outcome {
+    Outcome() = default;
+    Outcome(Fault fault, u32 rank, std::string text = {}) : fault(fault), rank(rank) {
+        if (!text.empty()) more().text = std::move(text);
+    }
+
+    const Failure& why() const {
+        static const Failure nothing;
+        return failure_ ? *failure_ : nothing;
+    }
+    Failure& more() {
+        if (!failure_) failure_ = std::make_shared<Failure>();
+        return *failure_;
+    }
+
     Fault fault = Fault::kNone;
     u32 rank = 0;
-    std::string text;
-    bool stalled = false;  // `stall` says where the execution stood
-    Stall stall{};
-    double waited = 0;
-    std::vector<CallHeader> said{};  // with kMismatch, by every rank
-    Variant variant = kBuffered;     // what the call ran
-    bool exposed = false;            // others may still write to this rank's buffers, which lie in no arena
+    Variant variant = kBuffered;  // what the call ran
+    bool exposed = false;         // others may still write to this rank's buffers, which lie in no arena
+
+  private:
+    std::shared_ptr<Failure> failure_;  // null for nothing
 };
 
 // How a rank waits. `timeout`: seconds without progress after which a call fails. `interrupted` is called now and then
@@ -288,7 +311,7 @@ template <class Step, class Blame>
         if (!waits_for(&peer, outcome) || (state != kLeft && lingers(peer, since))) continue;
         outcome.fault = Fault::kPeer;
         outcome.rank = peer;
-        outcome.text = state == kLeft ? "closed its communicator" : "has ended";
+        outcome.more().text = state == kLeft ? "closed its communicator" : "has ended";
         return give_up(std::move(outcome));
     }
     return overdue(since, std::move(outcome), waits_for);
@@ -301,7 +324,7 @@ std::optional<Outcome> ControlPlane::overdue(double& since, Outcome outcome, con
     const double now = seconds();
     if (since == 0) since = now;
     if (!waits_for(nullptr, outcome)) return std::nullopt;  // but for other threads of this rank
-    if (outcome.stalled) outcome.rank = outcome.stall.peer;
+    if (outcome.why().stall) outcome.rank = outcome.why().stall->peer;
     for (u32 r = 0; r < size_ && waits(straggler(outcome.rank, now), now); ++r)  // they wait in a circle
         if (!waits(r, now) && waits_for(&r, outcome)) outcome.rank = r;
     __atomic_store_n(&blocks_[rank_].peer, outcome.rank, __ATOMIC_RELAXED);  // hints: see RankBlock
@@ -313,7 +336,7 @@ std::optional<Outcome> ControlPlane::overdue(double& since, Outcome outcome, con
     outcome.rank = straggler(outcome.rank, now);
     if (others != nullptr && others->is_remote(outcome.rank) && now - since <= timeout_ + kGrace) return std::nullopt;
     outcome.fault = Fault::kTimeout;
-    outcome.waited = now - since;
+    outcome.more().waited = now - since;
     return give_up(std::move(outcome));
 }
 

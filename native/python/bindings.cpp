@@ -61,7 +61,7 @@ template <class Body> std::optional<Outcome> alone(Member& member, Body body) {
     {
         const Gil gil;
         std::unique_lock<Busy> lock(member.busy, std::try_to_lock);
-        outcome = lock.owns_lock() && member.flights == 0 ? body() : Outcome{Fault::kBusy, 0, {}};
+        outcome = lock.owns_lock() && member.flights == 0 ? body() : Outcome{Fault::kBusy, 0};
     }
     if (outcome.fault == Fault::kBusy) --member.calls;
     if (PyErr_Occurred()) throw nb::python_error();
@@ -146,16 +146,19 @@ void bind_outcome(nb::module_& m) {
         .def_prop_ro(
             "variant", [](const Outcome& outcome) { return u32(outcome.variant); },
             "How the call went: 0 through slots, else 1 + that of VARIANTS.")
-        .def_prop_ro("text", [](const Outcome& outcome) { return from_utf8(outcome.text); })
-        .def_ro("waited", &Outcome::waited)
+        .def_prop_ro("text", [](const Outcome& outcome) { return from_utf8(outcome.why().text); })
+        .def_prop_ro("waited", [](const Outcome& outcome) { return outcome.why().waited; })
         .def_prop_ro(
             "stall",
             [](const Outcome& outcome) -> std::optional<std::tuple<u32, u32, u64, u32>> {
-                if (!outcome.stalled) return std::nullopt;
-                return std::make_tuple(outcome.stall.block, outcome.stall.step, outcome.stall.tile, outcome.stall.peer);
+                const std::optional<Stall>& stall = outcome.why().stall;
+                if (!stall) return std::nullopt;
+                return std::make_tuple(stall->block, stall->step, stall->tile, stall->peer);
             },
             "Thread block, step, tile, and the rank it waits for.")
-        .def_ro("said", &Outcome::said, "With MISMATCH: what every rank called, in rank order.");
+        .def_prop_ro(
+            "said", [](const Outcome& outcome) { return outcome.why().said; },
+            "With MISMATCH: what every rank called, in rank order.");
 
     nb::class_<CallHeader>(m, "CallHeader")
         .def_prop_ro("digest", [](const CallHeader& header) { return header.terms.digest; })
@@ -337,7 +340,7 @@ void bind_calls(nb::class_<Member>& member) {
 // Memory that others made. With the GIL, so that nobody looks for a place meanwhile, and not while a call goes on.
 template <class Body> std::optional<Outcome> between_calls(Member& member, Body body) {
     const std::unique_lock<Busy> lock(member.busy, std::try_to_lock);
-    if (!lock.owns_lock() || member.flights != 0) return Outcome{Fault::kBusy, 0, {}};
+    if (!lock.owns_lock() || member.flights != 0) return Outcome{Fault::kBusy, 0};
     body(member.memory);
     return std::nullopt;
 }

@@ -151,7 +151,7 @@ void Flight::release() {
 }
 
 void Flight::must_not_interrupt() const {
-    if (member().interrupts()) owner_.attr("_raise")(Outcome{Fault::kBusy, 0, {}});
+    if (member().interrupts()) owner_.attr("_raise")(Outcome{Fault::kBusy, 0});
 }
 
 // Unless another thread is in a call: then it would wait for that where no signal is heard.

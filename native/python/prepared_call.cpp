@@ -233,9 +233,8 @@ PyObject* PreparedCall::call(nb::handle self, PyObject* x, PyObject* out) {
     return nb::inst_ptr<PreparedCall>(self)->execute(self, found[0], found[1]);
 }
 
-// The arm that the next call takes, once the ranks have exchanged what they have timed, if it is time for that.
-Taken PreparedCall::take_arm(nb::handle self, bool background) {
-    if (!arms_) return {nb::borrow(self), nullptr, 0};
+// Once the ranks have exchanged what they have timed, if it is time for that.
+Taken PreparedCall::take_tuned(nb::handle self, bool background) {
     while (held_ && call_.counted == nullptr && member_->calls >= member_->merge_at) self.attr("_merge")();
     const u32 arm = held_ ? arms_->arm(member_->calls) : 0;
     if (arm == 0) return {nb::borrow(self), arms_.get(), arm};
@@ -260,7 +259,7 @@ PyObject* PreparedCall::execute(nb::handle self, const Argument& x, const Argume
             const Gil gil(bound->brief());
             const std::unique_lock<Busy> lock(member_->busy, std::try_to_lock);
             entered = lock.owns_lock() && member_->flights == 0;
-            return entered ? bound->run() : Outcome{Fault::kBusy, 0, {}};
+            return entered ? bound->run() : Outcome{Fault::kBusy, 0};
         }();
         if (!entered) {
             if (held_) --member_->calls;

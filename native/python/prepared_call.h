@@ -124,7 +124,11 @@ class PreparedCall {
 
     // `make` holds what an execution needs; where that cannot be had, this rank refuses the call.
     template <class Make> static void prepare(nanobind::handle self, bool background, Make make);
-    Taken take_arm(nanobind::handle self, bool background);
+    // The arm that the next call takes.
+    Taken take_arm(nanobind::handle self, bool background) {
+        return arms_ ? take_tuned(self, background) : Taken{nanobind::borrow(self), nullptr, 0};
+    }
+    Taken take_tuned(nanobind::handle self, bool background);
     static void take(nanobind::handle self, PyObject* x, PyObject* out, bool background, Argument (&found)[2]);
     bool fit(PyObject* x, PyObject* out, bool checked, Argument (&found)[2]) const;
     bool fits(const Operand& expected, PyObject* given, bool checked, Argument& found) const;

@@ -148,7 +148,7 @@ Communicator::~Communicator() = default;
 
 Outcome Communicator::run(Plan& plan, const Call& call) {
     Outcome outcome = recorded(plan.number(), [&](auto event) { return carry_out(plan, call, event); });
-    if (outcome.fault == Fault::kMismatch && some_count(outcome.said)) return run_counted(plan, call);
+    if (outcome.fault == Fault::kMismatch && some_count(outcome.why().said)) return run_counted(plan, call);
     return outcome;
 }
 
@@ -524,8 +524,7 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
                 Stall stall{};
                 if (!run.execution.stalled(b, stall) || !stall.remote) continue;
                 if (peer && stall.peer != *peer) continue;
-                outcome.stalled = true;
-                outcome.stall = stall;
+                outcome.more().stall = stall;
                 return true;
             }
             return false;

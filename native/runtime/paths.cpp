@@ -191,8 +191,7 @@ Outcome ZeroCopyPath::await_partners(const Plan& plan, const Execution<Cpu, End>
             u32 c = next;
             while (c < connections && !(lies_here(records[c]) && (peer == nullptr || records[c].peer == *peer))) ++c;
             if (c == connections || !waits_for(c)) return false;
-            late.stalled = true;
-            late.stall = running.step_of(c);
+            late.more().stall = running.step_of(c);
             return true;
         });
     if (outcome.fault != Fault::kNone) return outcome;

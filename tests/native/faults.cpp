@@ -38,7 +38,7 @@ TEST(team_fails) {
             while (!looks) ::sched_yield();
             return communicator.control().fail(0, "raised something");
         }
-        CHECK(outcome.fault == Fault::kPeer && outcome.rank == 0 && outcome.text == "raised something");
+        CHECK(outcome.fault == Fault::kPeer && outcome.rank == 0 && outcome.why().text == "raised something");
     });
 }
 
@@ -98,7 +98,7 @@ void failed_later(u64 first) {
         CHECK(communicator.barrier().fault == Fault::kNone);
         if (rank == 0) return communicator.control().leave();
         const Outcome outcome = communicator.barrier();
-        CHECK(outcome.fault == Fault::kPeer && outcome.rank == 0 && outcome.text == "closed its communicator");
+        CHECK(outcome.fault == Fault::kPeer && outcome.rank == 0 && outcome.why().text == "closed its communicator");
         if (rank == 1) has_failed = true;
     });
 }
@@ -129,7 +129,7 @@ TEST(failed_before) {
         CHECK(outcome.fault == (rank == 1 ? Fault::kTimeout : Fault::kNone));
         if (rank == 1) return;
         const Outcome next = communicator.barrier();
-        CHECK(next.fault == Fault::kPeer && next.text == "was waited for in vain");
+        CHECK(next.fault == Fault::kPeer && next.why().text == "was waited for in vain");
     });
 }
 
@@ -164,7 +164,7 @@ void lent_in_vain(bool two_rounds) {
             return communicator.control().fail(1, "raised something");
         }
         CHECK(outcome.fault == Fault::kPeer && outcome.rank == 1);
-        CHECK(outcome.text == (two_rounds ? "was interrupted" : "raised something"));
+        CHECK(outcome.why().text == (two_rounds ? "was interrupted" : "raised something"));
         CHECK(memory.kept == std::vector<u64>{64});
     });
 }
@@ -203,7 +203,7 @@ TEST(reached_in_vain) {
                 const Offer offer{{nullptr, &plan}, at, nullptr};
                 const Outcome outcome = communicator.run(
                     plan, {at, nullptr, nullptr, nullptr, 0, 32, 0, type_named("int64"), 0, true, nullptr, &offer});
-                CHECK(outcome.fault == Fault::kPeer && outcome.rank == whose && outcome.text == text &&
+                CHECK(outcome.fault == Fault::kPeer && outcome.rank == whose && outcome.why().text == text &&
                       outcome.exposed);
                 CHECK(memory.kept.empty());
                 for (const long long value : data) CHECK(value == rank);

@@ -135,7 +135,7 @@ LITMUS(litmus_header) {
             }
             const Outcome outcome = communicator.barrier();
             CHECK(outcome.fault == (round % 3 == 2 ? Fault::kRefused : Fault::kNone));
-            if (round % 3 == 2) CHECK(outcome.rank == u32(round) % 9 / 3 && outcome.text == "because");
+            if (round % 3 == 2) CHECK(outcome.rank == u32(round) % 9 / 3 && outcome.why().text == "because");
         }
     });
 }
@@ -149,7 +149,7 @@ LITMUS(litmus_state) {
             communicator.control().fail(0, "raised something");
         } else {
             const Outcome outcome = communicator.barrier();
-            CHECK(outcome.fault == Fault::kPeer && outcome.rank == 0 && outcome.text == "raised something");
+            CHECK(outcome.fault == Fault::kPeer && outcome.rank == 0 && outcome.why().text == "raised something");
             CHECK(communicator.barrier().fault == Fault::kDead);
         }
     });

@@ -201,13 +201,13 @@ TEST(network_mismatch) {
             Plan plan(communicator, ring(rank, ranks, 2, true), 1, "ring");
             std::vector<int> data(rank == ranks - 1 ? 20 : 10, 1);
             const Outcome differs = sum(communicator, plan, data);
-            CHECK(differs.fault == Fault::kMismatch && differs.rank == ranks - 1 && differs.said.size() == ranks);
-            for (u32 r = 0; r < ranks; ++r) CHECK(differs.said[r].terms.n == (r == ranks - 1 ? 20 : 10));
+            CHECK(differs.fault == Fault::kMismatch && differs.rank == ranks - 1 && differs.why().said.size() == ranks);
+            for (u32 r = 0; r < ranks; ++r) CHECK(differs.why().said[r].terms.n == (r == ranks - 1 ? 20 : 10));
             const std::string word = "word " + std::to_string(rank);
             CHECK(communicator.exchange(word, kUse).fault == Fault::kNone);
             for (u32 r = 0; r < ranks; ++r) CHECK(communicator.control().said(r).text == "word " + std::to_string(r));
             const Outcome refused = rank == 0 ? communicator.refuse("has no data") : communicator.barrier();
-            CHECK(refused.fault == Fault::kRefused && refused.rank == 0 && refused.text == "has no data");
+            CHECK(refused.fault == Fault::kRefused && refused.rank == 0 && refused.why().text == "has no data");
             std::vector<int> more(10, 1);
             CHECK(sum(communicator, plan, more).fault == Fault::kNone && more[0] == int(ranks));
         });
@@ -252,7 +252,7 @@ TEST(network_faults) {
                 CHECK(outcome.fault == Fault::kNone || !leaves);
                 if (outcome.fault == Fault::kNone) outcome = sum(communicator, plan, data);
                 CHECK(outcome.fault == Fault::kPeer && outcome.rank == 1);
-                CHECK(outcome.text == (leaves ? "closed its communicator" : "has had enough"));
+                CHECK(outcome.why().text == (leaves ? "closed its communicator" : "has had enough"));
             });
         }
 }
@@ -271,7 +271,7 @@ TEST(network_leader) {
                      return;
                  }
                  const Outcome outcome = communicator.barrier();
-                 CHECK(outcome.fault == Fault::kPeer && outcome.rank == 1 && outcome.text == "has ended");
+                 CHECK(outcome.fault == Fault::kPeer && outcome.rank == 1 && outcome.why().text == "has ended");
              },
              {{}, {}, {-1, line[0], -1}});
     ::close(line[0]);
@@ -296,7 +296,7 @@ TEST(network_gone) {
                      Outcome outcome = sum(communicator, plan, data);
                      if (rank == 1) ::close(line[1]);
                      if (outcome.fault == Fault::kNone) outcome = communicator.barrier();
-                     CHECK(outcome.fault == Fault::kPeer && outcome.rank == 0 && outcome.text == "has ended");
+                     CHECK(outcome.fault == Fault::kPeer && outcome.rank == 0 && outcome.why().text == "has ended");
                  },
                  {{}, {line[0], -1, -1, -1}, {}, {}});
         ::close(line[0]);
@@ -409,7 +409,7 @@ TEST(network_cut) {
         CHECK(sum(communicator, plan, data).fault == Fault::kNone);
         post.cut(rank);
         const Outcome outcome = sum(communicator, plan, data);
-        CHECK(outcome.fault == Fault::kPeer && outcome.text == "cannot be reached: the line was cut");
+        CHECK(outcome.fault == Fault::kPeer && outcome.why().text == "cannot be reached: the line was cut");
     });
 }
 
