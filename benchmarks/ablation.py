@@ -27,8 +27,6 @@ from paired import Launches, Pair, compare, launched, slow_above
 from peers import COLLECTIVES, HERE, Contender, build, cache_bytes, launcher
 from peers import Launches as Starts
 
-from hocket import _native
-
 NEVER = str(1 << 40)  # no call has as many bytes
 KINDS = {"private": "hocket", "shared": "hocket-shared"}
 
@@ -50,8 +48,6 @@ class Heuristic:
         return {"HOCKET_TUNABLES": ",".join(f"{name}={value}" for name, value in self.off.items()), **reach}
 
 
-_DEFAULTS = {row.name: row.value for row in _native.TUNABLES}
-
 HEURISTICS = {
     "online choice of path (else fifo)": Heuristic(reach="never", least=128 << 10, kinds=("private",)),
     "online choice of path (else cross-memory attach)": Heuristic(reach="always", least=128 << 10, kinds=("private",)),
@@ -63,9 +59,6 @@ HEURISTICS = {
         least=256 << 10,
         collectives=("all_gather", "all_to_all", "broadcast"),
         kinds=("private",),
-    ),
-    "stores to several destinations as this processor likes it": Heuristic(
-        {"fifo_block_stores": str(1 - _DEFAULTS["fifo_block_stores"])}, least=16 << 10, kinds=("private",)
     ),
     "residency probe": Heuristic({"far_past_bytes": NEVER}, least=256 << 10),
     "prefetch of arguments": Heuristic({"argument_prefetch_bytes": "0", "argument_begin_bytes": "0"}, most=4 << 10),

@@ -295,42 +295,20 @@ template <class Type, class Step> void sweep_lines(const char* to, u64 bytes, St
     sweep_from<Aligned, Type>(at, bytes, step);
 }
 
-// By blocks if that is asked for, and what is stored is not short, unless it goes to two that are both non-temporal.
-// Two streams of other stores take several times as long while lines are slow to come from the cache of another core;
-// and memcpy has means to store whole lines without reading them. Non-temporal ones side by side lie as far from the
+// Of the destinations that are to be stored non-temporally those that can be side by side: they lie as far from the
 // beginning of a line as the first, a whole number of items of `item` bytes.
-Stores stores_to(char* const* dsts, u32 m, u64 bytes, Stores asked, u64 item) {
-    const u32 last = asked.last & all_of(m);
-    u32 alike = last;
-    if (last != 0) {
-        const u64 first = reinterpret_cast<u64>(dsts[__builtin_ctz(last)]);
-        if (-first % kCacheLine % item != 0) alike = 0;
-        for (u32 i = 0; i < m && i < 32; ++i)
-            if ((reinterpret_cast<u64>(dsts[i]) - first) % kCacheLine != 0) alike &= ~(1u << i);
-    }
-    if (asked.by_blocks && m > 1 && bytes > kShortBytes && !(m == 2 && alike == all_of(m))) return {last, true};
-    return {alike, false};
+u32 alike(char* const* dsts, u32 m, u32 last, u64 item) {
+    last &= all_of(m);
+    if (last == 0) return 0;
+    const u64 first = reinterpret_cast<u64>(dsts[__builtin_ctz(last)]);
+    if (-first % kCacheLine % item != 0) return 0;
+    for (u32 i = 0; i < m && i < 32; ++i)
+        if ((reinterpret_cast<u64>(dsts[i]) - first) % kCacheLine != 0) last &= ~(1u << i);
+    return last;
 }
 
-// Stores `value(at, span)` to several destinations, one after the other, a block at a time.
-template <class Type, class Value> void spread_blocks(char* const* dsts, u32 m, u64 bytes, u32 last, Value value) {
-    alignas(kCacheLine) char block[kCopyBlock];
-    for (u64 begin = 0, length; begin < bytes; begin += length) {
-        length = bytes - begin < kCopyBlock ? bytes - begin : kCopyBlock;
-        sweep<Type>(length, [=, &block](u64 at, auto span) { span.write(block + at, value(begin + at, span)); });
-        for (u32 d = 0; d < m; ++d) {
-            char* to = dsts[d] + begin;
-            const auto step = [=, &block](u64 at, auto span) { span.last(to + at, span.read(block + at)); };
-            if (d >= 32 || (last >> d & 1) == 0) __builtin_memcpy(to, block, length);
-            else sweep_lines<Plain<u8>>(to, length, step);
-        }
-    }
-}
-
-// Stores `value(at, span)` to the destinations.
-template <class Type, class Value> void spread(char* const* dsts, u32 m, u64 bytes, Stores how, Value value) {
-    const u32 last = how.last;
-    if (how.by_blocks) return spread_blocks<Type>(dsts, m, bytes, last, value);
+// Stores `value(at, span)` to the destinations, to those in `last` non-temporally.
+template <class Type, class Value> void spread(char* const* dsts, u32 m, u64 bytes, u32 last, Value value) {
     const auto step = [=](u64 at, auto span) {
         const auto found = value(at, span);
         for (u32 d = 0; d < m; ++d)
@@ -342,9 +320,8 @@ template <class Type, class Value> void spread(char* const* dsts, u32 m, u64 byt
 }
 
 // The same for up to two destinations, where there is no loop in the loop.
-template <class Type, class Value> void spread_fast(char* const* dsts, u32 m, u64 bytes, Stores how, Value value) {
-    const u32 last = how.last;
-    if (how.by_blocks || m > 2) return spread<Type>(dsts, m, bytes, how, value);
+template <class Type, class Value> void spread_fast(char* const* dsts, u32 m, u64 bytes, u32 last, Value value) {
+    if (m > 2) return spread<Type>(dsts, m, bytes, last, value);
     char *one = dsts[last >> 1], *other = dsts[m - 1 - (last >> 1)];  // the one that is last, if any is
     const auto step = [=](u64 at, auto span) { span.last(one + at, value(at, span)); };
     const auto both = [=](u64 at, auto span) {
@@ -372,9 +349,9 @@ void prefetch_short(char* const* srcs, u32 k, u64 bytes) {
 void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, Stores asked) {
     prefetch_short(srcs, 1, bytes);
     char *from = srcs[0], *to = dsts[0];
-    const Stores how = stores_to(dsts, m, bytes, asked, 1);
-    if (how.last != 0 || m > 1)
-        return spread_fast<Plain<u8>>(dsts, m, bytes, how, [=](u64 at, auto span) { return span.read(from + at); });
+    const u32 last = alike(dsts, m, asked.last, 1);
+    if (last != 0 || m > 1)
+        return spread_fast<Plain<u8>>(dsts, m, bytes, last, [=](u64 at, auto span) { return span.read(from + at); });
     if (to == from) return;
     if (bytes < kRegister || bytes > kShortBytes) __builtin_memcpy(to, from, bytes);
     else sweep<Plain<u8>>(bytes, [=](u64 at, auto span) { span.write(to + at, span.read(from + at)); });
@@ -406,7 +383,7 @@ void reduce_any(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, S
     if (k == 1 && Result::kMoves) return move(dsts, m, srcs, k, bytes, asked);
     prefetch_short(srcs, k, bytes);
     const Result result(asked);
-    spread<Type>(dsts, m, bytes, stores_to(dsts, m, bytes, asked, kItem<Type, Op>), [=](u64 at, auto span) {
+    spread<Type>(dsts, m, bytes, alike(dsts, m, asked.last, kItem<Type, Op>), [=](u64 at, auto span) {
         auto found = span.read(srcs[0] + at);
         for (u32 s = 1; s < k; ++s) found = combine<Op>(found, span.read(srcs[s] + at));
         return result.of(found);
@@ -418,9 +395,9 @@ void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Store
     if (k != 2) return reduce_any<Type, Op, Result>(dsts, m, srcs, k, bytes, asked);
     prefetch_short(srcs, k, bytes);  // nearly always
     const Result result(asked);
-    const Stores how = stores_to(dsts, m, bytes, asked, kItem<Type, Op>);
+    const u32 last = alike(dsts, m, asked.last, kItem<Type, Op>);
     char *a = srcs[0], *b = srcs[1];
-    spread_fast<Type>(dsts, m, bytes, how,
+    spread_fast<Type>(dsts, m, bytes, last,
                       [=](u64 at, auto span) { return result.of(combine<Op>(span.read(a + at), span.read(b + at))); });
 }
 

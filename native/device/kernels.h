@@ -62,8 +62,7 @@ constexpr u32 kAverage = u32(Operator::avg);
 // 0, 1, 2 ... bytes.
 constexpr u64 type_bytes(u32 type) { return type < kTypes ? kTypeBytes[type] : type - kTypes; }
 
-constexpr u64 kCopyBlock = 12 << 10;  // stays in the first-level cache, and is long enough for memcpy's best way
-constexpr u64 kShortBytes = 4 << 10;  // sources are prefetched whole, and destinations stored to side by side
+constexpr u64 kShortBytes = 4 << 10;  // sources are prefetched whole
 
 // What a sum, rounded to its type, is multiplied by and then divided by, before it is rounded again.
 struct Scale {
@@ -72,11 +71,9 @@ struct Scale {
 };
 
 // How a kernel stores. `last`: a set of destinations, bit d for the d-th, that are stored non-temporally as far as
-// their alignment allows. `by_blocks`: what is long, to several destinations, one after the other; else side by side.
-// `scale`, of an average: null for the sum itself.
+// their alignment allows. `scale`, of an average: null for the sum itself.
 struct Stores {
     u32 last = 0;
-    bool by_blocks = false;
     const Scale* scale = nullptr;
 };
 

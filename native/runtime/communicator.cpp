@@ -384,7 +384,7 @@ void Communicator::send_eagerly(CallState& state) {
     const auto shift = call.initial_bytes != 0 ? call.initial - call.initial_to : 0;
     char* const input = call.input ? call.input + shift : nullptr;
     char* const output = call.input ? call.output : call.output + shift;
-    Cpu cpu{candidate.kernel, control_.blocks(), rank(), false, false, false};
+    Cpu cpu{candidate.kernel, control_.blocks(), rank(), false, false};
     cpu.others = apart();
     cpu.apart_bytes = settings_.tunables.apart_message_bytes;
     execution(state, candidate, input, output).send(cpu, plan.room(0, false));
@@ -503,12 +503,9 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
     CmaCopies* const copies = run.attached_since ? zero_copy_.copies(thread) : nullptr;
     u64 looked = run.attached_since.value_or(0);
     auto device = [&] {
-        const bool by_blocks = run.state.path == Path::kFifo && settings_.tunables.fifo_block_stores != 0;
-        const Cpu cpu{chosen.kernel, control_.blocks(),
-                      rank(),        run.threads > 1,
-                      run.streams,   by_blocks,
-                      copies,        scale(run.state),
-                      apart(),       settings_.tunables.apart_message_bytes};
+        const Cpu cpu{chosen.kernel,    control_.blocks(), rank(),
+                      run.threads > 1,  run.streams,       copies,
+                      scale(run.state), apart(),           settings_.tunables.apart_message_bytes};
         if constexpr (std::is_null_pointer_v<Event>) return cpu;
         else return WatchedCpu(cpu, *settings_.recorder, thread, control_.call(), run.event->agreed);
     }();

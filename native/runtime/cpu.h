@@ -16,7 +16,6 @@ struct Cpu {
     u32 rank;
     bool together;                     // several threads drive the thread blocks of this rank
     bool streams;                      // results that may be are stored non-temporally
-    bool by_blocks;                    // what is long is stored so to several destinations
     CmaCopies* copies = nullptr;       // in a call with attached buffers
     const Scale* scale = nullptr;      // of an average, in the steps that are `whole`
     const Distance* others = nullptr;  // by rank, where some are apart
@@ -27,7 +26,7 @@ struct Cpu {
         moved.loaded += k * bytes;
         moved.stored += m * bytes;
         const u32 streamed = (streams ? some.results : 0) | (bytes >= apart_bytes ? some.messages : 0);
-        kernel(dsts, m, srcs, k, bytes, {streamed, by_blocks, whole ? scale : nullptr});
+        kernel(dsts, m, srcs, k, bytes, {streamed, whole ? scale : nullptr});
     }
 
     void reduce_attached(const Room& room, u32 sources, u32 used, u64 bytes, bool whole) {

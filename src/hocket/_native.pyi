@@ -63,7 +63,6 @@ def reduce(
     op: int,
     isa: str,
     last: int = 0,
-    by_blocks: bool = False,
     divisor: int | None = None,
     factor: float = 1.0,
 ) -> None: ...

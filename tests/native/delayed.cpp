@@ -61,7 +61,7 @@ class Rank {
     u32 blocks() const { return view_.header->blocks; }
 
     Progress visit(u32 first, u32 end) {
-        Cpu cpu{kernel_, &nobody_, 0, together_, false, false};
+        Cpu cpu{kernel_, &nobody_, 0, together_, false};
         std::vector<char*> pointers(2 * view_.most_operands);
         return execution_->advance(cpu, {pointers.data(), nullptr}, first, end);
     }

@@ -114,7 +114,7 @@ LITMUS(litmus_semaphore) {
         Cursor cursors[2];
         Execution<Cpu, End> execution(view, geometry, buffers, nullptr, cursors, nullptr);
         on_threads(2, [&](u32 block) {
-            Cpu cpu{kernels().types[type_named("int32")].reduce[0], &nobody, 0, true, false, false};
+            Cpu cpu{kernels().types[type_named("int32")].reduce[0], &nobody, 0, true, false};
             char* pointers[2];
             while (execution.advance(cpu, {pointers, nullptr}, block, block + 1) != Progress::kDone) ::sched_yield();
         });

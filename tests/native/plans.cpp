@@ -40,7 +40,7 @@ TEST(semaphores_count_on) {
                                {reinterpret_cast<char*>(&data[2]), geometry.unit, 1}};
     Cursor cursors[2];
     Execution<Cpu, End> execution(view, geometry, buffers, nullptr, cursors, nullptr);
-    Cpu cpu{kernels().move, &nobody, 0, false, false, false};
+    Cpu cpu{kernels().move, &nobody, 0, false, false};
     char* pointers[2];
     const u64 first = (u64(1) << 32) - 3;
     cursors[1].tile = cursors[1].finished = first;

@@ -100,14 +100,14 @@ void spy(char* const*, u32, char* const*, u32, u64, Stores how) { spied = how.la
 TEST(non_temporal_stores) {
     RankBlock nobody{};
     for (const u64 least : {u64(1), u64(64), u64(65)}) {
-        Cpu cpu{spy, &nobody, 0, false, false, false};
+        Cpu cpu{spy, &nobody, 0, false, false};
         cpu.apart_bytes = least;
         cpu.reduce(nullptr, 3, nullptr, 1, 64, {1, 6}, false);
         CHECK(spied == (least <= 64 ? 6 : 0));
     }
     for (const u32 last : {0u, 1u, 3u, ~0u})
         for (const bool streams : {false, true}) {
-            Cpu{spy, &nobody, 0, false, streams, false}.reduce(nullptr, 2, nullptr, 1, 64, {last, 0}, false);
+            Cpu{spy, &nobody, 0, false, streams}.reduce(nullptr, 2, nullptr, 1, 64, {last, 0}, false);
             CHECK(spied == (streams ? last : 0));
         }
 }
@@ -147,7 +147,7 @@ TEST(messages_to_ranks_apart) {
     for (const u32 peer : {1u, 2u}) {  // it sends to the first alone
         Execution<Noting, Fifo<Noting>> execution(view, geometry, buffers, nullptr, cursors.data(), ends.data(),
                                                   Rounds::kTwo);
-        Noting device{{kernels().types[type_named("uint8")].reduce[0], &nobody, 0, false, false, false}, peer};
+        Noting device{{kernels().types[type_named("uint8")].reduce[0], &nobody, 0, false, false}, peer};
         char* pointers[8];
         while (execution.advance(device, {pointers, nullptr}, 0, view.header->blocks) != Progress::kDone) {
         }

@@ -49,7 +49,7 @@ def test_kernels(dtype: str, op: str) -> None:
     ("dtype", "op"), [("float32", "sum"), ("float16", "max"), ("complex128", "prod"), ("float64_int32", "minloc")]
 )
 def test_long_ones(dtype: str, op: str) -> None:
-    """In either manner, block by block or side by side: whatever begins where, whichever are stored non-temporally."""
+    """Whatever begins where, and whichever are stored non-temporally."""
     code = _native.TYPES.index(dtype), _native.OPERATORS.index(op)
     itemsize = kind_of(dtype).itemsize
     lengths = (4000, 4 << 10, 12 << 10, 40_000)
@@ -58,13 +58,13 @@ def test_long_ones(dtype: str, op: str) -> None:
         sources = [data(seed, size, dtype) for seed in range(k)]
         with np.errstate(all="ignore"):
             expected = combine_arrays(op)(*sources) if k > 1 else sources[0]
-        for last, by_blocks in product(range(1 << m), (False, True)):
+        for last in range(1 << m):
             memory = [np.full(size + 64 // itemsize + m + 9, 1, kind_of(dtype)) for d in range(m)]
             begins = [-whole.ctypes.data % 64 // itemsize + d * apart for d, whole in enumerate(memory)]
             places = [whole[begin : begin + size] for begin, whole in zip(begins, memory, strict=True)]
-            _native.reduce(places, sources, *code, isa, last, by_blocks)
+            _native.reduce(places, sources, *code, isa, last)
             for begin, place, whole in zip(begins, places, memory, strict=True):
-                assert same(place, expected).all(), (isa, size, k, m, last, apart, by_blocks)
+                assert same(place, expected).all(), (isa, size, k, m, last, apart)
                 for around in (whole[:begin], whole[begin + size :]):
                     assert (around == np.ones(1, kind_of(dtype))).all()
 
@@ -173,9 +173,9 @@ def test_averages(dtype: str) -> None:
         sources = [data(seed, size, dtype) for seed in range(k)]
         with np.errstate(all="ignore"):
             expected = average(combine_arrays("sum")(*sources), ranks, factor)
-        for m, last, by_blocks in ((1, 0, False), (1, 1, False), (2, 3, False), (3, 2, True)):
+        for m, last in ((1, 0), (1, 1), (2, 3), (3, 2)):
             places = [np.zeros_like(expected) for _ in range(m)]
-            _native.reduce(places, sources, *code, isa, last, by_blocks, ranks, factor)
+            _native.reduce(places, sources, *code, isa, last, ranks, factor)
             for found in places:
                 assert same(found, expected).all(), (isa, size, ranks, k, m)
         _native.reduce([sources[0]], sources, *code, isa, divisor=ranks, factor=factor)
