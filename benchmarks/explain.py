@@ -44,7 +44,8 @@ def measured(comm: Communicator, name: str) -> list[tuple[float, list[float]]]:
     for size, predicted in zip(SIZES, predictions, strict=True):
         joins, cuts = name in ("all_gather", "gather"), name in ("reduce_scatter", "scatter")
         x = np.ones(size // 4 // (comm.size if joins else 1), np.float32)
-        out = np.ones(size // 4 // (comm.size if cuts else 1), np.float32) if joins or cuts else None
+        has_out = joins or cuts or name == "all_to_all"
+        out = np.ones(size // 4 // (comm.size if cuts else 1), np.float32) if has_out else None
         call, calls, seconds = getattr(comm, name), max(2, min(200, (1 << 22) // size)), []
         for batch in range(BATCHES + 1):
             call(x, out)

@@ -332,7 +332,7 @@ class Group(distributed.ProcessGroup):  # type: ignore[misc]
 
 
 def _say(text: str) -> None:
-    print(f"hocket: {text}", file=sys.stderr, flush=True)
+    print(f"hocket: {text}\n", end="", file=sys.stderr, flush=True)  # in one write: other ranks write, too
 
 
 def _elsewhere(device: torch.device) -> str | None:
