@@ -295,7 +295,7 @@ template <class Type, class Step> void sweep_lines(const char* to, u64 bytes, St
     sweep_from<Aligned, Type>(at, bytes, step);
 }
 
-// Of the destinations that are to be stored non-temporally those that can be side by side: they lie as far from the
+// Of the destinations asked for those that can be stored non-temporally in one sweep: they lie as far from the
 // beginning of a line as the first, a whole number of items of `item` bytes.
 u32 alike(char* const* dsts, u32 m, u32 last, u64 item) {
     last &= all_of(m);

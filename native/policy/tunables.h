@@ -20,7 +20,7 @@ constexpr Unit kBytes{"bytes", 0, kNeverBytes}, kSomeBytes{"bytes", 1, kNeverByt
 constexpr Unit kSlotCount{"slots", 1, 1 << 10}, kCalls{"calls", 1, 1 << 20}, kPart{"one part in", 1, 1 << 20};
 constexpr u64 kNeverTicks = u64(1) << 40;
 constexpr Unit kVisits{"visits", 2, 1 << 30}, kTicks{"ticks", 1, kNeverTicks};
-constexpr Unit kFlag{"", 0, 1}, kCount{"", 0, 1 << 10}, kNanoseconds{"nanoseconds", 0, u64(1) << 40};
+constexpr Unit kCount{"", 0, 1 << 10}, kNanoseconds{"nanoseconds", 0, u64(1) << 40};
 
 // Who must have the same value: all ranks of a communicator, or nobody; one that is fixed is part of the code, and the
 // same on all ranks too.

@@ -51,7 +51,7 @@ struct Outcome {
         static const Failure nothing;
         return failure_ ? *failure_ : nothing;
     }
-    Failure& more() {
+    Failure& more() {  // not once this was copied: copies share it
         if (!failure_) failure_ = std::make_shared<Failure>();
         return *failure_;
     }
