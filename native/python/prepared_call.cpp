@@ -233,7 +233,7 @@ PyObject* PreparedCall::call(nb::handle self, PyObject* x, PyObject* out) {
     return nb::inst_ptr<PreparedCall>(self)->execute(self, found[0], found[1]);
 }
 
-// The same where calls are tuned, once the ranks have exchanged what they have timed, if it is time for that.
+// That of a call which is tuned, once the ranks have exchanged what they have timed, if it is time for that.
 Taken PreparedCall::take_tuned(nb::handle self, bool background) {
     while (held_ && call_.counted == nullptr && member_->calls >= member_->merge_at) self.attr("_merge")();
     const u32 arm = held_ ? arms_->arm(member_->calls) : 0;

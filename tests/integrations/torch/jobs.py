@@ -101,10 +101,8 @@ def models() -> None:
     dist.init_process_group("cpu:gloo")
     for name, model in MODELS.items():
         whole = torch.cat([tensor.flatten().double() for tensor in model()])
-        print(name, hashlib.sha256(whole.numpy().tobytes()).hexdigest()[:12], float(whole.sum()), flush=True)
+        print(name, hashlib.sha256(whole.numpy().tobytes()).hexdigest()[:12], float(whole.sum()))
     dist.destroy_process_group()
-    if "HOCKET" not in os.environ:
-        os._exit(0)  # threads of Gloo that free tensors while Python ends abort the process (torch 2.13)
 
 
 def raised(call: Callable[[], object], kind: type[Exception] = dist.DistBackendError) -> str:
