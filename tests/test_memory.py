@@ -9,7 +9,7 @@ import pytest
 from hocket import AllGather, AllReduce, Broadcast, Collective, ReduceScatter, Schedule
 from hocket.algorithms import all_pairs, direct, ring, tree
 from hocket.ir.chunk_dag import Span
-from hocket.ir.memory import apart, last_pushes, last_stores
+from hocket.ir.memory import apart, last_pushes, last_stores, lasting
 from hocket.ir.schedule import Rank, Receive, Send, Step, ThreadBlock, Wait
 from hocket.ir.text import print_schedule
 
@@ -230,3 +230,45 @@ def test_a_pushed_result_is_the_last_access_to_its_chunks_where_nothing_is_read_
         }
         assert len(pushes) == 2
         assert last_pushes(schedule.ranks)[rank] == (frozenset() if inplace else pushes)
+
+
+SEND, RECEIVE = Send(1, 0), Receive(1, 0)
+IN, OUT, SCRATCH = (Span(0, buffer, 0) for buffer in ("in", "out", "sc"))
+
+
+@pytest.mark.parametrize(
+    ("steps", "found"),
+    [
+        ([((IN,), (SEND,))], {SEND}),
+        ([((IN,), (SEND, OUT))], {SEND}),
+        ([((IN,), (OUT,)), ((OUT,), (SEND,))], {SEND}),
+        ([((RECEIVE,), (OUT,))], {RECEIVE}),
+        ([((RECEIVE,), (SCRATCH,)), ((SCRATCH, IN), (OUT,))], {RECEIVE}),
+        ([((RECEIVE,), (SEND, OUT))], {SEND, RECEIVE}),
+        ([((IN,), (SEND,)), ((OUT,), (IN,))], set()),
+        ([((IN,), (OUT,)), ((OUT,), (SEND,)), ((IN,), (OUT,))], set()),
+        ([((RECEIVE,), (OUT,)), ((IN,), (OUT,))], set()),
+        ([((RECEIVE,), (IN,))], set()),
+        ([((RECEIVE, IN), (OUT,))], set()),
+        ([((OUT, IN), (SEND,))], set()),
+        ([((IN,), (SEND,)), ((Span(0, "in", 1),), (SEND,))], set()),
+        ([((Span(0, "in", 0, 2),), (SEND,))], set()),
+    ],
+    ids=[
+        *("sent", "sent and stored", "stored, then sent", "received", "received, then read", "handed on"),
+        *("sent, then overwritten", "stored twice and sent", "received, then overwritten", "received over the input"),
+        *("summed", "a sum sent", "two messages", "two chunks"),
+    ],
+)
+def test_messages_that_last(steps: list[tuple[tuple[Span, ...], tuple[Span, ...]]], found: set[Send | Receive]) -> None:
+    block = ThreadBlock((RECEIVE,), (SEND,), tuple(Step(srcs, dsts) for srcs, dsts in steps))
+    assert lasting(AllReduce(2, 2), 0, Rank(1, (block,))) == found
+
+
+def test_in_place_messages_are_not_received_over_what_a_rank_began_with() -> None:
+    """An AllReduce gets back over its input; an AllGather gets the blocks of others, and sends its own."""
+    for program, expected in ((ring.all_reduce(2), False), (direct.all_gather(2), True)):
+        schedule = program.compile()
+        found = lasting(schedule.collective, 0, schedule.ranks[0])
+        assert any(isinstance(end, Receive) for end in found) == expected, program.name
+    assert Send(1, 0) in found

@@ -79,7 +79,7 @@ struct MulticastRecord {
 #undef HOCKET_FIELD
 
 // Changes whenever the layout or its meaning does.
-constexpr u32 kPlanMagic = 0x686b0006;
+constexpr u32 kPlanMagic = 0x686b0007;
 
 constexpr u32 kMostReaders = 31;  // of a multicast
 
@@ -98,8 +98,10 @@ enum Place : u32 {
 };
 
 // Where the messages of a connection lie: in its slots; in the sender's buffers, where the receiver reads them; in the
-// receiver's buffers, where the sender writes them. Those in buffers are never too many.
-enum Storage : u32 { kSlots = 0, kPulled = 1, kPushed = 2 };
+// receiver's buffers, where the sender writes them. Those in buffers are never too many. Direct ones, between nodes,
+// lie in the buffers of both: the network sends from the one and receives in the other, one chunk a tile
+// (runtime/plan.h).
+enum Storage : u32 { kSlots = 0, kPulled = 1, kPushed = 2, kDirect = 3 };
 
 struct PlanView {
     const PlanHeader* header;
@@ -121,6 +123,11 @@ constexpr u32 all_of(u32 destinations) { return destinations < 32 ? (1u << desti
 // Whether the messages of a connection lie in this rank's own buffers.
 inline bool lies_here(const ConnectionRecord& connection) {
     return connection.storage == (connection.sends ? kPulled : kPushed);
+}
+
+// Whether they lie in a buffer of one of its two ranks, which the other accesses.
+inline bool is_lent(const ConnectionRecord& connection) {
+    return connection.storage == kPulled || connection.storage == kPushed;
 }
 
 // Lays a view over `words`. Returns null, or what is wrong with them: afterwards no number in the plan leads outside
@@ -149,10 +156,11 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
     if (at != length) return "its tables do not fill it";
     for (u32 c = 0; c < h.connections; ++c) {
         const ConnectionRecord& record = view.connections[c];
-        if (record.peer >= h.ranks || record.peer == h.rank || record.sends > 1 || record.width > h.widest ||
-            record.storage > kPushed)
+        const bool direct = record.storage == kDirect;
+        if (record.peer >= h.ranks || record.peer == h.rank || record.sends > 1 || record.storage > kDirect ||
+            (direct ? record.width != 1 || record.multicast != 0 : record.width > h.widest))
             return "a connection makes no sense";
-        if (record.storage != kSlots) {
+        if (is_lent(record)) {
             if (record.width != 0 || record.multicast != 0 || h.eager != 0) return "a message has two places";
             view.lends = true;
         } else if (h.two_rounds != 0) {
@@ -182,7 +190,7 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
         if (step.count == 0) return "a step works on nothing";
         if (step.sources > 1) view.combines = true;
         if (used > view.most_operands) view.most_operands = u32(used);
-        bool local = false;
+        bool local = false, direct = false;
         for (u32 o = 0; o < used; ++o) {
             const OperandRecord& operand = view.operands[step.first_operand + o];
             if (operand.place > kTheirOutput || operand.place == (o < step.sources ? kSend : kReceive))
@@ -192,8 +200,8 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
                 const ConnectionRecord& connection = view.connections[operand.end];
                 if (connection.sends != (o >= step.sources)) return "an operand is the wrong end";
                 const bool slot = operand.place < kHere, here = operand.place == kHere;
-                if (slot != (connection.storage == kSlots) || here != lies_here(connection))
-                    return "a message lies elsewhere";
+                if (slot == is_lent(connection) || here != lies_here(connection)) return "a message lies elsewhere";
+                direct = direct || connection.storage == kDirect;
                 if (slot && step.count > connection.width) return "a step is wider than its slot";
                 if (operand.place > kHere && operand.position >= h.chunks) return "an operand is outside its unit";
                 continue;
@@ -207,6 +215,7 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
                 return "an operand is outside its buffer";
         }
         if (step.last != 0 && view.operands[step.first_operand].place != kHere) view.has_last = true;
+        if (direct && (step.sources != 1 || !local)) return "a direct message lies in no buffer";
         if (h.eager != 0 && !local) return "in one round, a step only forwards";
         for (u32 w = 0; w < step.waits; ++w) {
             const WaitRecord& wait = view.waits[step.first_wait + w];

@@ -59,6 +59,12 @@ inline Shape settle(const PlanHeader& plan, u64 n, u32 type, u64 tile, u64 most_
     return found;
 }
 
+// How many tiles of a direct chunk go in one message. All ranks find the same. Where ranks wait for the first tile to
+// come to them, each goes by itself.
+inline u64 tiles_a_message(const PlanHeader& plan, const Geometry& geometry, const Tunables& tuned) {
+    return plan.depth > plan.work ? 1 : std::max<u64>(tuned.lent_tile_bytes / geometry.tile, 1);
+}
+
 // The best of a set of variants, a bit for each; kBuffered if it is empty.
 constexpr Variant preferred(u32 variants) {
     for (const Variant variant : kZeroCopy)
@@ -86,7 +92,8 @@ inline u64 touched_bytes(const PlanView& plan, const Shape& shape, bool input, b
     const PlanHeader& h = *plan.header;
     const Geometry& geometry = shape.geometry;
     u64 chunks = 0;
-    for (u32 c = 0; c < h.connections; ++c) chunks += plan.connections[c].width;
+    for (u32 c = 0; c < h.connections; ++c)
+        if (plan.connections[c].storage == kSlots) chunks += plan.connections[c].width;
     const u64 blocks = (input ? h.input_blocks : 0) + (output ? h.output_blocks : 0);
     const u64 own = blocks * geometry.unit + h.scratch * geometry.chunk;
     return h.ranks * (own + shape.slots * chunks * geometry.tile / 2);  // a connection has two ends

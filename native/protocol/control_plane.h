@@ -59,7 +59,7 @@ struct Outcome {
     Fault fault = Fault::kNone;
     u32 rank = 0;
     Variant variant = kBuffered;  // what the call ran
-    bool exposed = false;         // others may still write to this rank's buffers, which lie in no arena
+    bool exposed = false;         // others, or a network, may still access this rank's buffers, which lie in no arena
 
   private:
     std::shared_ptr<Failure> failure_;  // null for nothing

@@ -331,6 +331,7 @@ BoundCall::BoundCall(PreparedCall& prepared, const Argument& given_x, const Argu
     call_.fresh = fresh_ && binding.output == Source::kOut;
     if (binding.taken) call_.finish.taken = at(binding.input) + *binding.taken;
     if (binding.taken || call_.scale != nullptr) call_.finish.result = at(binding.result);
+    offered_ = {objects[u32(binding.input)], objects[u32(binding.output)]};
     const bool shared = (!operands.x || x->shared) && (!operands.out || out->shared);
     const std::optional<Alternatives>& alternatives = shared ? prepared.shared_ : prepared.others_;
     if (!alternatives) return;

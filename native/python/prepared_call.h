@@ -171,8 +171,10 @@ class BoundCall {
     BoundCall& operator=(const BoundCall&) = delete;
     // Holds for ever what others may still be writing to. What it took is noted here, with the GIL.
     ~BoundCall() {
-        if (exposed_)
+        if (exposed_) {
             for (PyObject* array : offered_) Py_XINCREF(array);
+            (void)scratch_.release();
+        }
         if (took_ != 0) arms_->took(arm_, took_);
     }
 
@@ -211,7 +213,7 @@ class BoundCall {
     Offer offer_;
     bool posted_ = false;
     std::array<PyObject*, 2> offered_{};
-    bool exposed_ = false;  // others have been told where they lie
+    bool exposed_ = false;  // others have been told where they lie, or a network
     KeyArms* arms_ = nullptr;
     u32 arm_ = 0;
     u64 took_ = 0;

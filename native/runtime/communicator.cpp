@@ -139,7 +139,7 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
       distances_(size),
       tuned_(tuner_for(settings_), control_),
       eager_(control_),
-      fifo_(memory, settings.network),
+      fifo_(memory, settings.network, settings_.tunables),
       zero_copy_(control_, memory, fifo_, settings.cma_use, settings.threads),
       outcomes_(settings.threads),
       moved_(settings.threads) {}
@@ -233,7 +233,13 @@ template <class Event> Outcome Communicator::carry_on(CallState& state, Event ev
     // Execute.
     Outcome outcome = execute(state, event);
     outcome.variant = state.variant;
-    if (outcome.fault != Fault::kNone) return zero_copy_.withdraw(std::move(outcome), state.told);
+    if (outcome.fault != Fault::kNone) {
+        outcome = zero_copy_.withdraw(std::move(outcome), state.told);
+        if (!fifo_.close()) return outcome;
+        (void)scratch_.release();  // the network may go on to access it
+        outcome.exposed = true;
+        return outcome;
+    }
     if (state.timed)
         tuned_.ended(state.plan.digest(), state.unit(), state.variant != kBuffered, state.entered,
                      state.probe.is_far != nullptr, state.probe.far);
@@ -453,12 +459,12 @@ int Communicator::select_path(CallState& state) {
 // Returns 0, or an errno where the buffers of others cannot be mapped.
 int Communicator::open_path(CallState& state) {
     const Candidate& chosen = state.chosen();
-    if (state.path == Path::kZeroCopy) return zero_copy_.open(chosen);
+    if (state.path == Path::kZeroCopy) return zero_copy_.open(chosen, state.buffers);
     if (state.path != Path::kFifo) {
         if (!state.size_known()) eager_.open(*chosen.plan, chosen, control_.call());  // it had nothing to send
         add(0, state.sent);
     } else {
-        fifo_.open(chosen);
+        fifo_.open(chosen, state.buffers);
     }
     if (state.call.initial_bytes != 0) std::memcpy(state.call.initial_to, state.call.initial, state.call.initial_bytes);
     return 0;
@@ -566,8 +572,8 @@ Execution<Cpu, End> Communicator::execution(CallState& state, const Candidate& c
     set(kInput, input, geometry.unit, h.chunks, bounds(kInput));
     set(kOutput, output, geometry.unit, h.chunks, bounds(kOutput));
     set(kScratch, scratch_.get(), h.scratch * geometry.chunk, h.scratch, nullptr);
-    return Execution<Cpu, End>(plan.view(), geometry, state.buffers, zero_copy_.peers(), plan.cursors().data(),
-                               plan.ends().data(), candidate.rounds);
+    return Execution<Cpu, End>(plan.view_in(candidate), geometry, state.buffers, zero_copy_.peers(),
+                               plan.cursors().data(), plan.ends().data(), candidate.rounds);
 }
 
 // What the plan's steps that are `whole` scale by; null for nothing.

@@ -33,17 +33,18 @@ int FifoPath::reserve(const Candidate& candidate) const {
     const u32 connections = candidate.rounds == Rounds::kTwo ? 0 : plan.header().connections;
     for (u32 c = 0; c < connections; ++c) {
         Window* const window = plan.windows()[c];
-        const u64 bytes = slots * plan.connections()[c].width * candidate.geometry.tile;
+        const ConnectionRecord& record = plan.connections()[c];
+        const u64 bytes = record.storage == kDirect ? 0 : slots * record.width * candidate.geometry.tile;
         if (window->counters != nullptr && bytes <= window->bytes) continue;
-        const bool remote = is_remote(plan.connections()[c]);
-        if (const int failed = remote ? network_->reserve(window, bytes) : memory_.reserve(window, bytes))
+        if (const int failed = is_remote(record) ? network_->reserve(window, bytes) : memory_.reserve(window, bytes))
             return failed;
     }
     return 0;
 }
 
-void FifoPath::open(const Candidate& candidate) const {
+void FifoPath::open(const Candidate& candidate, const Buffer* buffers) const {
     Plan& plan = *candidate.plan;
+    const u64 together = tiles_a_message(plan.header(), candidate.geometry, tunables_);
     for (u32 c = 0; c < plan.header().connections; ++c) {
         const ConnectionRecord& record = plan.connections()[c];
         const Window& window = *plan.windows()[c];
@@ -60,7 +61,9 @@ void FifoPath::open(const Candidate& candidate) const {
                record.more};
         if (record.multicast != 0) end.begin_after(window.passed);
         else end.begin(record.sends != 0);
-        if (is_remote(record))
+        if (record.storage == kDirect)
+            network_->open(plan.windows()[c], candidate.slots, {&plan.lies(c), buffers, &candidate.geometry, together});
+        else if (is_remote(record))
             end.lengths = network_->open(plan.windows()[c], candidate.slots, end.slot_bytes,
                                          plan.messages()[c] * candidate.geometry.tiles);
     }
@@ -121,11 +124,11 @@ bool ZeroCopyPath::reachable(Plan& plan, const Candidate& offered) const {
            can_be(kOutput, offered.output, h.output_blocks);
 }
 
-int ZeroCopyPath::open(const Candidate& candidate) {
+int ZeroCopyPath::open(const Candidate& candidate, const Buffer* buffers) {
     Plan& plan = *candidate.plan;
     if (const int failed = map_peers(plan)) return failed;
     if (candidate.rounds != Rounds::kTwo) {
-        fifo_.open(candidate);  // messages are counted as ever, though those in buffers take no slot
+        fifo_.open(candidate, buffers);  // messages are counted as ever, though those in buffers take no slot
         return 0;
     }
     for (u32 c = 0; c < plan.header().connections; ++c) {

@@ -44,13 +44,20 @@ class EagerPath {
 // receiver wait for each other slot by slot, while the plan runs; nothing is left to wait for.
 class FifoPath {
   public:
-    FifoPath(Memory& memory, Network* network) : memory_(memory), network_(network) {}
+    // The tunables outlive it.
+    FifoPath(Memory& memory, Network* network, const Tunables& tunables)
+        : memory_(memory),
+          network_(network),
+          tunables_(tunables) {}
 
     // Sees to memory for the slots. Returns 0 or an errno.
     int reserve(const Candidate& candidate) const;
-    void open(const Candidate& candidate) const;
+    // `buffers`: the three of the call.
+    void open(const Candidate& candidate, const Buffer* buffers) const;
     // Waits until what this rank has sent to other nodes has left it.
     Outcome finish(ControlPlane& control) const;
+    // After a call that failed. Returns whether the network may still access what it worked on.
+    bool close() const { return network_ != nullptr && network_->close(); }
 
   private:
     bool is_remote(const ConnectionRecord& record) const {
@@ -59,6 +66,7 @@ class FifoPath {
 
     Memory& memory_;
     Network* const network_;  // null where all ranks share memory
+    const Tunables& tunables_;
 };
 
 // Messages lie in the buffers of one of their two ranks, and the other reads or writes them there: in an arena, which
@@ -79,7 +87,7 @@ class ZeroCopyPath {
     // What this rank tells others of its buffers: those of all candidates are the same.
     void describe(const Candidates& candidates, BufferDescription& found) const;
     // Returns 0, or an errno where the buffers of others cannot be mapped.
-    int open(const Candidate& candidate);
+    int open(const Candidate& candidate, const Buffer* buffers);
     // Waits until the others are done with this rank's buffers.
     Outcome finish(const Candidate& candidate, Execution<Cpu, End>& running);
     // How a call fails whose buffers others have been told of. After a fault that they may not know of, they may go on

@@ -1,5 +1,6 @@
 #include "runtime/plan.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "runtime/communicator.h"
@@ -29,8 +30,8 @@ Plan::Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::
     for (const ConnectionRecord& record : connections()) {
         const u32 source = record.sends ? h.rank : record.peer, target = record.sends ? record.peer : h.rank;
         const bool remote = communicator.is_remote(record.peer);
-        if (remote && (record.multicast != 0 || record.storage != kSlots))
-            throw std::invalid_argument("this plan has ranks of different nodes share memory");
+        if (remote ? record.multicast != 0 || is_lent(record) : record.storage == kDirect)
+            throw std::invalid_argument("this plan is for ranks on other nodes");
         windows_.push_back(remote ? remote_window(record)
                                   : window(source, record.multicast ? source : target, record.channel));
     }
@@ -41,10 +42,41 @@ Plan::Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::
     messages_.resize(h.connections);
     for (u32 o = 0; o < h.operands; ++o)
         if (view_.operands[o].place >= kReceive) ++messages_[view_.operands[o].end];
+    lay_direct();
     ends_.resize(h.connections);
     cursors_.resize(h.blocks);
     pointers_.resize(2 * u64(view_.most_operands) * communicator.threads());
     owners_.resize(pointers_.size());
+}
+
+// A step that receives one reads it where it lies, if it has something else to do with it.
+void Plan::lay_direct() {
+    const auto is_direct = [&](const OperandRecord& operand) {
+        return operand.place >= kReceive && view_.connections[operand.end].storage == kDirect;
+    };
+    const std::span<const OperandRecord> all(view_.operands, header().operands);
+    if (std::ranges::none_of(all, is_direct)) return;
+    lies_.resize(header().connections);
+    direct_operands_.assign(all.begin(), all.end());
+    direct_steps_.assign(view_.steps, view_.steps + header().steps);
+    direct_view_ = view_;
+    direct_view_.operands = direct_operands_.data();
+    direct_view_.steps = direct_steps_.data();
+    for (StepRecord& step : direct_steps_) {
+        const auto operands = std::span(direct_operands_).subspan(step.first_operand, step.sources + step.destinations);
+        const auto own = std::ranges::find_if(operands, [](const OperandRecord& o) { return o.place < kReceive; });
+        const bool receives = is_direct(operands[0]);
+        for (OperandRecord& operand : operands) {
+            if (!is_direct(operand)) continue;
+            lies_[operand.end] = *own;
+            operand.place = kHere;
+            step.last = 0;
+        }
+        if (!receives) continue;
+        std::rotate(operands.begin() + 1, own, own + 1);
+        ++step.sources;
+        --step.destinations;
+    }
 }
 
 const Plan::Opaque& Plan::opaque(const std::string& element, Communicator& communicator) {

@@ -42,6 +42,10 @@ class Plan {
     std::span<Window* const> multicasts() const { return multicasts_; }
     // By connection: messages a tile.
     std::span<const u64> messages() const { return messages_; }
+    // As a call in this shape runs it. Where messages do not travel with headers, a step does not move a direct one: it
+    // lies in the first of the step's operands that is in a buffer of this rank, `lies` by connection.
+    const PlanView& view_in(const Shape& shape) const { return lies_.empty() || shape.eager() ? view_ : direct_view_; }
+    const OperandRecord& lies(u32 connection) const { return lies_[connection]; }
     std::span<End> ends() { return ends_; }
     std::span<Cursor> cursors() { return cursors_; }
     // For the kernel calls of one thread.
@@ -63,11 +67,15 @@ class Plan {
     Latest latest;
 
   private:
+    void lay_direct();
+
     std::vector<u32> words_;
     u64 digest_;
     std::string name_;
     u64 number_;
-    PlanView view_{};
+    PlanView view_{}, direct_view_{};
+    std::vector<OperandRecord> lies_, direct_operands_;  // empty where no message is direct
+    std::vector<StepRecord> direct_steps_;
     std::vector<Window*> windows_, multicasts_;
     std::vector<u64> messages_;
     std::vector<End> ends_;

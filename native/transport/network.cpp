@@ -27,6 +27,32 @@ u64 counted(const u64* counter) { return __atomic_load_n(counter, __ATOMIC_RELAX
 
 }  // namespace
 
+// Tiles of a chunk follow each other.
+std::span<char> Direct::message(u64 number) const {
+    const Buffer& buffer = buffers[lies->place];
+    const auto tile = [&](u64 t) { return piece_of(*geometry, buffer, lies->unit, lies->position, 0, t); };
+    const u64 first = number * tiles_a_message;
+    const Piece begin = tile(first), end = tile(std::min(first + tiles_a_message, geometry->tiles) - 1);
+    return {buffer.base + begin.offset, end.offset + end.bytes - begin.offset};
+}
+
+// Where a message lies: one that is to be received may be shorter.
+std::span<char> Network::Line::message(u64 number) const {
+    if (direct) return direct->message(number);
+    return {slots() + place(number) * place_bytes, sends ? lengths[place(number)] : place_bytes};
+}
+
+// How many messages are complete, all tiles of which a counter counts.
+u64 Network::Line::messages_of(u64 counter) const {
+    const u64 tiles = counter - begun;
+    if (!direct) return tiles;
+    return tiles == direct->geometry->tiles ? last : tiles / direct->tiles_a_message;
+}
+
+u64 Network::Line::counter_of(u64 messages) const {
+    return begun + (direct ? std::min(messages * direct->tiles_a_message, direct->geometry->tiles) : messages);
+}
+
 Network::Network(u32 rank, std::vector<u32> nodes, RankBlock* blocks, Wire wire)
     : rank_(rank),
       nodes_(std::move(nodes)),
@@ -81,10 +107,8 @@ int Network::reserve(Window* window, u64 bytes) {
     const u64 whole = (kPage + bytes + kPage - 1) / kPage * kPage;
     auto* const memory = static_cast<char*>(std::aligned_alloc(kPage, whole));
     if (memory == nullptr) return ENOMEM;
-    auto* const counters = new (memory) Counters{};
-    counters->filled.count = counters->freed[0].count = line.done;
     line.memory.reset(memory);
-    line.counters = counters;
+    line.counters = new (memory) Counters{};
     line.bytes = bytes;
     return 0;
 }
@@ -93,12 +117,27 @@ u64* Network::open(Window* window, u64 slots, u64 slot_bytes, u64 messages) {
     Line& line = *static_cast<Line*>(window);
     line.places = slots;
     line.place_bytes = slot_bytes;
-    line.last = line.given + messages;
-    line.allowed = line.given + slots;
+    line.begun = line.counters->filled.count;
+    line.given = line.done = 0;
+    line.last = messages;
+    line.allowed = slots;
+    line.direct.reset();
     line.parcels.resize(slots);
     line.lengths.resize(slots);
     open_.push_back(&line);
     return line.sends ? line.lengths.data() : nullptr;
+}
+
+void Network::open(Window* window, u64 slots, const Direct& direct) {
+    open(window, slots, 0, direct.messages());
+    static_cast<Line*>(window)->direct = direct;
+}
+
+bool Network::close() {
+    const bool exposed = std::ranges::any_of(
+        open_, [](const Line* line) { return line->direct && std::ranges::any_of(line->parcels, &Parcel::travels); });
+    open_.clear();
+    return exposed;
 }
 
 u64 Network::outstanding() const {
@@ -166,10 +205,10 @@ void Network::posted(u64 call) {
 void Network::move(Line& line) {
     line.sends ? send(line) : receive(line);
     const u64 before = line.done;
-    while (line.done != line.given && has_arrived(line.parcels[line.place(line.done)], line.peer)) ++line.done;
+    while (line.done != line.given && has_arrived(line.parcel(line.done), line.peer)) ++line.done;
     Counters& counters = *line.counters;
     u64& moved = line.sends ? counters.freed[0].count : counters.filled.count;
-    if (line.done != before) __atomic_store_n(&moved, line.done, __ATOMIC_RELAXED);
+    if (line.done != before) __atomic_store_n(&moved, line.counter_of(line.done), __ATOMIC_RELAXED);
 }
 
 void Network::send(Line& line) {
@@ -177,18 +216,19 @@ void Network::send(Line& line) {
         if (!line.credit.travels) receive(line.credit, &nothing, 0, line.peer, kCreditTag + line.channel);
         if (!has_arrived(line.credit, line.peer)) break;
     }
-    const u64 filled = counted(&line.counters->filled.count);
-    for (; line.given < std::min(filled, line.allowed); ++line.given) {
-        const u64 place = line.place(line.given);
-        send(line.parcels[place], line.at(place), line.lengths[place], line.peer, kSlotTag + line.channel, moved_);
+    const u64 filled = line.messages_of(counted(&line.counters->filled.count));
+    const u64 end = std::min({filled, line.allowed, line.done + line.places});
+    for (; line.given < end; ++line.given) {
+        const std::span<const char> message = line.message(line.given);
+        send(line.parcel(line.given), message.data(), message.size(), line.peer, kSlotTag + line.channel, moved_);
     }
 }
 
 void Network::receive(Line& line) {
-    const u64 freed = counted(&line.counters->freed[0].count);
+    const u64 freed = line.direct ? line.done : line.messages_of(counted(&line.counters->freed[0].count));
     for (; line.given < std::min(line.last, freed + line.places); ++line.given) {
-        const u64 place = line.place(line.given);
-        receive(line.parcels[place], line.at(place), line.place_bytes, line.peer, kSlotTag + line.channel);
+        const std::span<char> message = line.message(line.given);
+        receive(line.parcel(line.given), message.data(), message.size(), line.peer, kSlotTag + line.channel);
     }
     for (; line.allowed < line.given && has_arrived(line.credit, line.peer); line.allowed += line.places)
         send(line.credit, &nothing, 0, line.peer, kCreditTag + line.channel, said_);

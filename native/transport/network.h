@@ -7,6 +7,9 @@
 // no bytes, by which the receiver says that it awaits the round: over TCP some MPIs read no more behind many messages
 // that nobody awaits.
 //
+// Direct messages take no slot: the wire sends from the sender's buffers and receives in the receiver's. The ports
+// still count tiles, as they are stored and as they have come.
+//
 // Headers go from node to node in ceil(log2 nodes) rounds (Bruck et al., IEEE TPDS'97): the lowest rank of a node, its
 // leader, waits for those of its own node, and doubles what it knows in every round. First go the lines that agreeing
 // ranks read, with their eager messages, and whole headers only where those differ.
@@ -17,15 +20,29 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "core/interpreter.h"
 #include "protocol/header.h"
 #include "protocol/nodes.h"
 #include "transport/memory.h"
 #include "transport/wire.h"
 
 namespace hocket {
+
+// The chunk that the tiles of a connection lie in, in a buffer of this rank, for a call that outlives them; so many of
+// them are one message.
+struct Direct {
+    const OperandRecord* lies;
+    const Buffer* buffers;
+    const Geometry* geometry;
+    u64 tiles_a_message;
+
+    u64 messages() const { return (geometry->tiles + tiles_a_message - 1) / tiles_a_message; }
+    std::span<char> message(u64 number) const;
+};
 
 class Network final : public OtherNodes {
   public:
@@ -45,6 +62,11 @@ class Network final : public OtherNodes {
     // For a call that sends, or receives, so many messages through the window. Returns where the sender says how long
     // each is, by slot.
     u64* open(Window* window, u64 slots, u64 slot_bytes, u64 messages);
+    // For a call whose tiles are direct. As many messages as there would be slots are on their way at once.
+    void open(Window* window, u64 slots, const Direct& direct);
+    // After a call that failed: nothing more of it is sent or received. Returns whether the wire may still access
+    // buffers of this rank.
+    bool close();
     // Messages of the call that have not left, and the first rank, or `only` that one, that they are for; null for
     // none.
     u64 outstanding() const;
@@ -83,21 +105,25 @@ class Network final : public OtherNodes {
         bool travels = false;
     };
 
-    // One end of a connection. Of all its messages `given` went to the wire, to be sent or received, and of these
+    // One end of a connection. Of the messages of a call `given` went to the wire, to be sent or received, and of these
     // `done` have left or come; `last` will have when the call ends. Those up to `allowed` may be sent, as `credit`
-    // says.
+    // says. `begun`: where the counters were when the call began.
     struct Line : Window {
         u32 peer = 0, channel = 0;
         bool sends = false;
         u64 places = 0, place_bytes = 0;  // slots
-        u64 given = 0, done = 0, last = 0, allowed = 0;
+        u64 begun = 0, given = 0, done = 0, last = 0, allowed = 0;
+        std::optional<Direct> direct;
         Parcel credit;
         std::vector<Parcel> parcels;  // by slot
         std::vector<u64> lengths;     // of what is sent, by slot
         std::unique_ptr<char, decltype(&std::free)> memory{nullptr, &std::free};
 
-        u64 place(u64 message) const { return message & (places - 1); }
-        char* at(u64 place) const { return slots() + place * place_bytes; }
+        u64 place(u64 message) const { return (begun + message) & (places - 1); }
+        Parcel& parcel(u64 message) { return parcels[place(message)]; }
+        std::span<char> message(u64 number) const;
+        u64 messages_of(u64 counter) const;
+        u64 counter_of(u64 messages) const;
     };
 
     // What goes of a header first, and bytes of eager messages, which follow those of all ranks.

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 import numpy
 import numpy.typing
 
-PLAN_MAGIC: int = 1751842822
+PLAN_MAGIC: int = 1751842823
 
 PLAN_LAYOUT: dict[str, tuple[str, ...]]
 

@@ -29,6 +29,7 @@ template <class Body> void on_nodes(const std::vector<u32>& nodes, Post& post, u
         EmulatedNetwork emulated(post.wire(rank), latency, 0.5, &sent_at, Clock::monotonic);
         Network network(rank, nodes, memory.control(), latency != 0 ? emulated.wire() : post.wire(rank));
         Settings mine = settings(slots);
+        mine.tunables.lent_tile_bytes = 256;  // so that few tiles are a message where these are direct
         mine.network = &network;
         Communicator communicator(rank, ranks, memory, lifelines.empty() ? std::vector<int>{} : lifelines[rank], mine);
         body(rank, communicator);
@@ -77,6 +78,81 @@ TEST(network_bytes) {
         CHECK(communicator.network()->moved().bytes == 4000);
         CHECK(communicator.network()->moved().messages == 2);
     });
+}
+
+// The wire takes direct messages from the sender's buffer to the receiver's, several tiles at a time, also those that a
+// rank then hands on. When a call is over, nobody reads its input any more.
+TEST(network_direct) {
+    for (const std::vector<u32>& nodes : kPlacements)
+        for (const u64 slots : {2, 4}) {
+            const u32 ranks = u32(nodes.size());
+            Post post(ranks, slots);
+            on_nodes(nodes, post, slots, [&](u32 rank, Communicator& communicator) {
+                Plan all(communicator, transposed(rank, nodes), 1, "transposed"),
+                    one(communicator, chain(rank, nodes), 2, "chain");
+                for (const u64 lines : {0, 1, 7, 100})  // of a chunk
+                    for (const u64 tile : {0, 64}) {
+                        const u64 n = lines * kAlign / sizeof(int) * ranks;
+                        std::vector<int> from(n, int(rank)), to(n, -1);
+                        const auto run = [&](Plan& plan) {
+                            char* const input = reinterpret_cast<char*>(from.data());
+                            char* const output = reinterpret_cast<char*>(to.data());
+                            Call call{input, output, nullptr, nullptr, 0, n, tile, type_named("int32"), 0, true};
+                            CHECK(communicator.run(plan, call).fault == Fault::kNone);
+                            std::fill(from.begin(), from.end(), -2);
+                        };
+                        run(all);
+                        for (u64 i = 0; i < n; ++i) CHECK(to[i] == int(i / (n / ranks)));
+                        for (u64 i = 0; i < n; ++i) from[i] = int(i + tile);
+                        run(one);
+                        for (u64 i = 0; rank != 0 && i < n; ++i) CHECK(to[i] == int(i + tile));
+                    }
+            });
+            CHECK(post.forgotten() == 0);
+        }
+}
+
+// The counters of a connection go on, whether its messages are direct or not.
+TEST(network_direct_and_not) {
+    Post post(2, 1);
+    on_nodes({0, 1}, post, 2, [&](u32 rank, Communicator& communicator) {
+        Writer through(rank, 2, 1, 0, 2);
+        through.block(100 * kDirect);
+        if (rank == 0) through.step({{kInput, 0}}, {{kSend, 1}});
+        else through.step({{kReceive, 0}}, {{kInput, 0}});
+        Plan direct(communicator, chain(rank, {0, 1}), 1, "chain"),
+            slots(communicator, through.words(), 2, "through slots");
+        for (const u64 n : {500, 1000, 3, 5000}) {
+            std::vector<int> data(n, rank == 0 ? int(n) : -1);
+            char* const at = reinterpret_cast<char*>(data.data());
+            Call call{at, at, nullptr, nullptr, 0, n, 64, type_named("int32"), 0, true};
+            const u64 before = communicator.network()->moved().messages;
+            CHECK(communicator.run(direct, call).fault == Fault::kNone && data.back() == int(n));
+            const u64 after = communicator.network()->moved().messages;
+            CHECK(rank != 0 || after - before == (n * sizeof(int) + 255) / 256);
+            std::fill(data.begin(), data.end(), rank == 0 ? 7 : -1);
+            CHECK(communicator.run(slots, call).fault == Fault::kNone && data.back() == 7);
+        }
+    });
+}
+
+// What the wire may still store to after a call that failed is exposed, which slots are not.
+TEST(network_exposed) {
+    for (const bool direct : {true, false}) {
+        Post post(2, 3);
+        on_nodes({0, 1}, post, 2, [&](u32 rank, Communicator& communicator) {
+            Writer writer(rank, 2, 1, 1, 2);
+            if (direct) writer.direct({0, 1});
+            writer.block();
+            if (rank == 0) writer.step({{kReceive, 1}}, {{kInput, 0}});
+            else writer.step({{kInput, 0}}, {{kScratch, 0}});
+            std::vector<int> data(8);
+            Plan plan(communicator, writer.words(), 1, "a message that never comes");
+            const Outcome outcome = sum(communicator, plan, data, 0, 0.2);
+            CHECK((outcome.fault == Fault::kNone) == (rank == 1));
+            CHECK(outcome.exposed == (rank == 0 && direct));
+        });
+    }
 }
 
 // Headers take ceil(log2 nodes) messages of a leader, and none of another rank.

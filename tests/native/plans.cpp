@@ -24,6 +24,7 @@ void refused(const std::vector<u32>& good) {
 TEST(bad_plans) {
     refused(ring(0, 3, 2, true));
     for (const bool two_rounds : {false, true}) refused(direct(0, 3, true, two_rounds));
+    refused(chain(1, {0, 0, 1}));
 }
 
 // A thread block follows another past 2^32 steps. Tiles so far into a chunk have no bytes.

@@ -60,6 +60,9 @@ class Writer {
     // They wait for each other before and after alone.
     void two_rounds() { header_.two_rounds = 1; }
 
+    // Messages to ranks of other nodes are direct.
+    void direct(std::vector<u32> nodes) { nodes_ = std::move(nodes); }
+
     // Every rank sends one message, the same to all.
     void one_round() { header_.eager = 1; }
 
@@ -104,8 +107,10 @@ class Writer {
             return;
         }
         const bool there = operand.place > kHere, lent = operand.place >= kHere;
-        const u32 storage = !lent ? kSlots : (there == (sends != 0)) ? kPushed : kPulled;
-        const u32 peer = there ? operand.peer : operand.chunk, channel = channel_ + 100 * storage;
+        const u32 peer = there ? operand.peer : operand.chunk;
+        const bool direct = !nodes_.empty() && nodes_[peer] != nodes_[header_.rank];
+        const u32 storage = direct ? kDirect : !lent ? kSlots : (there == (sends != 0)) ? kPushed : kPulled;
+        const u32 channel = channel_ + 100 * storage;
         u32 number = 0;
         while (number < connections_.size() &&
                (connections_[number].peer != peer || connections_[number].channel != channel ||
@@ -123,6 +128,7 @@ class Writer {
     }
 
     PlanHeader header_;
+    std::vector<u32> nodes_;
     u32 channel_ = 0;
     std::vector<BlockRecord> blocks_;
     std::vector<StepRecord> steps_;
@@ -201,6 +207,32 @@ inline std::vector<u32> direct(u32 rank, u32 ranks, bool inplace, bool two_round
     writer.block();
     for (u32 r = 0; r < ranks; ++r)
         if (r != rank) writer.step({{kHere, r}}, {{result, r}});
+    return writer.words();
+}
+
+// Each rank hands on what rank 0 has to the next one; messages between nodes are direct.
+inline std::vector<u32> chain(u32 rank, const std::vector<u32>& nodes) {
+    const u32 ranks = u32(nodes.size());
+    Writer writer(rank, ranks, 1, 0, 2);
+    writer.direct(nodes);
+    writer.block();
+    std::vector<Operand> all;
+    if (rank + 1 < ranks) all.push_back({kSend, rank + 1});
+    if (rank != 0) all.push_back({kOutput, 0});
+    writer.step({rank == 0 ? Operand{kInput, 0} : Operand{kReceive, rank - 1}}, all);
+    return writer.words();
+}
+
+// Rank r sends chunk s of its input to rank s, as chunk r of its output; messages between nodes are direct.
+inline std::vector<u32> transposed(u32 rank, const std::vector<u32>& nodes) {
+    const u32 ranks = u32(nodes.size());
+    Writer writer(rank, ranks, ranks, 0, 1);
+    writer.direct(nodes);
+    writer.block();
+    for (u32 r = 0; r < ranks; ++r) writer.step({{kInput, r}}, {r == rank ? Operand{kOutput, r} : Operand{kSend, r}});
+    writer.block();
+    for (u32 r = 0; r < ranks; ++r)
+        if (r != rank) writer.step({{kReceive, r}}, {{kOutput, r}});
     return writer.words();
 }
 

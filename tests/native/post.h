@@ -39,6 +39,12 @@ class Post {
         return found;
     }
 
+    // Messages that have arrived, of whose tickets nobody knows.
+    u64 forgotten() {
+        const std::lock_guard<std::mutex> held(lock_);
+        return arrived_.size();
+    }
+
   private:
     struct End {
         Post* post;
@@ -88,6 +94,7 @@ class Post {
         for (auto* const all : {&post.sent_, &post.awaited_})
             for (auto& [route, messages] : *all)
                 std::erase_if(messages, [&](const Message& message) { return message.number == ticket.word; });
+        post.arrived_.erase(ticket.word);
     }
 
     static std::string describe(void*, int) { return "the line was cut"; }

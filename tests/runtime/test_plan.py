@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket import AllReduce, Custom, Program, _native, chunk, prove
-from hocket.algorithms import all_pairs, direct, hierarchical, knomial, ring, tree, two_step
+from hocket.algorithms import all_pairs, direct, hierarchical, knomial, ring, tree, two_level, two_step
 from hocket.errors import Location, UnevenSize
 from hocket.ir.chunk_dag import Span
 from hocket.ir.geometry import check_size, chunk_length
@@ -153,9 +153,9 @@ def test_sizes_that_would_cut_a_value_are_refused_with_the_line() -> None:
     assert "test_plan.py:1:1" in str(error.value)
 
 
-def tables(schedule: Schedule, rank: int) -> dict[str, list[dict[str, int]]]:
+def tables(schedule: Schedule, rank: int, nodes: tuple[int, ...] = ()) -> dict[str, list[dict[str, int]]]:
     """The records of a plan, by kind."""
-    words = np.frombuffer(lower(schedule, rank).words, np.uint32).tolist()
+    words = np.frombuffer(lower(schedule, rank, nodes).words, np.uint32).tolist()
     found: dict[str, list[dict[str, int]]] = {}
     for kind, fields in _native.PLAN_LAYOUT.items():
         count = 1 if kind == "header" else found["header"][0][f"{kind}s"]
@@ -170,6 +170,26 @@ def eager(program: Program, *, opcodes: bool = False) -> list[tuple[int, list[in
     schedule = program.compile(opcodes=opcodes)
     plans = [tables(schedule, rank) for rank in range(schedule.collective.size)]
     return [(plan["header"][0]["eager"], [c["place"] for c in plan["connection"]]) for plan in plans]
+
+
+def test_direct_messages() -> None:
+    """Between nodes, messages that can lie in the buffers of both ranks do, and slots need no room for them."""
+    nodes = 0, 0, 1, 1
+    for program, remote, direct_messages, widest, fan in (
+        (direct.all_to_all(4), 4, 4, 1, 2),
+        (two_level.all_gather(nodes), 2, 2, 1, 4),
+        (two_level.all_reduce(nodes), 4, 0, 2, 12),
+    ):
+        for rank in range(4):
+            plan = tables(program.compile(), rank, nodes)
+            between = [c for c in plan["connection"] if nodes[c["peer"]] != nodes[rank]]
+            assert len(between) == remote, program.name
+            assert sum(c["storage"] == 3 for c in plan["connection"]) == direct_messages, program.name
+            assert all(c["width"] == 1 for c in between if c["storage"] == 3)
+            assert (plan["header"][0]["widest"], plan["header"][0]["fan"]) == (widest, fan), program.name
+    alone = tables(direct.all_to_all(4).compile(), 0, (0, 1, 2, 3))
+    assert alone["header"][0]["widest"] == 0
+    assert {c["storage"] for c in tables(direct.all_to_all(4).compile(), 0, (0, 0, 0, 0))["connection"]} == {0}
 
 
 def test_one_round() -> None:

@@ -1,12 +1,13 @@
 """What one rank's part of a schedule does to the rank's own buffers.
 
-Which stores nothing comes back to, and how it runs with its input and output apart.
+Which stores nothing comes back to, which messages can lie there all through a call, and how it runs with its input and
+output apart.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from itertools import groupby
 
@@ -69,6 +70,40 @@ def last_pushes(ranks: Sequence[Rank]) -> list[frozenset[tuple[int, int, int]]]:
         )
         for own in ours
     ]
+
+
+def lasting(collective: Collective, rank: int, part: Rank) -> frozenset[Send | Receive]:
+    """The ends of connections whose messages can lie in the rank's buffers from the beginning of a call to its end.
+
+    Each carries one message a tile, of one chunk, which a step only moves: it lies in the step's first span. That
+    chunk has one value in the whole call: so nobody stores to it while it is sent, nor, as there are no races, accesses
+    it before it is received. A rank that has an alias can also run with its buffers apart, and then that must hold too.
+    """
+    buffer, begin = collective.place(rank, "in")
+    inputs = collective.inputs(rank)
+    found = _lasting(part, {(buffer, begin + index) for index in range(inputs)})
+    two = apart(collective, rank, part) if collective.alias(rank) is not None else None
+    return found if two is None else found & _lasting(two, {("in", index) for index in range(inputs)})
+
+
+def _lasting(part: Rank, given: Set[tuple[BufferName, int]]) -> frozenset[Send | Receive]:
+    """``lasting``, where these chunks have a value when the call begins."""
+    stores: Counter[tuple[BufferName, int]] = Counter()
+    messages: Counter[Send | Receive] = Counter()
+    steps = [step for block in part.thread_blocks for step in block.steps]
+    for step in steps:
+        messages.update(end for end in (*step.srcs, *step.dsts) if not isinstance(end, Span))
+        stores.update((d.buffer, index) for d in step.dsts if type(d) is Span for index in d.indices())
+    found: set[Send | Receive] = set()
+    for step in steps:
+        spans = [operand for operand in (*step.srcs, *step.dsts) if isinstance(operand, Span)]
+        if len(step.srcs) != 1 or step.count != 1 or not spans:
+            continue
+        chunk = spans[0].buffer, spans[0].index
+        if stores[chunk] == (0 if chunk in given else 1):
+            ends = (end for end in (*step.srcs, *step.dsts) if not isinstance(end, Span))
+            found.update(end for end in ends if messages[end] == 1)
+    return frozenset(found)
 
 
 def apart(collective: Collective, rank: int, part: Rank) -> Rank | None:

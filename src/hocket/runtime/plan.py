@@ -11,7 +11,7 @@ import numpy as np
 from hocket import _native
 from hocket.errors import InvalidArgument, Location, StepName, Where, caller
 from hocket.ir.chunk_dag import Span
-from hocket.ir.memory import apart, last_pushes, last_stores
+from hocket.ir.memory import apart, last_pushes, last_stores, lasting
 from hocket.ir.messages import Connection, connection_widths, fan_of, multicasts, one_round, two_rounds
 from hocket.ir.order import in_order, pace, whole_sums
 from hocket.ir.schedule import Destination, Rank, Receive, Schedule, Send, Source, Step
@@ -20,7 +20,7 @@ from hocket.runtime.buffers import Layout
 _PLACES = {"in": 0, "out": 1, "sc": 2}
 _RECEIVE, _SEND, _HERE = 3, 4, 5
 _THEIRS = {"in": 6, "out": 7}
-_SLOTS, _PULLED, _PUSHED = 0, 1, 2
+_SLOTS, _PULLED, _PUSHED, _DIRECT = 0, 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,8 @@ class _Whole:
         self._in_place = schedule.in_place()
         self._widths, pushed = connection_widths(schedule)
         self._storage = {connection: _PUSHED if pushes else _PULLED for connection, pushes in pushed.items()}
+        if len(set(nodes)) > 1:
+            self._storage |= dict.fromkeys(_direct(schedule, self._widths, nodes), _DIRECT)
         self._round = one_round(schedule)
         self._two_rounds = two_rounds(schedule)
         order = list(in_order(schedule))
@@ -102,7 +104,8 @@ class _Whole:
         ):
             for rank in connection[:2]:
                 self._own[rank].append(connection)
-        self._fan = fan_of(self._widths, {connection for connection in self._widths if self._is_further(connection)})
+        self._slots = {c: width for c, width in self._widths.items() if c not in self._storage}
+        self._fan = fan_of(self._slots, {connection for connection in self._slots if self._is_further(connection)})
 
     def _is_further(self, connection: Connection) -> bool:
         """Whether it is to a reader of a multicast beyond the first: what is stored for the first is there for all."""
@@ -193,7 +196,7 @@ class _Whole:
             "output_blocks": collective.output_blocks(rank),
             "scratch": part.scratch,
             "slots": self._schedule.slots,
-            "widest": max(self._widths.values(), default=0 if self._storage else 1),
+            "widest": max(self._slots.values(), default=0 if self._storage else 1),
             "fan": self._fan,
             "work": work,
             "depth": depth,
@@ -217,6 +220,18 @@ class _Whole:
             "reader": reader,
             "more": len(self._multicasts[multicast].readers) - 1 if sends and multicast >= 0 and not reader else 0,
         }
+
+
+def _direct(schedule: Schedule, connections: Iterable[Connection], nodes: Sequence[int]) -> list[Connection]:
+    """The connections between nodes whose messages lie in the buffers of both ranks, and take no slot."""
+    lasts = [lasting(schedule.collective, rank, part) for rank, part in enumerate(schedule.ranks)]
+    return [
+        (source, target, channel)
+        for source, target, channel in connections
+        if nodes[source] != nodes[target]
+        and Send(target, channel) in lasts[source]
+        and Receive(source, channel) in lasts[target]
+    ]
 
 
 class _StepTables:
