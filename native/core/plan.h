@@ -44,10 +44,10 @@ constexpr u64 kLine = 2 * kCacheLine;  // neighbours are fetched in pairs
 #define HOCKET_PLAN_WAIT(X) X(block) X(step)
 
 // A connection this rank is one end of (`sends` 1: the sending end), where its messages lie (a Storage), the most
-// chunks one of its slots holds, and where in the sender's eager area its message begins. Where it is part of a
-// multicast, `multicast` is one more than the number of that, and `reader` the number of the peer or, receiving, of
-// this rank among the readers. A sending end is followed by those of `more` further readers, of no width: operands name
-// the first.
+// chunks one of its slots holds, 1 where they are direct, and where in the sender's eager area its message begins.
+// Where it is part of a multicast, `multicast` is one more than the number of that, and `reader` the number of the peer
+// or, receiving, of this rank among the readers. A sending end is followed by those of `more` further readers, of no
+// width: operands name the first.
 #define HOCKET_PLAN_CONNECTION(X) \
     X(peer) X(channel) X(sends) X(storage) X(width) X(place) X(multicast) X(reader) X(more)
 
@@ -99,9 +99,9 @@ enum Place : u32 {
 
 // Where the messages of a connection lie: in its slots; in the sender's buffers, where the receiver reads them; in the
 // receiver's buffers, where the sender writes them. Those in buffers are never too many. Direct ones, between nodes,
-// lie in the buffers of both: the network sends from the one and receives in the other, one chunk a tile
-// (runtime/plan.h).
-enum Storage : u32 { kSlots = 0, kPulled = 1, kPushed = 2, kDirect = 3 };
+// lie in the buffers of both: the network sends from the one and receives in the other, one chunk a tile. Batched are
+// direct ones whose sender waits for nobody between two tiles, so that several can be one message.
+enum Storage : u32 { kSlots = 0, kPulled = 1, kPushed = 2, kDirect = 3, kBatched = 4 };
 
 struct PlanView {
     const PlanHeader* header;
@@ -130,6 +130,8 @@ inline bool is_lent(const ConnectionRecord& connection) {
     return connection.storage == kPulled || connection.storage == kPushed;
 }
 
+inline bool is_direct(const ConnectionRecord& connection) { return connection.storage >= kDirect; }
+
 // Lays a view over `words`. Returns null, or what is wrong with them: afterwards no number in the plan leads outside
 // its table or this rank's buffers, so the interpreter checks nothing. How long a peer's are, its own plan knows.
 // NOLINTNEXTLINE(readability-function-*): one check after another, in the order of the tables.
@@ -156,9 +158,8 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
     if (at != length) return "its tables do not fill it";
     for (u32 c = 0; c < h.connections; ++c) {
         const ConnectionRecord& record = view.connections[c];
-        const bool direct = record.storage == kDirect;
-        if (record.peer >= h.ranks || record.peer == h.rank || record.sends > 1 || record.storage > kDirect ||
-            (direct ? record.width != 1 || record.multicast != 0 : record.width > h.widest))
+        if (record.peer >= h.ranks || record.peer == h.rank || record.sends > 1 || record.storage > kBatched ||
+            (is_direct(record) ? record.width != 1 || record.multicast != 0 : record.width > h.widest))
             return "a connection makes no sense";
         if (is_lent(record)) {
             if (record.width != 0 || record.multicast != 0 || h.eager != 0) return "a message has two places";
@@ -201,7 +202,7 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
                 if (connection.sends != (o >= step.sources)) return "an operand is the wrong end";
                 const bool slot = operand.place < kHere, here = operand.place == kHere;
                 if (slot == is_lent(connection) || here != lies_here(connection)) return "a message lies elsewhere";
-                direct = direct || connection.storage == kDirect;
+                direct = direct || is_direct(connection);
                 if (slot && step.count > connection.width) return "a step is wider than its slot";
                 if (operand.place > kHere && operand.position >= h.chunks) return "an operand is outside its unit";
                 continue;

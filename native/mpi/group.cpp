@@ -580,8 +580,12 @@ Outcome Group::run(const Rule& rule, const Request& request) {
     Offer offer;
     if (offers(rule, request, offer, at)) call.offer = &offer;
     // What is thrown when others have been told of the call ends the process.
-    return
-        [&]() noexcept { return communicator_->run(binding.apart && main.apart ? *main.apart : *main.plan, call); }();
+    Outcome outcome = [&]() noexcept {
+        return communicator_->run(binding.apart && main.apart ? *main.apart : *main.plan, call);
+    }();
+    if (outcome.exposed)  // messages may still be on their way there
+        for (auto& [place, length] : rooms_) (void)place.release(), length = 0;
+    return outcome;
 }
 
 // Plans for the buffers as they lie, where other ranks can access them.

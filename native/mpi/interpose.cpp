@@ -237,10 +237,10 @@ int serve(Collective which, Handle communicator, const Examine& examine, const R
             return pass_on(call, Reason::kDeclined, pass);
         default:
             // If a rank has ended, the MPI is to do as it would have done; of one on another node no more is known
-            // than that it fails. Otherwise some ranks may have finished the call.
+            // than that it fails. Otherwise some ranks may have finished the call, or its messages are on their way.
             std::fprintf(stderr, "hocket: %s: rank %u %s\n", kCollectiveNames[u32(which)], outcome.rank,
                          outcome.why().text.c_str());
-            if (!group->is_lost(outcome.rank)) return report_error(communicator);
+            if (outcome.exposed || !group->is_lost(outcome.rank)) return report_error(communicator);
             group->close("a rank has ended");
             return pass_on(call, Reason::kCommunicator, pass);
     }

@@ -44,7 +44,7 @@ inline Shape settle(const PlanHeader& plan, u64 n, u32 type, u64 tile, u64 most_
     u64& slots = found.slots;
     slots = std::bit_ceil(std::max<u64>(plan.slots, tuned.slots));
     const u64 room = std::bit_floor((kWindowStride - kPage) / (slots * widest));  // of a window, for one tile
-    if (plan.widest != 0 && tile > room) tile = std::max(room, kAlign);
+    if (tile > room) tile = std::max(room, kAlign);
     Geometry& geometry = found.geometry;
     geometry = cut(n, item, plan.chunks, widest, kEager, tile);
     const bool one = plan.eager != 0 && geometry.tiles == 1 && plan.eager * geometry.tile <= most_eager;
@@ -59,10 +59,9 @@ inline Shape settle(const PlanHeader& plan, u64 n, u32 type, u64 tile, u64 most_
     return found;
 }
 
-// How many tiles of a direct chunk go in one message. All ranks find the same. Where ranks wait for the first tile to
-// come to them, each goes by itself.
-inline u64 tiles_a_message(const PlanHeader& plan, const Geometry& geometry, const Tunables& tuned) {
-    return plan.depth > plan.work ? 1 : std::max<u64>(tuned.lent_tile_bytes / geometry.tile, 1);
+// How many tiles of a direct chunk go in one message. Both ends find the same.
+inline u64 tiles_a_message(const ConnectionRecord& connection, const Geometry& geometry, const Tunables& tuned) {
+    return connection.storage == kBatched ? std::max<u64>(tuned.lent_tile_bytes / geometry.tile, 1) : 1;
 }
 
 // The best of a set of variants, a bit for each; kBuffered if it is empty.

@@ -285,6 +285,7 @@ Handle PreparedCall::launch(nb::handle self, const Argument& x, const Argument& 
     std::shared_ptr<BoundCall> bound;
     prepare(self, true, [&] { bound = std::make_shared<BoundCall>(taken.call(), x, out); });
     bound->take(taken, *member_);
+    bound->keep(keep);
     auto flight = std::make_shared<Flight>(bound->member(), taken.prepared, nb::borrow(bound->result()),
                                            [bound, x = nb::borrow(x.object), out = nb::borrow(out.object),
                                             keep = nb::borrow(keep)](Communicator&) { return bound->go_on(); });
@@ -331,14 +332,16 @@ BoundCall::BoundCall(PreparedCall& prepared, const Argument& given_x, const Argu
     call_.fresh = fresh_ && binding.output == Source::kOut;
     if (binding.taken) call_.finish.taken = at(binding.input) + *binding.taken;
     if (binding.taken || call_.scale != nullptr) call_.finish.result = at(binding.result);
-    offered_ = {objects[u32(binding.input)], objects[u32(binding.output)]};
+    offered_[0] = objects[u32(binding.input)];
+    offered_[1] = objects[u32(binding.output)];
     const bool shared = (!operands.x || x->shared) && (!operands.out || out->shared);
     const std::optional<Alternatives>& alternatives = shared ? prepared.shared_ : prepared.others_;
     if (!alternatives) return;
     std::copy(alternatives->plans.begin(), alternatives->plans.end(), offer_.plans + kZeroCopy[0]);
     offer_.input = at(alternatives->input);
     offer_.output = at(alternatives->output);
-    offered_ = {objects[u32(alternatives->input)], objects[u32(alternatives->output)]};
+    offered_[0] = objects[u32(alternatives->input)];
+    offered_[1] = objects[u32(alternatives->output)];
     call_.offer = &offer_;
 }
 
@@ -384,8 +387,9 @@ void BoundCall::join(Argument& list, const std::vector<Argument>& parts, bool be
 
 Outcome BoundCall::run() {
     copy_in();
-    exposed_ = call_.offer != nullptr;  // until it has an outcome
-    Outcome outcome = prepared_.member_->communicator->run(*prepared_.plan_, call_);
+    Communicator& communicator = *prepared_.member_->communicator;
+    exposed_ = call_.offer != nullptr || communicator.network() != nullptr;  // until it has an outcome
+    Outcome outcome = communicator.run(*prepared_.plan_, call_);
     ended(outcome);
     return outcome;
 }
@@ -442,7 +446,8 @@ void bind_buffer(nb::module_& module) {
 
 ``address`` is a multiple of 4, or of an element's size. ``dtype``: the name of a type that can be combined;
 "bfloat16" needs no ml_dtypes. The memory must stay until the call has ended. After an error in the middle of a
-call, other than one of arguments, another rank may for a moment still write to memory that was given to it.)")
+call, other than one of arguments, another rank may for a moment still write to memory that was given to it; on
+several nodes, MPI may access it until the process ends.)")
         .def(
             "__init__",
             [](RawBuffer* self, u64 address, u64 bytes, std::string dtype) {

@@ -178,6 +178,9 @@ class BoundCall {
         if (took_ != 0) arms_->took(arm_, took_);
     }
 
+    // What is to be held with the arrays.
+    void keep(nanobind::handle object) { offered_[2] = object.ptr(); }
+
     Outcome run();
     // Communicator::post, and what is left to do after it: all, if it returned false.
     bool post();
@@ -212,8 +215,8 @@ class BoundCall {
     Call call_;
     Offer offer_;
     bool posted_ = false;
-    std::array<PyObject*, 2> offered_{};
-    bool exposed_ = false;  // others have been told where they lie, or a network
+    std::array<PyObject*, 3> offered_{};  // the last: what keeps memory that is no array's
+    bool exposed_ = false;                // others have been told where they lie, or a network
     KeyArms* arms_ = nullptr;
     u32 arm_ = 0;
     u64 took_ = 0;

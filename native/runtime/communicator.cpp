@@ -66,9 +66,14 @@ WaitPolicy tuned(const Settings& settings) {
     return found;
 }
 
+constexpr u64 kMostMessage = 1 << 30;  // a wire may count bytes with an int
+
 // On several nodes there are no more slots than needed: a sender may be that many messages ahead without a credit.
 Settings on_nodes(Settings settings) {
-    if (settings.network != nullptr) settings.tunables.rotated_bytes = 0;
+    if (settings.network == nullptr) return settings;
+    u64& most = settings.tunables.lent_tile_bytes;
+    most = std::min(most, kMostMessage);
+    settings.tunables.rotated_bytes = 0;
     return settings;
 }
 
@@ -231,12 +236,14 @@ template <class Event> Outcome Communicator::carry_on(CallState& state, Event ev
         return zero_copy_.withdraw(give_up_for("the arrays of others", failed), state.told);
 
     // Execute.
+    const FifoPath::Closing closing{fifo_};
     Outcome outcome = execute(state, event);
     outcome.variant = state.variant;
     if (outcome.fault != Fault::kNone) {
         outcome = zero_copy_.withdraw(std::move(outcome), state.told);
         if (!fifo_.close()) return outcome;
         (void)scratch_.release();  // the network may go on to access it
+        scratch_bytes_ = 0;
         outcome.exposed = true;
         return outcome;
     }

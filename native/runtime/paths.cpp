@@ -34,7 +34,7 @@ int FifoPath::reserve(const Candidate& candidate) const {
     for (u32 c = 0; c < connections; ++c) {
         Window* const window = plan.windows()[c];
         const ConnectionRecord& record = plan.connections()[c];
-        const u64 bytes = record.storage == kDirect ? 0 : slots * record.width * candidate.geometry.tile;
+        const u64 bytes = is_direct(record) ? 0 : slots * record.width * candidate.geometry.tile;
         if (window->counters != nullptr && bytes <= window->bytes) continue;
         if (const int failed = is_remote(record) ? network_->reserve(window, bytes) : memory_.reserve(window, bytes))
             return failed;
@@ -44,7 +44,6 @@ int FifoPath::reserve(const Candidate& candidate) const {
 
 void FifoPath::open(const Candidate& candidate, const Buffer* buffers) const {
     Plan& plan = *candidate.plan;
-    const u64 together = tiles_a_message(plan.header(), candidate.geometry, tunables_);
     for (u32 c = 0; c < plan.header().connections; ++c) {
         const ConnectionRecord& record = plan.connections()[c];
         const Window& window = *plan.windows()[c];
@@ -61,8 +60,10 @@ void FifoPath::open(const Candidate& candidate, const Buffer* buffers) const {
                record.more};
         if (record.multicast != 0) end.begin_after(window.passed);
         else end.begin(record.sends != 0);
-        if (record.storage == kDirect)
-            network_->open(plan.windows()[c], candidate.slots, {&plan.lies(c), buffers, &candidate.geometry, together});
+        if (is_direct(record))
+            network_->open(
+                plan.windows()[c], candidate.slots,
+                {&plan.lies(c), buffers, &candidate.geometry, tiles_a_message(record, candidate.geometry, tunables_)});
         else if (is_remote(record))
             end.lengths = network_->open(plan.windows()[c], candidate.slots, end.slot_bytes,
                                          plan.messages()[c] * candidate.geometry.tiles);

@@ -56,8 +56,13 @@ class FifoPath {
     void open(const Candidate& candidate, const Buffer* buffers) const;
     // Waits until what this rank has sent to other nodes has left it.
     Outcome finish(ControlPlane& control) const;
-    // After a call that failed. Returns whether the network may still access what it worked on.
+    // After a call. Returns whether the network may still access what it worked on, where it failed.
     bool close() const { return network_ != nullptr && network_->close(); }
+    // Closes also where something is thrown: the network knows where the call keeps its buffers.
+    struct Closing {
+        const FifoPath& path;
+        ~Closing() { path.close(); }
+    };
 
   private:
     bool is_remote(const ConnectionRecord& record) const {

@@ -30,7 +30,7 @@ Plan::Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::
     for (const ConnectionRecord& record : connections()) {
         const u32 source = record.sends ? h.rank : record.peer, target = record.sends ? record.peer : h.rank;
         const bool remote = communicator.is_remote(record.peer);
-        if (remote ? record.multicast != 0 || is_lent(record) : record.storage == kDirect)
+        if (remote ? record.multicast != 0 || is_lent(record) : is_direct(record))
             throw std::invalid_argument("this plan is for ranks on other nodes");
         windows_.push_back(remote ? remote_window(record)
                                   : window(source, record.multicast ? source : target, record.channel));
@@ -42,6 +42,9 @@ Plan::Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::
     messages_.resize(h.connections);
     for (u32 o = 0; o < h.operands; ++o)
         if (view_.operands[o].place >= kReceive) ++messages_[view_.operands[o].end];
+    for (u32 c = 0; c < h.connections; ++c)
+        if (is_direct(view_.connections[c]) && messages_[c] != 1)
+            throw std::invalid_argument("this plan has other than one direct message a tile");
     lay_direct();
     ends_.resize(h.connections);
     cursors_.resize(h.blocks);
@@ -49,13 +52,14 @@ Plan::Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::
     owners_.resize(pointers_.size());
 }
 
-// A step that receives one reads it where it lies, if it has something else to do with it.
+// A step that receives one reads it where it lies, if it has something else to do with it. Such a step has an operand
+// in a buffer (view_plan). Destinations get other numbers, so `last`, a hint, is dropped.
 void Plan::lay_direct() {
-    const auto is_direct = [&](const OperandRecord& operand) {
-        return operand.place >= kReceive && view_.connections[operand.end].storage == kDirect;
+    const auto is_message = [&](const OperandRecord& operand) {
+        return operand.place >= kReceive && is_direct(view_.connections[operand.end]);
     };
     const std::span<const OperandRecord> all(view_.operands, header().operands);
-    if (std::ranges::none_of(all, is_direct)) return;
+    if (std::ranges::none_of(all, is_message)) return;
     lies_.resize(header().connections);
     direct_operands_.assign(all.begin(), all.end());
     direct_steps_.assign(view_.steps, view_.steps + header().steps);
@@ -65,9 +69,9 @@ void Plan::lay_direct() {
     for (StepRecord& step : direct_steps_) {
         const auto operands = std::span(direct_operands_).subspan(step.first_operand, step.sources + step.destinations);
         const auto own = std::ranges::find_if(operands, [](const OperandRecord& o) { return o.place < kReceive; });
-        const bool receives = is_direct(operands[0]);
+        const bool receives = is_message(operands[0]);
         for (OperandRecord& operand : operands) {
-            if (!is_direct(operand)) continue;
+            if (!is_message(operand)) continue;
             lies_[operand.end] = *own;
             operand.place = kHere;
             step.last = 0;

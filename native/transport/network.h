@@ -64,8 +64,8 @@ class Network final : public OtherNodes {
     u64* open(Window* window, u64 slots, u64 slot_bytes, u64 messages);
     // For a call whose tiles are direct. As many messages as there would be slots are on their way at once.
     void open(Window* window, u64 slots, const Direct& direct);
-    // After a call that failed: nothing more of it is sent or received. Returns whether the wire may still access
-    // buffers of this rank.
+    // After a call: nothing more of it is sent or received. Returns whether the wire may still access buffers of this
+    // rank, where it failed.
     bool close();
     // Messages of the call that have not left, and the first rank, or `only` that one, that they are for; null for
     // none.
@@ -95,7 +95,7 @@ class Network final : public OtherNodes {
     struct Sent {
         u64 messages = 0, bytes = 0;
     };
-    const Sent& moved() const { return moved_; }  // through slots
+    const Sent& moved() const { return moved_; }  // of calls
     const Sent& said() const { return said_; }    // of headers and states
 
   private:

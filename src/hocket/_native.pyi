@@ -437,7 +437,8 @@ class Buffer:
 
     ``address`` is a multiple of 4, or of an element's size. ``dtype``: the name of a type that can be combined;
     "bfloat16" needs no ml_dtypes. The memory must stay until the call has ended. After an error in the middle of a
-    call, other than one of arguments, another rank may for a moment still write to memory that was given to it.
+    call, other than one of arguments, another rank may for a moment still write to memory that was given to it; on
+    several nodes, MPI may access it until the process ends.
     """
 
     def __init__(self, address: int, nbytes: int, dtype: str) -> None: ...

@@ -88,12 +88,13 @@ TEST(network_direct) {
             const u32 ranks = u32(nodes.size());
             Post post(ranks, slots);
             on_nodes(nodes, post, slots, [&](u32 rank, Communicator& communicator) {
-                Plan all(communicator, transposed(rank, nodes), 1, "transposed"),
-                    one(communicator, chain(rank, nodes), 2, "chain");
+                Plan all(communicator, transposed(rank, nodes, true), 1, "batched");
+                Plan pairs(communicator, transposed(rank, nodes, false), 2, "pairs");
+                Plan one(communicator, chain(rank, nodes), 3, "chain");
                 for (const u64 lines : {0, 1, 7, 100})  // of a chunk
                     for (const u64 tile : {0, 64}) {
                         const u64 n = lines * kAlign / sizeof(int) * ranks;
-                        std::vector<int> from(n, int(rank)), to(n, -1);
+                        std::vector<int> from(n), to(n, -1);
                         const auto run = [&](Plan& plan) {
                             char* const input = reinterpret_cast<char*>(from.data());
                             char* const output = reinterpret_cast<char*>(to.data());
@@ -101,8 +102,11 @@ TEST(network_direct) {
                             CHECK(communicator.run(plan, call).fault == Fault::kNone);
                             std::fill(from.begin(), from.end(), -2);
                         };
-                        run(all);
-                        for (u64 i = 0; i < n; ++i) CHECK(to[i] == int(i / (n / ranks)));
+                        for (Plan* const plan : {&all, &pairs}) {
+                            std::fill(from.begin(), from.end(), int(rank));
+                            run(*plan);
+                            for (u64 i = 0; i < n; ++i) CHECK(to[i] == int(i / (n / ranks)));
+                        }
                         for (u64 i = 0; i < n; ++i) from[i] = int(i + tile);
                         run(one);
                         for (u64 i = 0; rank != 0 && i < n; ++i) CHECK(to[i] == int(i + tile));
@@ -117,10 +121,10 @@ TEST(network_direct_and_not) {
     Post post(2, 1);
     on_nodes({0, 1}, post, 2, [&](u32 rank, Communicator& communicator) {
         Writer through(rank, 2, 1, 0, 2);
-        through.block(100 * kDirect);
+        through.block();
         if (rank == 0) through.step({{kInput, 0}}, {{kSend, 1}});
         else through.step({{kReceive, 0}}, {{kInput, 0}});
-        Plan direct(communicator, chain(rank, {0, 1}), 1, "chain"),
+        Plan direct(communicator, chain(rank, {0, 1}, kBatched), 1, "chain"),
             slots(communicator, through.words(), 2, "through slots");
         for (const u64 n : {500, 1000, 3, 5000}) {
             std::vector<int> data(n, rank == 0 ? int(n) : -1);
@@ -138,14 +142,15 @@ TEST(network_direct_and_not) {
 
 // What the wire may still store to after a call that failed is exposed, which slots are not.
 TEST(network_exposed) {
-    for (const bool direct : {true, false}) {
+    for (const auto& [direct, sends] : {std::pair(true, false), {true, true}, {false, false}}) {
         Post post(2, 3);
         on_nodes({0, 1}, post, 2, [&](u32 rank, Communicator& communicator) {
             Writer writer(rank, 2, 1, 1, 2);
-            if (direct) writer.direct({0, 1});
+            if (direct) writer.between({0, 1}, kDirect);
             writer.block();
-            if (rank == 0) writer.step({{kReceive, 1}}, {{kInput, 0}});
-            else writer.step({{kInput, 0}}, {{kScratch, 0}});
+            if (rank == 1) writer.step({{kInput, 0}}, {{kScratch, 0}});
+            else if (sends) writer.step({{kInput, 0}}, {{kSend, 1}});
+            else writer.step({{kReceive, 1}}, {{kInput, 0}});
             std::vector<int> data(8);
             Plan plan(communicator, writer.words(), 1, "a message that never comes");
             const Outcome outcome = sum(communicator, plan, data, 0, 0.2);

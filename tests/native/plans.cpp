@@ -21,6 +21,23 @@ void refused(const std::vector<u32>& good) {
     CHECK(count > int(good.size()) / 2);  // the others are numbers that may be large: channels, strides of one chunk
 }
 
+// A direct message that lies in no buffer, is summed, or has a wide slot.
+TEST(bad_direct_plans) {
+    const auto refusal = [](const std::vector<Operand>& sources, Operand to) {
+        Writer writer(0, 2, 1, 0, 1);
+        writer.between({0, 1}, kDirect);
+        writer.block();
+        writer.step(sources, {to});
+        const std::vector<u32> words = writer.words();
+        PlanView view{};
+        const char* const wrong = view_plan(words.data(), words.size(), view);
+        return std::string(wrong == nullptr ? "" : wrong);
+    };
+    CHECK(refusal({{kReceive, 1}}, {kOutput, 0}).empty());
+    CHECK(refusal({{kReceive, 1}}, {kSend, 1}) == "a direct message lies in no buffer");
+    CHECK(refusal({{kReceive, 1}, {kInput, 0}}, {kOutput, 0}) == "a direct message lies in no buffer");
+}
+
 TEST(bad_plans) {
     refused(ring(0, 3, 2, true));
     for (const bool two_rounds : {false, true}) refused(direct(0, 3, true, two_rounds));

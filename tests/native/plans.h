@@ -60,8 +60,11 @@ class Writer {
     // They wait for each other before and after alone.
     void two_rounds() { header_.two_rounds = 1; }
 
-    // Messages to ranks of other nodes are direct.
-    void direct(std::vector<u32> nodes) { nodes_ = std::move(nodes); }
+    // Messages to ranks of other nodes are direct, or batched.
+    void between(std::vector<u32> nodes, Storage storage) {
+        nodes_ = std::move(nodes);
+        between_ = storage;
+    }
 
     // Every rank sends one message, the same to all.
     void one_round() { header_.eager = 1; }
@@ -109,8 +112,8 @@ class Writer {
         const bool there = operand.place > kHere, lent = operand.place >= kHere;
         const u32 peer = there ? operand.peer : operand.chunk;
         const bool direct = !nodes_.empty() && nodes_[peer] != nodes_[header_.rank];
-        const u32 storage = direct ? kDirect : !lent ? kSlots : (there == (sends != 0)) ? kPushed : kPulled;
-        const u32 channel = channel_ + 100 * storage;
+        const u32 storage = direct ? between_ : !lent ? kSlots : (there == (sends != 0)) ? kPushed : kPulled;
+        const u32 channel = channel_ + (direct ? 0 : 100 * storage);
         u32 number = 0;
         while (number < connections_.size() &&
                (connections_[number].peer != peer || connections_[number].channel != channel ||
@@ -129,6 +132,7 @@ class Writer {
 
     PlanHeader header_;
     std::vector<u32> nodes_;
+    Storage between_ = kDirect;
     u32 channel_ = 0;
     std::vector<BlockRecord> blocks_;
     std::vector<StepRecord> steps_;
@@ -211,10 +215,10 @@ inline std::vector<u32> direct(u32 rank, u32 ranks, bool inplace, bool two_round
 }
 
 // Each rank hands on what rank 0 has to the next one; messages between nodes are direct.
-inline std::vector<u32> chain(u32 rank, const std::vector<u32>& nodes) {
+inline std::vector<u32> chain(u32 rank, const std::vector<u32>& nodes, Storage storage = kDirect) {
     const u32 ranks = u32(nodes.size());
     Writer writer(rank, ranks, 1, 0, 2);
-    writer.direct(nodes);
+    writer.between(nodes, storage);
     writer.block();
     std::vector<Operand> all;
     if (rank + 1 < ranks) all.push_back({kSend, rank + 1});
@@ -223,16 +227,21 @@ inline std::vector<u32> chain(u32 rank, const std::vector<u32>& nodes) {
     return writer.words();
 }
 
-// Rank r sends chunk s of its input to rank s, as chunk r of its output; messages between nodes are direct.
-inline std::vector<u32> transposed(u32 rank, const std::vector<u32>& nodes) {
+// Rank r sends chunk s of its input to rank s, as chunk r of its output; messages between nodes are batched. Or, with
+// one thread block for each rank, which sends to it and receives from it, direct.
+inline std::vector<u32> transposed(u32 rank, const std::vector<u32>& nodes, bool batched) {
     const u32 ranks = u32(nodes.size());
     Writer writer(rank, ranks, ranks, 0, 1);
-    writer.direct(nodes);
+    writer.between(nodes, batched ? kBatched : kDirect);
     writer.block();
-    for (u32 r = 0; r < ranks; ++r) writer.step({{kInput, r}}, {r == rank ? Operand{kOutput, r} : Operand{kSend, r}});
-    writer.block();
-    for (u32 r = 0; r < ranks; ++r)
-        if (r != rank) writer.step({{kReceive, r}}, {{kOutput, r}});
+    writer.step({{kInput, rank}}, {{kOutput, rank}});
+    for (u32 r = 0; r < ranks; ++r) {
+        if (r == rank) continue;
+        writer.block();
+        writer.step({{kInput, r}}, {{kSend, r}});
+        if (batched) writer.block();
+        writer.step({{kReceive, r}}, {{kOutput, r}});
+    }
     return writer.words();
 }
 

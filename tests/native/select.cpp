@@ -27,14 +27,15 @@ Shape settled(const PlanHeader& plan, u64 bytes, u64 most_eager = kEager, u64 ti
     return settle(plan, bytes, kByte, tile, most_eager, tuned);
 }
 
-// Tiles of a direct chunk go together, unless ranks wait for the first.
-TEST(tiles_a_message_by_pace) {
-    PlanHeader plan = header();
-    const Tunables tuned;
-    const auto found = [&](u64 tile) { return tiles_a_message(plan, {0, 0, tile, 0}, tuned); };
-    CHECK(found(64 << 10) == 16 && found(1 << 20) == 1 && found(2 << 20) == 1);
-    plan.depth = 2;
-    CHECK(found(64 << 10) == 1);
+// Tiles of a batched chunk go together.
+TEST(tiles_a_message) {
+    const auto found = [&](Storage storage, u64 tile) {
+        ConnectionRecord connection{};
+        connection.storage = storage;
+        return tiles_a_message(connection, {0, 0, tile, 0}, {});
+    };
+    CHECK(found(kBatched, 64 << 10) == 16 && found(kBatched, 1 << 20) == 1 && found(kBatched, 2 << 20) == 1);
+    CHECK(found(kDirect, 64 << 10) == 1);
 }
 
 TEST(paths_by_size) {

@@ -184,12 +184,58 @@ def test_direct_messages() -> None:
             plan = tables(program.compile(), rank, nodes)
             between = [c for c in plan["connection"] if nodes[c["peer"]] != nodes[rank]]
             assert len(between) == remote, program.name
-            assert sum(c["storage"] == 3 for c in plan["connection"]) == direct_messages, program.name
-            assert all(c["width"] == 1 for c in between if c["storage"] == 3)
+            assert sum(c["storage"] == 4 for c in plan["connection"]) == direct_messages, program.name
+            assert all(c["width"] == 1 for c in between if c["storage"] == 4)
             assert (plan["header"][0]["widest"], plan["header"][0]["fan"]) == (widest, fan), program.name
     alone = tables(direct.all_to_all(4).compile(), 0, (0, 1, 2, 3))
     assert alone["header"][0]["widest"] == 0
     assert {c["storage"] for c in tables(direct.all_to_all(4).compile(), 0, (0, 0, 0, 0))["connection"]} == {0}
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "direct"),
+    [
+        (Span(0, "in", 1), Span(1, "out", 1), True),
+        (Span(0, "in", 1), Span(1, "sc", 0), True),
+        (Span(0, "in", 1), Span(1, "out", 0), False),
+        (Span(0, "sc", 0), Span(1, "sc", 0), True),
+        (Span(0, "sc", 0), Span(1, "out", 1), False),
+    ],
+)
+def test_direct_messages_are_no_longer_than_where_they_are_received(sent: Span, received: Span, direct: bool) -> None:
+    stores = (Step((Span(0, "in", 0),), (sent,)),) if sent.buffer == "sc" else ()
+    sends = ThreadBlock((), (Send(1, 0),), (*stores, Step((sent,), (Send(1, 0),))))
+    receives = ThreadBlock((Receive(0, 0),), (), (Step((Receive(0, 0),), (received,)),))
+    schedule = Schedule("one", AllReduce(2, 2), "simple", 1, (Rank(1, (sends,)), Rank(1, (receives,))))
+    for rank in (0, 1):
+        (connection,) = tables(schedule, rank, (0, 1))["connection"]
+        assert connection["storage"] == (4 if direct else 0)
+
+
+@pytest.mark.parametrize(
+    ("block", "storage"),
+    [
+        ([((Span(0, "in", 0),), (Send(1, 0),))], 4),
+        ([((Span(0, "in", 0),), (Send(1, 0),)), ((Receive(1, 0),), (Span(0, "out", 0),))], 3),
+        ([((Span(0, "in", 0),), (Send(1, 0), Send(2, 0)))], 3),
+    ],
+    ids=["sends alone", "then receives", "through a slot too"],
+)
+def test_batched_messages_wait_for_nobody(
+    block: list[tuple[tuple[Span | Receive, ...], tuple[Span | Send, ...]]], storage: int
+) -> None:
+    """A tile that waits for what its receiver does with an earlier one cannot go with it."""
+    ends = [end for srcs, dsts in block for end in (*srcs, *dsts)]
+    mine = ThreadBlock((), (), tuple(Step(srcs, dsts) for srcs, dsts in block))
+    ranks = [Rank(0, (mine,))]
+    for peer in (1, 2):
+        receives = ThreadBlock((), (), (Step((Receive(0, 0),), (Span(peer, "out", 0),)),))
+        sends = ThreadBlock((), (), (Step((Span(peer, "in", 0),), (Send(0, 0),)),))
+        blocks = (receives,) * (Send(peer, 0) in ends) + (sends,) * (Receive(peer, 0) in ends)
+        ranks.append(Rank(0, blocks))
+    schedule = Schedule("one", AllReduce(3), "simple", 1, tuple(ranks))
+    connections = tables(schedule, 0, (0, 1, 0))["connection"]
+    assert [c["storage"] for c in connections if c["peer"] == 1 and c["sends"]] == [storage]
 
 
 def test_one_round() -> None:

@@ -72,7 +72,11 @@ def last_pushes(ranks: Sequence[Rank]) -> list[frozenset[tuple[int, int, int]]]:
     ]
 
 
-def lasting(collective: Collective, rank: int, part: Rank) -> frozenset[Send | Receive]:
+Position = int | None
+"""Of a chunk in its unit: the last ones may be shorter. None in scratch, where none is."""
+
+
+def lasting(collective: Collective, rank: int, part: Rank) -> dict[Send | Receive, Position]:
     """The ends of connections whose messages can lie in the rank's buffers from the beginning of a call to its end.
 
     Each carries one message a tile, of one chunk, which a step only moves: it lies in the step's first span. That
@@ -81,29 +85,33 @@ def lasting(collective: Collective, rank: int, part: Rank) -> frozenset[Send | R
     """
     buffer, begin = collective.place(rank, "in")
     inputs = collective.inputs(rank)
-    found = _lasting(part, {(buffer, begin + index) for index in range(inputs)})
+    found = _lasting(part, {(buffer, begin + index) for index in range(inputs)}, collective.chunks)
     two = apart(collective, rank, part) if collective.alias(rank) is not None else None
-    return found if two is None else found & _lasting(two, {("in", index) for index in range(inputs)})
+    if two is None:
+        return found
+    also = _lasting(two, {("in", index) for index in range(inputs)}, collective.chunks)
+    return {end: place for end, place in found.items() if end in also and also[end] == place}
 
 
-def _lasting(part: Rank, given: Set[tuple[BufferName, int]]) -> frozenset[Send | Receive]:
-    """``lasting``, where these chunks have a value when the call begins."""
+def _lasting(part: Rank, given: Set[tuple[BufferName, int]], chunks: int) -> dict[Send | Receive, Position]:
+    """``lasting``, where these chunks have a value when the call begins; ``chunks`` of a unit."""
     stores: Counter[tuple[BufferName, int]] = Counter()
     messages: Counter[Send | Receive] = Counter()
     steps = [step for block in part.thread_blocks for step in block.steps]
     for step in steps:
         messages.update(end for end in (*step.srcs, *step.dsts) if not isinstance(end, Span))
         stores.update((d.buffer, index) for d in step.dsts if type(d) is Span for index in d.indices())
-    found: set[Send | Receive] = set()
+    found: dict[Send | Receive, Position] = {}
     for step in steps:
         spans = [operand for operand in (*step.srcs, *step.dsts) if isinstance(operand, Span)]
         if len(step.srcs) != 1 or step.count != 1 or not spans:
             continue
         chunk = spans[0].buffer, spans[0].index
         if stores[chunk] == (0 if chunk in given else 1):
+            position = None if chunk[0] == "sc" else chunk[1] % chunks
             ends = (end for end in (*step.srcs, *step.dsts) if not isinstance(end, Span))
-            found.update(end for end in ends if messages[end] == 1)
-    return frozenset(found)
+            found.update((end, position) for end in ends if messages[end] == 1)
+    return found
 
 
 def apart(collective: Collective, rank: int, part: Rank) -> Rank | None:

@@ -20,7 +20,7 @@ from hocket.runtime.buffers import Layout
 _PLACES = {"in": 0, "out": 1, "sc": 2}
 _RECEIVE, _SEND, _HERE = 3, 4, 5
 _THEIRS = {"in": 6, "out": 7}
-_SLOTS, _PULLED, _PUSHED, _DIRECT = 0, 1, 2, 3
+_SLOTS, _PULLED, _PUSHED, _DIRECT, _BATCHED = 0, 1, 2, 3, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class _Whole:
         self._widths, pushed = connection_widths(schedule)
         self._storage = {connection: _PUSHED if pushes else _PULLED for connection, pushes in pushed.items()}
         if len(set(nodes)) > 1:
-            self._storage |= dict.fromkeys(_direct(schedule, self._widths, nodes), _DIRECT)
+            self._storage |= _direct(schedule, self._widths, nodes)
         self._round = one_round(schedule)
         self._two_rounds = two_rounds(schedule)
         order = list(in_order(schedule))
@@ -222,16 +222,29 @@ class _Whole:
         }
 
 
-def _direct(schedule: Schedule, connections: Iterable[Connection], nodes: Sequence[int]) -> list[Connection]:
-    """The connections between nodes whose messages lie in the buffers of both ranks, and take no slot."""
+def _direct(schedule: Schedule, connections: Iterable[Connection], nodes: Sequence[int]) -> dict[Connection, int]:
+    """The connections between nodes whose messages lie in the buffers of both ranks, and their storage.
+
+    No chunk is longer than that in which it is received. Batched are those whose sender waits for nobody: not in its
+    thread block, which receives nothing, and sends nothing through slots. Else a tile could wait for a later one.
+    """
     lasts = [lasting(schedule.collective, rank, part) for rank, part in enumerate(schedule.ranks)]
-    return [
-        (source, target, channel)
-        for source, target, channel in connections
-        if nodes[source] != nodes[target]
-        and Send(target, channel) in lasts[source]
-        and Receive(source, channel) in lasts[target]
-    ]
+    found = []
+    for source, target, channel in connections:
+        send, receive = Send(target, channel), Receive(source, channel)
+        if nodes[source] == nodes[target] or send not in lasts[source] or receive not in lasts[target]:
+            continue
+        if lasts[target][receive] in (None, lasts[source][send]):
+            found.append((source, target, channel))
+    storage = dict.fromkeys(found, _DIRECT)
+    for source, rank in enumerate(schedule.ranks):
+        for block in rank.thread_blocks:
+            ends = [end for step in block.steps for end in (*step.srcs, *step.dsts) if not isinstance(end, Span)]
+            sends = [(source, end.peer, end.channel) for end in ends if isinstance(end, Send)]
+            alone = not any(step.waits for step in block.steps)
+            if alone and len(sends) == len(ends) and all(send in storage for send in sends):
+                storage.update(dict.fromkeys(sends, _BATCHED))
+    return storage
 
 
 class _StepTables:
