@@ -75,6 +75,8 @@ class Group {
     Outcome barrier() { return communicator_->barrier(); }
     // Whether a rank that fails is taken to have ended: its process has, or it is on another node.
     bool is_lost(u32 rank) const { return !is_mate(rank) || communicator_->control().is_gone(rank); }
+    // Whether some of its ranks are on other nodes.
+    bool spans_nodes() const { return network_ != nullptr; }
     // Has all ranks of a call take the MPI's.
     Outcome decline() { return communicator_->refuse("passes this call on", kDeclined); }
     // At least so many bytes, until the next call of that room. Throws std::bad_alloc.

@@ -240,7 +240,8 @@ int serve(Collective which, Handle communicator, const Examine& examine, const R
             // than that it fails. Otherwise some ranks may have finished the call, or its messages are on their way.
             std::fprintf(stderr, "hocket: %s: rank %u %s\n", kCollectiveNames[u32(which)], outcome.rank,
                          outcome.why().text.c_str());
-            if (outcome.exposed || !group->is_lost(outcome.rank)) return report_error(communicator);
+            if (!group->is_lost(outcome.rank) || (outcome.exposed && group->spans_nodes()))
+                return report_error(communicator);
             group->close("a rank has ended");
             return pass_on(call, Reason::kCommunicator, pass);
     }

@@ -285,10 +285,9 @@ Handle PreparedCall::launch(nb::handle self, const Argument& x, const Argument& 
     std::shared_ptr<BoundCall> bound;
     prepare(self, true, [&] { bound = std::make_shared<BoundCall>(taken.call(), x, out); });
     bound->take(taken, *member_);
-    bound->keep(keep);
+    bound->keep(x.object, out.object, keep);
     auto flight = std::make_shared<Flight>(bound->member(), taken.prepared, nb::borrow(bound->result()),
-                                           [bound, x = nb::borrow(x.object), out = nb::borrow(out.object),
-                                            keep = nb::borrow(keep)](Communicator&) { return bound->go_on(); });
+                                           [bound](Communicator&) { return bound->go_on(); });
     if (!bound->brief() || !flight->post([&] { return bound->post(); })) flight->queue();
     return Handle(std::move(flight));
 }

@@ -173,13 +173,16 @@ class BoundCall {
     ~BoundCall() {
         if (exposed_) {
             for (PyObject* array : offered_) Py_XINCREF(array);
+            (void)kept_[2].release();
             (void)scratch_.release();
         }
         if (took_ != 0) arms_->took(arm_, took_);
     }
 
-    // What is to be held with the arrays.
-    void keep(nanobind::handle object) { offered_[2] = object.ptr(); }
+    // Holds the arguments of a call in the background, and what keeps their memory where they are no arrays.
+    void keep(nanobind::handle x, nanobind::handle out, nanobind::handle memory) {
+        kept_ = {nanobind::borrow(x), nanobind::borrow(out), nanobind::borrow(memory)};
+    }
 
     Outcome run();
     // Communicator::post, and what is left to do after it: all, if it returned false.
@@ -215,8 +218,9 @@ class BoundCall {
     Call call_;
     Offer offer_;
     bool posted_ = false;
-    std::array<PyObject*, 3> offered_{};  // the last: what keeps memory that is no array's
-    bool exposed_ = false;                // others have been told where they lie, or a network
+    std::array<PyObject*, 2> offered_{};
+    std::array<nanobind::object, 3> kept_{};
+    bool exposed_ = false;  // others have been told where they lie, or a network
     KeyArms* arms_ = nullptr;
     u32 arm_ = 0;
     u64 took_ = 0;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <atomic>
 #include <chrono>
+#include <stdexcept>
 #include <thread>
 
 #include "plans.h"
@@ -94,11 +95,12 @@ TEST(network_direct) {
                 for (const u64 lines : {0, 1, 7, 100})  // of a chunk
                     for (const u64 tile : {0, 64}) {
                         const u64 n = lines * kAlign / sizeof(int) * ranks;
-                        std::vector<int> from(n), to(n, -1);
+                        std::vector<int> from(n), to(n);
                         const auto run = [&](Plan& plan) {
                             char* const input = reinterpret_cast<char*>(from.data());
                             char* const output = reinterpret_cast<char*>(to.data());
                             Call call{input, output, nullptr, nullptr, 0, n, tile, type_named("int32"), 0, true};
+                            std::fill(to.begin(), to.end(), -1);
                             CHECK(communicator.run(plan, call).fault == Fault::kNone);
                             std::fill(from.begin(), from.end(), -2);
                         };
@@ -137,6 +139,24 @@ TEST(network_direct_and_not) {
             std::fill(data.begin(), data.end(), rank == 0 ? 7 : -1);
             CHECK(communicator.run(slots, call).fault == Fault::kNone && data.back() == 7);
         }
+    });
+}
+
+// Two messages a tile, of which one would lie where the other does.
+TEST(network_direct_once) {
+    Post post(2, 1);
+    on_nodes({0, 1}, post, 2, [&](u32 rank, Communicator& communicator) {
+        Writer writer(rank, 2, 2, 0, 2);
+        writer.between({0, 1}, kDirect);
+        writer.block();
+        for (const u32 chunk : {0u, 1u}) writer.step({{kInput, chunk}}, {{kSend, 1 - rank}});
+        bool refused = false;
+        try {
+            const Plan plan(communicator, writer.words(), 1, "twice");
+        } catch (const std::invalid_argument&) {
+            refused = true;
+        }
+        CHECK(refused);
     });
 }
 

@@ -21,7 +21,7 @@ void refused(const std::vector<u32>& good) {
     CHECK(count > int(good.size()) / 2);  // the others are numbers that may be large: channels, strides of one chunk
 }
 
-// A direct message that lies in no buffer, is summed, or has a wide slot.
+// A direct message that lies in no buffer, or is summed.
 TEST(bad_direct_plans) {
     const auto refusal = [](const std::vector<Operand>& sources, Operand to) {
         Writer writer(0, 2, 1, 0, 1);

@@ -16,7 +16,7 @@ from hocket.ir.chunk_dag import Span
 from hocket.ir.geometry import check_size, chunk_length
 from hocket.ir.messages import MOST_READERS
 from hocket.ir.order import in_order, pace
-from hocket.ir.schedule import Narrowing, Rank, Receive, Schedule, Send, Step, ThreadBlock
+from hocket.ir.schedule import Narrowing, Rank, Receive, Schedule, Send, Step, ThreadBlock, Wait
 from hocket.ir.text import parse_schedule
 from hocket.runtime import arena, segments
 from hocket.runtime.plan import lower
@@ -213,21 +213,20 @@ def test_direct_messages_are_no_longer_than_where_they_are_received(sent: Span, 
 
 
 @pytest.mark.parametrize(
-    ("block", "storage"),
+    ("steps", "storage"),
     [
-        ([((Span(0, "in", 0),), (Send(1, 0),))], 4),
-        ([((Span(0, "in", 0),), (Send(1, 0),)), ((Receive(1, 0),), (Span(0, "out", 0),))], 3),
-        ([((Span(0, "in", 0),), (Send(1, 0), Send(2, 0)))], 3),
+        ([Step((Span(0, "in", 0),), (Send(1, 0),))], 4),
+        ([Step((Span(0, "in", 0),), (Send(1, 0),)), Step((Receive(1, 0),), (Span(0, "out", 0),))], 3),
+        ([Step((Span(0, "in", 0),), (Send(1, 0), Send(2, 0)))], 3),
+        ([Step((Span(0, "in", 0),), (Send(1, 0),), (Wait(1, 0),))], 3),
     ],
-    ids=["sends alone", "then receives", "through a slot too"],
+    ids=["sends alone", "then receives", "through a slot too", "waits"],
 )
-def test_batched_messages_wait_for_nobody(
-    block: list[tuple[tuple[Span | Receive, ...], tuple[Span | Send, ...]]], storage: int
-) -> None:
+def test_batched_messages_wait_for_nobody(steps: list[Step], storage: int) -> None:
     """A tile that waits for what its receiver does with an earlier one cannot go with it."""
-    ends = [end for srcs, dsts in block for end in (*srcs, *dsts)]
-    mine = ThreadBlock((), (), tuple(Step(srcs, dsts) for srcs, dsts in block))
-    ranks = [Rank(0, (mine,))]
+    ends = [end for step in steps for end in (*step.srcs, *step.dsts)]
+    other = ThreadBlock((), (), (Step((Span(0, "in", 0),), (Span(0, "out", 0),)),))
+    ranks = [Rank(0, (ThreadBlock((), (), tuple(steps)), other))]
     for peer in (1, 2):
         receives = ThreadBlock((), (), (Step((Receive(0, 0),), (Span(peer, "out", 0),)),))
         sends = ThreadBlock((), (), (Step((Span(peer, "in", 0),), (Send(0, 0),)),))
