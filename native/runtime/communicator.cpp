@@ -242,7 +242,7 @@ template <class Event> Outcome Communicator::carry_on(CallState& state, Event ev
     if (outcome.fault != Fault::kNone) {
         outcome = zero_copy_.withdraw(std::move(outcome), state.told);
         if (!fifo_.close()) return outcome;
-        (void)scratch_.release();  // the network may go on to access it
+        settings_.network->hold(std::move(scratch_));
         scratch_bytes_ = 0;
         outcome.exposed = true;
         return outcome;

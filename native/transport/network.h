@@ -82,6 +82,8 @@ class Network final : public OtherNodes {
     }
     // Whether some memory may still be read or written by the wire, as after a call that failed.
     bool is_busy() const;
+    // Such memory, to be freed with this.
+    void hold(std::unique_ptr<char, decltype(&std::free)> memory) { held_ = std::move(memory); }
 
     void progress() override;
     void posted(u64 call) override;
@@ -201,6 +203,7 @@ class Network final : public OtherNodes {
     double said_at_ = 0;
     u64 left_ = 0;  // ranks of other nodes that have said so
     Sent moved_, said_;
+    std::unique_ptr<char, decltype(&std::free)> held_{nullptr, &std::free};
     bool broken_ = false, parted_ = false;
 };
 
