@@ -37,11 +37,17 @@ template <class Body> void on_nodes(const std::vector<u32>& nodes, Post& post, u
     });
 }
 
-Outcome sum(Communicator& communicator, Plan& plan, std::vector<int>& data, u64 tile = 0, double timeout = 0) {
-    char* const at = reinterpret_cast<char*>(data.data());
-    Call call{at, nullptr, nullptr, nullptr, 0, data.size(), tile, type_named("int32"), 0, true};
+Outcome run(Communicator& communicator, Plan& plan, std::vector<int>& from, std::vector<int>* to, u64 tile,
+            double timeout = 0) {
+    char* const input = reinterpret_cast<char*>(from.data());
+    char* const output = to == nullptr ? nullptr : reinterpret_cast<char*>(to->data());
+    Call call{input, output, nullptr, nullptr, 0, from.size(), tile, type_named("int32"), 0, true};
     call.timeout = timeout;
     return communicator.run(plan, call);
+}
+
+Outcome sum(Communicator& communicator, Plan& plan, std::vector<int>& data, u64 tile = 0, double timeout = 0) {
+    return run(communicator, plan, data, nullptr, tile, timeout);
 }
 
 const std::vector<std::vector<u32>> kPlacements{{0, 1}, {0, 0, 1}, {0, 1, 0}, {0, 1, 2}, {0, 1, 1, 0}, {0, 1, 2, 3, 4}};
@@ -96,21 +102,18 @@ TEST(network_direct) {
                     for (const u64 tile : {0, 64}) {
                         const u64 n = lines * kAlign / sizeof(int) * ranks;
                         std::vector<int> from(n), to(n);
-                        const auto run = [&](Plan& plan) {
-                            char* const input = reinterpret_cast<char*>(from.data());
-                            char* const output = reinterpret_cast<char*>(to.data());
-                            Call call{input, output, nullptr, nullptr, 0, n, tile, type_named("int32"), 0, true};
+                        const auto moves = [&](Plan& plan) {
                             std::fill(to.begin(), to.end(), -1);
-                            CHECK(communicator.run(plan, call).fault == Fault::kNone);
+                            CHECK(run(communicator, plan, from, &to, tile).fault == Fault::kNone);
                             std::fill(from.begin(), from.end(), -2);
                         };
                         for (Plan* const plan : {&all, &pairs}) {
                             std::fill(from.begin(), from.end(), int(rank));
-                            run(*plan);
+                            moves(*plan);
                             for (u64 i = 0; i < n; ++i) CHECK(to[i] == int(i / (n / ranks)));
                         }
                         for (u64 i = 0; i < n; ++i) from[i] = int(i + tile);
-                        run(one);
+                        moves(one);
                         for (u64 i = 0; rank != 0 && i < n; ++i) CHECK(to[i] == int(i + tile));
                     }
             });
@@ -130,14 +133,12 @@ TEST(network_direct_and_not) {
             slots(communicator, through.words(), 2, "through slots");
         for (const u64 n : {500, 1000, 3, 5000}) {
             std::vector<int> data(n, rank == 0 ? int(n) : -1);
-            char* const at = reinterpret_cast<char*>(data.data());
-            Call call{at, at, nullptr, nullptr, 0, n, 64, type_named("int32"), 0, true};
             const u64 before = communicator.network()->moved().messages;
-            CHECK(communicator.run(direct, call).fault == Fault::kNone && data.back() == int(n));
+            CHECK(run(communicator, direct, data, &data, 64).fault == Fault::kNone && data.back() == int(n));
             const u64 after = communicator.network()->moved().messages;
             CHECK(rank != 0 || after - before == (n * sizeof(int) + 255) / 256);
             std::fill(data.begin(), data.end(), rank == 0 ? 7 : -1);
-            CHECK(communicator.run(slots, call).fault == Fault::kNone && data.back() == 7);
+            CHECK(run(communicator, slots, data, &data, 64).fault == Fault::kNone && data.back() == 7);
         }
     });
 }

@@ -26,6 +26,7 @@ SIZES = st.integers(0, 3000)
 ITEMSIZES = st.sampled_from((4, 8))
 CHUNKS = st.integers(1, 17)
 TILES = st.sampled_from((64, 128, 4096))
+SLOTS, DIRECT, BATCHED = 0, 3, 4  # where messages lie (Storage in native/core/plan.h)
 
 
 @given(n=SIZES, itemsize=ITEMSIZES, chunks=CHUNKS, tile=TILES, units=st.integers(1, 3))
@@ -184,12 +185,12 @@ def test_direct_messages() -> None:
             plan = tables(program.compile(), rank, nodes)
             between = [c for c in plan["connection"] if nodes[c["peer"]] != nodes[rank]]
             assert len(between) == remote, program.name
-            assert sum(c["storage"] == 4 for c in plan["connection"]) == direct_messages, program.name
-            assert all(c["width"] == 1 for c in between if c["storage"] == 4)
+            assert sum(c["storage"] == BATCHED for c in plan["connection"]) == direct_messages, program.name
+            assert all(c["width"] == 1 for c in between if c["storage"] == BATCHED)
             assert (plan["header"][0]["widest"], plan["header"][0]["fan"]) == (widest, fan), program.name
     alone = tables(direct.all_to_all(4).compile(), 0, (0, 1, 2, 3))
     assert alone["header"][0]["widest"] == 0
-    assert {c["storage"] for c in tables(direct.all_to_all(4).compile(), 0, (0, 0, 0, 0))["connection"]} == {0}
+    assert {c["storage"] for c in tables(direct.all_to_all(4).compile(), 0, (0, 0, 0, 0))["connection"]} == {SLOTS}
 
 
 @pytest.mark.parametrize(
@@ -209,16 +210,16 @@ def test_direct_messages_are_no_longer_than_where_they_are_received(sent: Span, 
     schedule = Schedule("one", AllReduce(2, 2), "simple", 1, (Rank(1, (sends,)), Rank(1, (receives,))))
     for rank in (0, 1):
         (connection,) = tables(schedule, rank, (0, 1))["connection"]
-        assert connection["storage"] == (4 if direct else 0)
+        assert connection["storage"] == (BATCHED if direct else SLOTS)
 
 
 @pytest.mark.parametrize(
     ("steps", "storage"),
     [
-        ([Step((Span(0, "in", 0),), (Send(1, 0),))], 4),
-        ([Step((Span(0, "in", 0),), (Send(1, 0),)), Step((Receive(1, 0),), (Span(0, "out", 0),))], 3),
-        ([Step((Span(0, "in", 0),), (Send(1, 0), Send(2, 0)))], 3),
-        ([Step((Span(0, "in", 0),), (Send(1, 0),), (Wait(1, 0),))], 3),
+        ([Step((Span(0, "in", 0),), (Send(1, 0),))], BATCHED),
+        ([Step((Span(0, "in", 0),), (Send(1, 0),)), Step((Receive(1, 0),), (Span(0, "out", 0),))], DIRECT),
+        ([Step((Span(0, "in", 0),), (Send(1, 0), Send(2, 0)))], DIRECT),
+        ([Step((Span(0, "in", 0),), (Send(1, 0),), (Wait(1, 0),))], DIRECT),
     ],
     ids=["sends alone", "then receives", "through a slot too", "waits"],
 )
