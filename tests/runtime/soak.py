@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 import random
 import sys
 import time
@@ -28,9 +29,13 @@ from tests.test_family import ROOTED, ROOTLESS, given, wanted
 WARM = 2  # laps
 REMADE = 3  # communicators, after each lap
 BATCH = 10_000  # calls drawn at a time
-GROWTH = 4 << 20  # bytes by which a heap may breathe
+GROWTH = 2 << 20  # bytes by which a heap may breathe
 LARGE = 1 << 17  # elements of a block
 VALUES = 3  # sets of values for each kind of call, in turn: a result left over is a wrong one
+
+# glibc's threshold for blocks of their own rises with the blocks that are freed: arrays of a megabyte would move to
+# where small ones are, and leave gaps there of several megabytes. A threshold that is given stays.
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
 
 Array = NDArray[np.generic]
 Step = Callable[[], None]
@@ -223,6 +228,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     given = parser.parse_args()
     print(f"seed {given.seed}, {given.ranks} ranks, {given.communicators} communicators", flush=True)
+    os.environ.update(MALLOC)  # read as a rank starts
     words = (given.small, given.large, given.communicators, given.laps, given.seed)
     found = [
         f"rank {rank}: {what}"
