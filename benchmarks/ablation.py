@@ -63,6 +63,12 @@ HEURISTICS = {
     "residency probe": Heuristic({"far_past_bytes": NEVER}, least=256 << 10),
     "prefetch of arguments": Heuristic({"argument_prefetch_bytes": "0", "argument_begin_bytes": "0"}, most=4 << 10),
     "prefetch of the output while waiting": Heuristic({"waiting_prefetch_bytes": "0"}, least=2 << 10, most=32 << 10),
+    "prefetch of a short message by its reader": Heuristic(
+        {"reader_prefetch_bytes": "0"},
+        least=64,
+        most=128,
+        collectives=("all_reduce", "broadcast", "reduce"),  # of others a message is half of the buffer
+    ),
     "messages past the caches where cores share none": Heuristic(
         {"apart_ticks": NEVER}, least=4 << 10, most=4 << 20, kinds=("private",)
     ),

@@ -143,7 +143,7 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
       control_(rank, size, memory.control(), std::move(lifelines), tuned(settings), settings.first),
       distances_(size),
       tuned_(tuner_for(settings_), control_),
-      eager_(control_),
+      eager_(control_, settings_.tunables),
       fifo_(memory, settings.network, settings_.tunables),
       zero_copy_(control_, memory, fifo_, settings.cma_use, settings.threads),
       outcomes_(settings.threads),
@@ -215,10 +215,14 @@ template <class Event> [[gnu::flatten]] Outcome Communicator::carry_out(Plan& pl
     if (state.size_known())
         if (const int failed = prepare_all(state)) return refuse_for_memory(failed);
     offer(state);
-    if (state.buffered().eager() && state.told.variants == 0) send_eagerly(state);
+    std::span<const char> coming;
+    if (state.buffered().eager() && state.told.variants == 0) {
+        send_eagerly(state);
+        coming = eager_.coming(state.buffered());
+    }
 
     // Agree.
-    Outcome entered = control_.enter(state.statement(), [&] { meanwhile(state); });
+    Outcome entered = control_.enter(state.statement(), [&] { meanwhile(state); }, coming);
     if (entered.fault != Fault::kNone) return zero_copy_.withdraw(std::move(entered), state.told);
     return carry_on(state, event);
 }

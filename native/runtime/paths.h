@@ -16,7 +16,8 @@ namespace hocket {
 // before the sender enters the call, and lie there for two calls: so nobody waits for anything but to enter.
 class EagerPath {
   public:
-    explicit EagerPath(const ControlPlane& control) : control_(control) {}
+    // The tunables outlive it.
+    EagerPath(const ControlPlane& control, const Tunables& tunables) : control_(control), tunables_(tunables) {}
 
     // Prefetches the line that an inline message will be in, if the next call of the plan is like its latest: others
     // have it.
@@ -25,19 +26,36 @@ class EagerPath {
             __builtin_prefetch(&control_.blocks()[control_.rank()].headers[(control_.call() + 1) % 2], 1);
     }
     // Where the messages of the next call will lie that have no room in that line, if it is like this one: others have
-    // those of the call before there.
+    // those of the call before there. None where the reader prefetches them.
     std::span<const char> next_messages(const Candidate& candidate) const {
-        if (!candidate.eager() || candidate.tiny()) return {};
-        const u64 next = control_.call() + 1;
-        return {eager_area(control_.blocks(), control_.size(), control_.rank(), next),
-                candidate.plan->header().eager * candidate.geometry.tile};
+        return !candidate.eager() || candidate.tiny() || prefetched_by_reader(candidate)
+                   ? std::span<const char>{}
+                   : messages(candidate, control_.rank());
+    }
+    // Where those of the next call will lie that this rank is to read, if that prefetches them: it then gets them with
+    // the header, not after it.
+    std::span<const char> coming(const Candidate& candidate) const {
+        return candidate.tiny() || !prefetched_by_reader(candidate) ? std::span<const char>{}
+                                                                    : messages(candidate, 1 - control_.rank());
     }
     void open(Plan& plan, const Shape& shape, u64 call) const;
     // What this rank has stored in its area.
     static u64 bytes(const Plan& plan, const Shape& shape);
 
   private:
+    // Between two ranks, of few lines: longer ones the sender still stores while the reader looks.
+    bool prefetched_by_reader(const Candidate& candidate) const {
+        return control_.size() == 2 &&
+               candidate.plan->header().eager * candidate.geometry.tile <= tunables_.reader_prefetch_bytes;
+    }
+    // Of the next call, if it is like this one.
+    std::span<const char> messages(const Candidate& candidate, u32 sender) const {
+        return {eager_area(control_.blocks(), control_.size(), sender, control_.call() + 1),
+                candidate.plan->header().eager * candidate.geometry.tile};
+    }
+
     const ControlPlane& control_;
+    const Tunables& tunables_;
 };
 
 // Messages go through the slots of a queue for each connection, which is empty before a call and after it. Sender and

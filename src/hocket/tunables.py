@@ -93,7 +93,6 @@ def _tuned(value: int, unit: str, reason: str, source: str = "", scope: Scope = 
 
 
 _CROSSOVER = "benchmarks/results/crossover.md"
-_REACHING = "benchmarks/results/reaching.md"
 _WAITING = "benchmarks/results/patience.md"
 _ABLATION = "benchmarks/results/ablation.md"
 _NODES = "benchmarks/results/nodes.md"
@@ -128,7 +127,7 @@ class Tunables:
         1 << 20, "bytes", "of a call's larger buffer, from which on threads share it: less is not worth waking them"
     )
     lent_bytes: int = _tuned(
-        1 << 10, "bytes", "that a rank sends, from which on shared arrays are lent, not sent in one round", _REACHING
+        2 << 10, "bytes", "that a rank sends, from which on shared arrays are lent, not sent in one round", _ABLATION
     )
     cma_bytes: int = _tuned(
         64 << 10,
