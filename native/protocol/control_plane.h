@@ -7,7 +7,6 @@
 #include <atomic>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -109,17 +108,16 @@ class ControlPlane {
     u64 new_author() { return authors_++; }
 
     // Says what this rank calls and waits until all have said it. Nobody stores to an output or a peer before.
-    // `meanwhile()` is called in between, while others are on their way. `coming`: what is prefetched with each look.
-    template <class Meanwhile>
-    Outcome enter(const Statement& mine, Meanwhile meanwhile, std::span<const char> coming = {}) {
+    // `meanwhile()` is called in between, while others are on their way.
+    template <class Meanwhile> Outcome enter(const Statement& mine, Meanwhile meanwhile) {
         if (dead()) return is_dead();
         post(mine);
         meanwhile();
-        return await_all(coming);
+        return await_all();
     }
     // The two parts of it, and whether the second would not wait.
     void post(const Statement& mine);
-    Outcome await_all(std::span<const char> coming = {});
+    Outcome await_all();
     bool all_entered() const {
         u32 r = 0;
         while (r < size_ && observe_header(&said(r).call) == call_) ++r;  // pairs with publish_header in `post`
@@ -208,13 +206,12 @@ class ControlPlane {
 // of call c (below) and finished call c. The latter also means that all connections are empty when a call begins to use
 // them, whatever layout of slots the call before had. What a rank sends eagerly is stored before, for the same reason,
 // but not by a rank that is dead: it may never have seen the lines of call c + 1.
-inline Outcome ControlPlane::await_all(std::span<const char> coming) {
+inline Outcome ControlPlane::await_all() {
     const u64 call = call_;
     u32 next = 0;
     Outcome entered = drive(
         [&] {
             const u32 before = next;
-            for (u64 at = 0; at < coming.size(); at += kCacheLine) __builtin_prefetch(&coming[at]);
             // Pairs with publish_header in `post`.
             while (next < size_ && observe_header(&blocks_[next].headers[call % 2].call) == call) ++next;
             return next == size_ ? Progress::kDone : next != before ? Progress::kMoved : Progress::kStalled;

@@ -215,14 +215,10 @@ template <class Event> [[gnu::flatten]] Outcome Communicator::carry_out(Plan& pl
     if (state.size_known())
         if (const int failed = prepare_all(state)) return refuse_for_memory(failed);
     offer(state);
-    std::span<const char> coming;
-    if (state.buffered().eager() && state.told.variants == 0) {
-        send_eagerly(state);
-        coming = eager_.coming(state.buffered());
-    }
+    if (state.buffered().eager() && state.told.variants == 0) send_eagerly(state);
 
     // Agree.
-    Outcome entered = control_.enter(state.statement(), [&] { meanwhile(state); }, coming);
+    Outcome entered = control_.enter(state.statement(), [&] { meanwhile(state); });
     if (entered.fault != Fault::kNone) return zero_copy_.withdraw(std::move(entered), state.told);
     return carry_on(state, event);
 }
@@ -411,16 +407,20 @@ void Communicator::send_eagerly(CallState& state) {
 
 // While the others are on their way, this rank looks whether its buffers are in a cache, and prefetches the first lines
 // that it will store to: of its output, unless they are in none or others may store there, and of its next messages,
-// unless these may be stored non-temporally.
+// unless these may be stored non-temporally. Of brief messages it prefetches those that it reads.
 void Communicator::meanwhile(CallState& state) const {
     if (state.advice.timed || state.call.took != nullptr) state.entered = control_.clock().ticks();
     state.probe.look(settings_.tunables);
     if (state.told.variants != 0 || state.probe.far) return;
-    const std::span<const char> next = some_apart_ ? std::span<const char>{} : eager_.next_messages(state.buffered());
+    const Candidate& buffered = state.buffered();
+    const bool is_brief = eager_.is_brief(buffered);
+    const std::span<const char> next =
+        is_brief || some_apart_ ? std::span<const char>{} : eager_.next_messages(buffered);
     for (const std::span<const char> soon : {state.probe.output, next}) {
         const u64 wanted = std::min<u64>(soon.size(), settings_.tunables.waiting_prefetch_bytes);
         for (u64 at = 0; at < wanted; at += kCacheLine) __builtin_prefetch(&soon[at], 1);
     }
+    if (is_brief) eager_.await_brief(buffered);
 }
 
 // All ranks are in the call: the line was stored, and nobody stores it again before this one has left.

@@ -19,6 +19,16 @@ void EagerPath::open(Plan& plan, const Shape& shape, u64 call) const {
     }
 }
 
+// Apart, so that calls whose messages are inline pay no more than the test.
+[[gnu::noinline]] void EagerPath::await_brief(const Candidate& candidate) const {
+    const char* const messages = eager_area(control_.blocks(), 2, 1 - control_.rank(), control_.call());
+    const u64 bytes = sent_bytes(candidate);
+    for (u32 look = 0; look < control_.waiting().patience.spins && !control_.all_entered(); ++look) {
+        for (u64 at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(messages + at);
+        relax();
+    }
+}
+
 u64 EagerPath::bytes(const Plan& plan, const Shape& shape) {
     if (select(plan.header(), shape, 0, 0).path == Path::kInlineEager) return 0;
     u64 messages = 0;

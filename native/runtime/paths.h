@@ -26,32 +26,28 @@ class EagerPath {
             __builtin_prefetch(&control_.blocks()[control_.rank()].headers[(control_.call() + 1) % 2], 1);
     }
     // Where the messages of the next call will lie that have no room in that line, if it is like this one: others have
-    // those of the call before there. None where the reader prefetches them.
+    // those of the call before there.
     std::span<const char> next_messages(const Candidate& candidate) const {
-        return !candidate.eager() || candidate.tiny() || prefetched_by_reader(candidate)
-                   ? std::span<const char>{}
-                   : messages(candidate, control_.rank());
+        if (!candidate.eager() || candidate.tiny()) return {};
+        return {eager_area(control_.blocks(), control_.size(), control_.rank(), control_.call() + 1),
+                sent_bytes(candidate)};
     }
-    // Where those of the next call will lie that this rank is to read, if that prefetches them: it then gets them with
-    // the header, not after it.
-    std::span<const char> coming(const Candidate& candidate) const {
-        return candidate.tiny() || !prefetched_by_reader(candidate) ? std::span<const char>{}
-                                                                    : messages(candidate, 1 - control_.rank());
+    // Messages between two ranks that have no room in that line, of few others. Of more the sender stores the last ones
+    // while the reader prefetches the first.
+    bool is_brief(const Candidate& candidate) const {
+        return candidate.eager() && !candidate.tiny() && control_.size() == 2 &&
+               sent_bytes(candidate) <= tunables_.reader_prefetch_bytes;
     }
+    // Prefetches them with each look for their header, so that they come with it and not after it, for as many looks as
+    // a rank spins.
+    void await_brief(const Candidate& candidate) const;
     void open(Plan& plan, const Shape& shape, u64 call) const;
     // What this rank has stored in its area.
     static u64 bytes(const Plan& plan, const Shape& shape);
 
   private:
-    // Between two ranks, of few lines: longer ones the sender still stores while the reader looks.
-    bool prefetched_by_reader(const Candidate& candidate) const {
-        return control_.size() == 2 &&
-               candidate.plan->header().eager * candidate.geometry.tile <= tunables_.reader_prefetch_bytes;
-    }
-    // Of the next call, if it is like this one.
-    std::span<const char> messages(const Candidate& candidate, u32 sender) const {
-        return {eager_area(control_.blocks(), control_.size(), sender, control_.call() + 1),
-                candidate.plan->header().eager * candidate.geometry.tile};
+    static u64 sent_bytes(const Candidate& candidate) {  // of the rank that sends most
+        return candidate.plan->header().eager * candidate.geometry.tile;
     }
 
     const ControlPlane& control_;
