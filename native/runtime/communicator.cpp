@@ -100,6 +100,10 @@ struct Communicator::CallState {
 
     Candidate& buffered() { return candidates[kBuffered]; }
     u64 unit() const { return candidates[kBuffered].geometry.unit; }
+    u64 longest_message() const {  // in bytes, if the call goes through buffers of the library
+        const Candidate& found = candidates[kBuffered];
+        return found.plan == nullptr ? 0 : found.geometry.tile * found.plan->header().widest;
+    }
     const Candidate& chosen() const { return candidates[variant]; }
     bool pairwise() const { return terms.flags & kPairwise; }
     bool size_known() const { return !(terms.flags & (kSizeUnknown | kPairwise)); }  // before others have said theirs
@@ -226,7 +230,7 @@ template <class Event> [[gnu::flatten]] Outcome Communicator::carry_out(Plan& pl
 // All have entered the call and agree.
 template <class Event> Outcome Communicator::carry_on(CallState& state, Event event) {
     const u64 agreed = state.begun != 0 ? control_.clock().ticks() : 0;
-    if (!state.tiny && touches(control_.call())) look_at_others();
+    if (touches(control_.call()) && state.longest_message() >= settings_.tunables.apart_message_bytes) look_at_others();
     if (!state.size_known() && !learn_size(state)) return {};  // nobody has data
 
     // Select.
