@@ -100,10 +100,6 @@ struct Communicator::CallState {
 
     Candidate& buffered() { return candidates[kBuffered]; }
     u64 unit() const { return candidates[kBuffered].geometry.unit; }
-    u64 longest_message() const {  // in bytes, if the call goes through buffers of the library
-        const Candidate& found = candidates[kBuffered];
-        return found.plan == nullptr ? 0 : found.geometry.tile * found.plan->header().widest;
-    }
     const Candidate& chosen() const { return candidates[variant]; }
     bool pairwise() const { return terms.flags & kPairwise; }
     bool size_known() const { return !(terms.flags & (kSizeUnknown | kPairwise)); }  // before others have said theirs
@@ -230,7 +226,7 @@ template <class Event> [[gnu::flatten]] Outcome Communicator::carry_out(Plan& pl
 // All have entered the call and agree.
 template <class Event> Outcome Communicator::carry_on(CallState& state, Event event) {
     const u64 agreed = state.begun != 0 ? control_.clock().ticks() : 0;
-    if (touches(control_.call()) && state.longest_message() >= settings_.tunables.apart_message_bytes) look_at_others();
+    if (!state.tiny && touches(control_.call())) look_at_others(state);
     if (!state.size_known() && !learn_size(state)) return {};  // nobody has data
 
     // Select.
@@ -427,9 +423,13 @@ void Communicator::meanwhile(CallState& state) const {
     if (is_brief) eager_.await_brief(buffered);
 }
 
-// All ranks are in the call: the line was stored, and nobody stores it again before this one has left.
-void Communicator::look_at_others() {
+// All ranks are in the call: the line was stored, and nobody stores it again before this one has left. Nobody looks
+// where all messages are so short that it does not matter.
+[[gnu::noinline]] void Communicator::look_at_others(const CallState& state) {
     if (settings_.is_far == nullptr || size() == 1 || settings_.network != nullptr) return;
+    const Candidate& found = state.candidates[kBuffered];
+    const u64 longest = found.plan == nullptr ? 0 : found.geometry.tile * found.plan->header().widest;
+    if (longest < settings_.tunables.apart_message_bytes) return;
     const u32 other = Distance::whose(control_.call(), rank(), size());
     const auto* const line = reinterpret_cast<const char*>(&control_.blocks()[other].touched);
     distances_[other].found(settings_.is_far(line, settings_.tunables.apart_ticks));

@@ -67,7 +67,7 @@ class Communicator {
     int reserve_scratch(const Candidate& candidate);
     void offer(CallState& state);
     void plan_probe(CallState& state, bool is_private) const;
-    void look_at_others();
+    void look_at_others(const CallState& state);
     const Distance* apart() const { return some_apart_ ? distances_.data() : nullptr; }
     void send_eagerly(CallState& state);
     void meanwhile(CallState& state) const;
