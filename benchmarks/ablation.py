@@ -80,9 +80,9 @@ HEURISTICS = {
     "other program where calls are small": Heuristic(
         {"small_bytes": "0"}, most=128 << 10, collectives=("all_reduce", "all_gather", "reduce_scatter")
     ),
-    "eager below a size in shared arrays": Heuristic({"lent_bytes": "0"}, most=1 << 10, kinds=("shared",)),
+    "eager below a size in shared arrays": Heuristic({"lent_bytes": "0"}, most=(2 << 10) - 1, kinds=("shared",)),
     "zero-copy from a size on where eager fits": Heuristic(
-        {"lent_bytes": NEVER}, least=1 << 10, most=16 << 10, kinds=("shared",)
+        {"lent_bytes": NEVER}, least=2 << 10, most=16 << 10, kinds=("shared",)
     ),
     "spinning before yielding": Heuristic({"spins": "0", "crowded_spins": "0"}),
 }

@@ -13,10 +13,8 @@ constexpr u32 kLooksThatCount = 3;
 
 class Distance {
   public:
-    // Whose line a rank looks at in a call in which they are touched: another each time.
-    static u32 whose(u64 call, u32 rank, u32 size) {
-        return u32((rank + 1 + call / kCallsBetweenTouches % (size - 1)) % size);
-    }
+    // Whose line a rank looks at that has looked so often: another each time.
+    static u32 whose(u64 looks, u32 rank, u32 size) { return u32((rank + 1 + looks % (size - 1)) % size); }
 
     void found(bool far) { far_ = far ? std::min(far_ + 1, kLooksThatCount) : std::max(far_, 1u) - 1; }
     bool far() const { return 2 * far_ > kLooksThatCount; }

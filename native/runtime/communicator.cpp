@@ -226,12 +226,12 @@ template <class Event> [[gnu::flatten]] Outcome Communicator::carry_out(Plan& pl
 // All have entered the call and agree.
 template <class Event> Outcome Communicator::carry_on(CallState& state, Event event) {
     const u64 agreed = state.begun != 0 ? control_.clock().ticks() : 0;
-    if (!state.tiny && touches(control_.call())) look_at_others(state);
     if (!state.size_known() && !learn_size(state)) return {};  // nobody has data
 
     // Select.
     if (const int failed = select_path(state))
         return zero_copy_.withdraw(give_up_for("slots and scratch", failed), state.told);
+    if (!state.tiny && touches(control_.call())) look_at_others(state);
     if (const int failed = open_path(state))
         return zero_copy_.withdraw(give_up_for("the arrays of others", failed), state.told);
 
@@ -414,8 +414,8 @@ void Communicator::meanwhile(CallState& state) const {
     if (state.told.variants != 0 || state.probe.far) return;
     const Candidate& buffered = state.buffered();
     const bool is_brief = eager_.is_brief(buffered);
-    const std::span<const char> next =
-        is_brief || some_apart_ ? std::span<const char>{} : eager_.next_messages(buffered);
+    const bool streams = some_apart_ && buffered.geometry.tile >= settings_.tunables.apart_message_bytes;
+    const std::span<const char> next = is_brief || streams ? std::span<const char>{} : eager_.next_messages(buffered);
     for (const std::span<const char> soon : {state.probe.output, next}) {
         const u64 wanted = std::min<u64>(soon.size(), settings_.tunables.waiting_prefetch_bytes);
         for (u64 at = 0; at < wanted; at += kCacheLine) __builtin_prefetch(&soon[at], 1);
@@ -424,13 +424,13 @@ void Communicator::meanwhile(CallState& state) const {
 }
 
 // All ranks are in the call: the line was stored, and nobody stores it again before this one has left. Nobody looks
-// where all messages are so short that it does not matter.
+// where all messages are so short that it does not matter. Apart, so that short calls stay small.
 [[gnu::noinline]] void Communicator::look_at_others(const CallState& state) {
     if (settings_.is_far == nullptr || size() == 1 || settings_.network != nullptr) return;
-    const Candidate& found = state.candidates[kBuffered];
-    const u64 longest = found.plan == nullptr ? 0 : found.geometry.tile * found.plan->header().widest;
-    if (longest < settings_.tunables.apart_message_bytes) return;
-    const u32 other = Distance::whose(control_.call(), rank(), size());
+    const Candidate& chosen = state.chosen();
+    const bool sends = chosen.plan->header().widest != 0;
+    if (!sends || chosen.geometry.tile < settings_.tunables.apart_message_bytes) return;
+    const u32 other = Distance::whose(looks_++, rank(), size());
     const auto* const line = reinterpret_cast<const char*>(&control_.blocks()[other].touched);
     distances_[other].found(settings_.is_far(line, settings_.tunables.apart_ticks));
     some_apart_ = std::ranges::any_of(distances_, &Distance::far);

@@ -89,6 +89,7 @@ class Communicator {
     ControlPlane control_;
     std::vector<Distance> distances_;  // by rank
     bool some_apart_ = false;
+    u64 looks_ = 0;  // at others
     TunedCalls tuned_;
     EagerPath eager_;
     FifoPath fifo_;

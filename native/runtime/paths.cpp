@@ -23,9 +23,9 @@ void EagerPath::open(Plan& plan, const Shape& shape, u64 call) const {
 [[gnu::noinline]] void EagerPath::await_brief(const Candidate& candidate) const {
     const char* const messages = eager_area(control_.blocks(), 2, 1 - control_.rank(), control_.call());
     const u64 bytes = sent_bytes(candidate);
-    for (u32 look = 0; look < control_.waiting().patience.spins; ++look) {
+    for (u32 look = 0;; ++look) {
         for (u64 at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(messages + at);
-        if (control_.all_entered()) return;
+        if (look == control_.waiting().patience.spins || control_.all_entered()) return;
         relax();
     }
 }

@@ -32,14 +32,14 @@ class EagerPath {
         return {eager_area(control_.blocks(), control_.size(), control_.rank(), control_.call() + 1),
                 sent_bytes(candidate)};
     }
-    // Messages between two ranks that have no room in that line, of few others. Of more the sender stores the last ones
-    // while the reader prefetches the first.
+    // Messages between two ranks of a node that take a line or two beside that one. Of more lines the reader would
+    // prefetch the first while the sender still stores the last.
     bool is_brief(const Candidate& candidate) const {
         return candidate.eager() && !candidate.tiny() && control_.size() == 2 &&
-               sent_bytes(candidate) <= tunables_.reader_prefetch_bytes;
+               sent_bytes(candidate) <= tunables_.reader_prefetch_bytes && control_.waiting().others == nullptr;
     }
-    // Prefetches them with each look for their header, so that they come with it and not after it, for as many looks as
-    // a rank spins.
+    // Prefetches them before each look for their header, so that they come with it and not after it: looks once, and
+    // again as often as a rank spins.
     void await_brief(const Candidate& candidate) const;
     void open(Plan& plan, const Shape& shape, u64 call) const;
     // What this rank has stored in its area.

@@ -35,7 +35,7 @@ _WARM = 0.05  # seconds in which a core that was idle comes up to speed
 _SECONDS = 0.02  # of one measurement in a round
 _MOST_CALLS = 100  # of a batch
 _BATCHES, _FEW_BATCHES = 64, 2  # where calls are short; where one takes longer than a batch
-_TINY, _SINGLE, _LENT = 8, 96, 1536  # bytes: of a call in which nothing but its cost counts, of a message that takes
+_TINY, _SINGLE, LENT = 8, 96, 2560  # bytes: of a call in which nothing but its cost counts, of a message that takes
 # lines of its own, of a call in which shared arrays are lent
 _SHORT, LONG = 2, 18  # hops of the two ping-pongs, of which the difference counts
 _CUT, STEPS = 3 << 10, 8  # bytes of an exchange, and messages that it is cut into
@@ -126,7 +126,7 @@ def _tasks(ranks: int) -> list[Task]:
         found += [Task(("steps", n), _CUT, exchange(ranks).compile(instances=n)) for n in (1, STEPS)]
         found.append(Task(("crossing",), _SINGLE, exchange(ranks).compile()))
         found.append(Task(("call",), _TINY, name="reduce"))
-        found.append(Task(("lent",), _LENT, name="broadcast", shared=True))
+        found.append(Task(("lent",), LENT, name="broadcast", shared=True))
     found.sort(key=lambda task: task.size)  # a process that has slept much is interrupted least
     return [*(task for task in found if task.size <= _CUT), *found]
 
@@ -251,7 +251,7 @@ def _with_barrier(found: Topology, lent: float) -> Topology:
     """Zero-copy calls start later: by what one takes more than the rest of it, which is that all are done."""
     program = zero_copy_program("broadcast", 2, inplace=True)
     assert program is not None
-    rest = Simulator(program.compile(storage="peer"), found).best(_LENT).time
+    rest = Simulator(program.compile(storage="peer"), found).best(LENT).time
     paths = tuple(
         replace(path, start=max(0.0, lent - rest)) if path.name == "zero-copy" else path
         for path in found.costs.protocols

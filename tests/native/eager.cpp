@@ -41,5 +41,23 @@ TEST(rounds) {
             for (const u32 threads : {1u, 2u}) rounds_of(ranks, first, threads);
 }
 
+// Messages of a line or two, beside the header and between two ranks, are brief.
+TEST(brief_messages) {
+    for (const u32 ranks : {2u, 3u}) {
+        World world(ranks);
+        ThreadMemory memory(world, 0);
+        const Settings mine = settings(2);
+        Communicator communicator(0, ranks, memory, {}, mine);
+        Plan plan(communicator, exchanged(0, ranks), 6, "one round");
+        const EagerPath eager(communicator.control(), mine.tunables);
+        const auto is_brief = [&](u64 bytes, u64 most_eager) {
+            const Shape shape = settle(plan.header(), bytes / 4, type_named("int32"), 0, most_eager, mine.tunables);
+            return eager.is_brief({shape, &plan, nullptr, nullptr, nullptr});
+        };
+        CHECK(!is_brief(kInlined, kEager) && !is_brief(132, kEager) && !is_brief(64, 0));
+        CHECK(is_brief(kInlined + 4, kEager) == (ranks == 2) && is_brief(128, kEager) == (ranks == 2));
+    }
+}
+
 }  // namespace
 }  // namespace hocket::test

@@ -34,7 +34,8 @@ LARGE = 1 << 17  # elements of a block
 VALUES = 3  # sets of values for each kind of call, in turn: a result left over is a wrong one
 
 # glibc's threshold for blocks of their own rises with the blocks that are freed: arrays of a megabyte would move to
-# where small ones are, and leave gaps there of several megabytes. A threshold that is given stays.
+# where small ones are, and leave gaps there of several megabytes. A threshold that is given stays. One heap for all
+# threads has such gaps once.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
 
 Array = NDArray[np.generic]

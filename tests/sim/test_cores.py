@@ -20,7 +20,7 @@ from hocket.explain import Explanation
 from hocket.sim import Simulator
 from hocket.sim.cores import ROTATED, ROTATED_SLOT
 from hocket.topology import CORES, Memory, Topology, cores
-from hocket.tuning import zero_copy_program
+from hocket.tuning import Call, choose, declined, zero_copy_program
 
 LAUNCH, DECODE, HOP, LATE = 1.0, 0.25, 0.5, 2.0
 COPY, UPDATE, ADD, FAR = 10.0, 8.0, 20.0, 5.0  # GB/s
@@ -213,7 +213,9 @@ def test_a_machine_is_what_was_measured() -> None:
     put((2, "hops", calibrate.LONG), 7.0 + 16 * (HOP + DECODE))
     lent = zero_copy_program("broadcast", 2, inplace=True)
     assert lent is not None
-    put((2, "lent"), Simulator(lent.compile(storage="peer"), wanted).best(1536).time)
+    call = choose(Call("broadcast", 2, calibrate.LENT))
+    assert declined(call, one_round=True, attached=False) is None  # what is measured does lend
+    put((2, "lent"), Simulator(lent.compile(storage="peer"), wanted).best(calibrate.LENT).time)
     assert not calibrate.is_disturbed(figures)
     found = calibrate.topology(figures).costs
     assert (found.launch, found.decode) == pytest.approx((LAUNCH, DECODE), rel=1e-3)
