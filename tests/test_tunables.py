@@ -179,12 +179,16 @@ def test_info_of_what_makes_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("ranks", range(2, 17))
-def test_what_is_to_go_with_headers_has_room_there(ranks: int) -> None:
-    """Also a message of its own for each other rank, in whole cache lines (native/protocol/header.h: most_eager)."""
-    fixed = {row.name: row.value for row in ALL}
-    share = min(fixed["eager_bytes"], fixed["exchanged_bytes"] // ranks)
-    nodes = tuple(rank % 2 for rank in range(ranks))
-    calls = (Call("all_to_all", ranks, size, nodes=nodes) for size in range(1, 32 << 10, 4))
-    goes = [call.size for call in calls if choose(call).line.when is _WITH_HEADERS and call.size]
-    lines = -(-max(goes) // ranks // 64)
-    assert (ranks - 1) * lines * 64 <= share < 2 * (ranks - 1) * lines * 64
+@pytest.mark.parametrize(
+    "collective", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"]
+)
+@pytest.mark.parametrize("nodes", [2, 3, 16])
+def test_what_is_to_go_with_headers_has_room_there(collective: str, ranks: int, nodes: int) -> None:
+    """Also a message of its own for each other rank, in a tile (native/protocol/header.h: most_eager)."""
+    share = min(64 << 10 if ranks < 3 else 32 << 10, {row.name: row.value for row in ALL}["exchanged_bytes"] // ranks)
+    place = tuple(rank % nodes for rank in range(ranks))
+    calls = (Call(collective, ranks, size, nodes=place) for size in range(64, 1 << 17, 64))
+    goes = [call for call in calls if choose(call).line.when is _WITH_HEADERS]
+    longest, kind = max(call.size or 0 for call in goes), goes[0].kind
+    tile = 1 << (-(-longest // (ranks if kind.blocks else 1)) - 1).bit_length()
+    assert share // 8 < tile * (ranks - 1 if kind.cuts else 1) <= share

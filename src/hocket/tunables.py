@@ -110,10 +110,10 @@ class Tunables:
         16, "ranks", "up to which every two have a connection: more take too much memory for slots", _CROSSOVER
     )
     header_bytes: int = _tuned(
-        12 << 10,
+        60 << 10,
         "bytes",
-        "that the busiest rank sends or receives, and four times as many of all ranks together, up to which they go "
-        "with headers between nodes",
+        "that a rank reads, or a node sends in one message, up to which a call's messages go with headers between "
+        "nodes: with these they are less than the 64 KB that MPIs send at once over TCP",
         _NODES,
     )
     early_above_bytes: int = _tuned(

@@ -6,6 +6,7 @@ What the numbers were chosen by is in ``benchmarks/results/crossover.md``; they 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -137,15 +138,28 @@ def _is_early(call: Call) -> bool:
     return call.size is not None and call.tuned.early_above_bytes < call.size <= call.tuned.early_most_bytes
 
 
+def _beside_headers(call: Call) -> int | None:
+    """Bytes that a rank reads, or a node sends in one message, whichever are more, where messages go with headers: each
+    once, however many ranks read it, and to other nodes in rounds, in the last of which go those of half of the ranks.
+    """
+    if call.size is None:
+        return None
+    kind, ranks = call.kind, call.ranks
+    message = 1 << max(6, (-(-call.size // (ranks if kind.blocks else 1)) - 1).bit_length())  # a tile
+    own = message * (ranks - 1 if kind.cuts else 1)
+    read = own if kind.cuts or not kind.reads else own * (ranks - 1)
+    return max(read, own * max(*Counter(call.nodes).values(), ranks // 2))
+
+
+def _go_with_headers(call: Call) -> bool:
+    bytes_ = _beside_headers(call)
+    return bytes_ is not None and bytes_ <= call.tuned.header_bytes and call.ranks <= call.tuned.few_ranks
+
+
 _WITH_HEADERS = When(
-    "on several nodes, of at most {few_ranks} ranks: messages go with the call's headers, at most {header_bytes}, "
-    "and of all ranks together four times as many",
-    lambda call: (
-        _by_nodes(call)
-        and not call.uneven
-        and call.ranks <= call.tuned.few_ranks
-        and _up_to(call, call.tuned.header_bytes * min(4, call.ranks) // call.ranks)
-    ),
+    "on several nodes, of at most {few_ranks} ranks: messages go with the call's headers, of which a rank reads, and a "
+    "node sends in one message, at most {header_bytes}",
+    lambda call: _by_nodes(call) and not call.uneven and not call.spread and _go_with_headers(call),
 )
 _LEADERS = When(
     "on several nodes, small: the busiest rank sends and receives at most {small_bytes}",

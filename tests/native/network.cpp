@@ -206,7 +206,8 @@ TEST(network_eager) {
         Post post(ranks, 5);
         on_nodes(nodes, post, 2, [&](u32 rank, Communicator& communicator) {
             Plan plan(communicator, exchanged(rank, ranks), 1, "exchanged");
-            for (const u64 n : {1, 12, 13, 500, 2000}) {
+            const u64 most = std::bit_floor(most_eager(ranks, false, true)) / sizeof(int);  // as tiles are
+            for (const u64 n : {u64(1), u64(12), u64(13), u64(500), most}) {
                 for (const bool differ : {true, false}) {
                     std::vector<int> data(differ && rank == 1 ? n + 40 : n, int(rank + n));
                     CHECK(sum(communicator, plan, data).fault == (differ ? Fault::kMismatch : Fault::kNone));
