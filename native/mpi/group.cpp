@@ -351,7 +351,7 @@ Group::Hello Group::hello() {
 
 // With the plans that are known now; `makes`: and the memory that ranks of its node share.
 Group::Host Group::host(bool makes) const {
-    u64 version = sizeof(RankBlock);
+    u64 version = mix(control_bytes(size_)) ^ kExchanged;
     for (const char each : std::string_view(HOCKET_VERSION)) version = mix(version ^ u64(each));
     Host mine{file_ == nullptr ? 0 : mix(mix(file_->hash() ^ version) ^ options_.hash()), 0, ::getpid(), -1};
     if (!makes || file_ == nullptr) return mine;

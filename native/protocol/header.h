@@ -27,8 +27,8 @@ constexpr u64 kUse = 3;
 constexpr u64 kInlined = 48;
 constexpr u64 kNowhere = ~u64(0);       // of an address outside of the arena
 constexpr u64 kAdopted = u64(1) << 56;  // places from here on lie in adopted memory, not in the arena itself
-constexpr u64 kEager = 16 << 10;        // bytes of a rank's messages up to which a call can take one round
-constexpr u64 kExchanged = 128 << 10;   // the same where ranks are on several nodes, of all of them together
+constexpr u64 kEager = 16 << 10;        // bytes of a rank's messages up to which a call can take one round, on one node
+constexpr u64 kExchanged = 120 << 10;   // and on several: bytes of the messages of all ranks together
 
 // What all ranks must say alike, but for what `flags` excuse. `counts` is equal on all ranks or, pairwise, adds up to 0
 // (call.h: Units). `element` is a hash of what elements are, where kernels do not know their type, or of what
@@ -125,9 +125,8 @@ struct RankBlock {
 
 // Behind the blocks of all ranks lies what each sends in a call in one round: stored before its header, for good. It
 // has two areas, as there are two headers: others may still read that of the call before (control_plane.h:
-// `await_all`). An area holds kEager bytes, and a share of kExchanged but on 3 ranks; without a division, which short
-// calls would notice.
-constexpr u64 eager_area_bytes(u32 ranks) { return ranks < 3 ? 4 * kEager : ranks < 8 ? 2 * kEager : kEager; }
+// `await_all`).
+constexpr u64 eager_area_bytes(u32 ranks) { return ranks < 8 ? 2 * kEager : kEager; }
 constexpr u64 control_bytes(u32 ranks) { return ranks * (sizeof(RankBlock) + 2 * eager_area_bytes(ranks)); }
 inline char* eager_area(RankBlock* control, u32 ranks, u32 rank, u64 call) {
     return reinterpret_cast<char*>(control + ranks) + (2 * rank + call % 2) * eager_area_bytes(ranks);

@@ -85,8 +85,17 @@ class Row:
 _UNIT_RANGES = {"bytes": (0, 1 << 40), "ranks": (0, 1 << 20), "times": (0, 1 << 20)}
 
 
-def _tuned(value: int, unit: str, reason: str, source: str = "", scope: Scope = "common", tile: bool = False) -> int:
-    least, most = _TILES if tile else _UNIT_RANGES[unit]
+def _tuned(
+    value: int,
+    unit: str,
+    reason: str,
+    source: str = "",
+    scope: Scope = "common",
+    tile: bool = False,
+    most: int | None = None,
+) -> int:
+    least, largest = _TILES if tile else _UNIT_RANGES[unit]
+    most = largest if most is None else most
     about = {"unit": unit, "scope": scope, "least": least, "most": most, "tile": tile}
     found: int = field(default=value, metadata={**about, "source": source, "reason": reason})
     return found
@@ -115,6 +124,10 @@ class Tunables:
         "that a rank reads, or a node sends in one message, up to which a call's messages go with headers between "
         "nodes: with these they are less than the 64 KB that MPIs send at once over TCP",
         _NODES,
+        most=60 << 10,
+    )
+    gathered_bytes: int = _tuned(
+        32 << 10, "bytes", "of a block, from which on an AllToAll between nodes gathers none for one message", _NODES
     )
     early_above_bytes: int = _tuned(
         16 << 10, "bytes", "of a Reduce on two ranks, above which its root begins before all has come", _CROSSOVER

@@ -138,28 +138,31 @@ def _is_early(call: Call) -> bool:
     return call.size is not None and call.tuned.early_above_bytes < call.size <= call.tuned.early_most_bytes
 
 
-def _beside_headers(call: Call) -> int | None:
-    """Bytes that a rank reads, or a node sends in one message, whichever are more, where messages go with headers: each
-    once, however many ranks read it, and to other nodes in rounds, in the last of which go those of half of the ranks.
+def _goes_with_headers(call: Call) -> bool:
+    """Whether a rank reads no more than ``header_bytes``, no node sends more in one message, and all ranks together no
+    more than twice as much, which is what there is room for.
+
+    A message fills a tile, and is sent once however many ranks read it. Nodes tell each other all that they know, in
+    rounds that double it: in one message goes what half of the nodes have said, at most.
     """
-    if call.size is None:
-        return None
-    kind, ranks = call.kind, call.ranks
-    message = 1 << max(6, (-(-call.size // (ranks if kind.blocks else 1)) - 1).bit_length())  # a tile
-    own = message * (ranks - 1 if kind.cuts else 1)
-    read = own if kind.cuts or not kind.reads else own * (ranks - 1)
-    return max(read, own * max(*Counter(call.nodes).values(), ranks // 2))
+    if call.size is None or call.ranks > call.tuned.few_ranks:
+        return False
+    kind, ranks, on_node = call.kind, call.ranks, sorted(Counter(call.nodes).values(), reverse=True)
+    tile = 1 << max(6, (-(-call.size // (ranks if kind.blocks else 1)) - 1).bit_length())
+    own = tile * (ranks - 1 if kind.cuts else 1)
+    read = 1 if kind.cuts or not kind.reads else ranks - 1
+    half = max(sum(on_node[: len(on_node) // 2]), (ranks + 1) // 2)
+    return own * max(read, half) <= call.tuned.header_bytes
 
 
-def _go_with_headers(call: Call) -> bool:
-    bytes_ = _beside_headers(call)
-    return bytes_ is not None and bytes_ <= call.tuned.header_bytes and call.ranks <= call.tuned.few_ranks
+def _is_gathered(call: Call) -> bool:
+    return _up_to(call, call.tuned.small_bytes) and (call.size or 0) < call.tuned.gathered_bytes * call.ranks
 
 
 _WITH_HEADERS = When(
-    "on several nodes, of at most {few_ranks} ranks: messages go with the call's headers, of which a rank reads, and a "
-    "node sends in one message, at most {header_bytes}",
-    lambda call: _by_nodes(call) and not call.uneven and not call.spread and _go_with_headers(call),
+    "on several nodes, of at most {few_ranks} ranks: messages go with the call's headers, at most {header_bytes} that "
+    "a rank reads, or a node sends in one message",
+    lambda call: _by_nodes(call) and not call.uneven and not call.spread and _goes_with_headers(call),
 )
 _LEADERS = When(
     "on several nodes, small: the busiest rank sends and receives at most {small_bytes}",
@@ -171,8 +174,9 @@ _FEW_NODES = When(
 )
 _LANES = When("on several nodes", lambda call: _by_nodes(call))
 _AGGREGATED = When(
-    "on several nodes: the busiest rank sends and receives at most {small_bytes}, or ranks are more than {few_ranks}",
-    lambda call: _by_nodes(call) and (_up_to(call, call.tuned.small_bytes) or call.ranks > call.tuned.few_ranks),
+    "on several nodes: the busiest rank sends and receives at most {small_bytes}, in blocks shorter than "
+    "{gathered_bytes}, or ranks are more than {few_ranks}",
+    lambda call: _by_nodes(call) and (_is_gathered(call) or call.ranks > call.tuned.few_ranks),
 )
 _ONE_SHOT = When(
     "small: the busiest rank sends and receives at most {small_bytes}",

@@ -13,7 +13,13 @@ from tests.integrations.mpi.launch import PROGRAMS, Mpi
 ROOT = Path(__file__).parents[3]
 PLACEMENTS = {"1+1": 2, "2+1": 3, "0,1,0": 3, "1+1+1": 3, "2+2": 4, "0,1,1,1": 4}
 """What HOCKET_NODES says, and of how many ranks."""
-JOBS = (("collectives", "crosses", "differ", "parts", "finds"), ("large",), ("raises",), ("leaves",), ("stops",))
+JOBS = (
+    ("collectives", "crosses", "with_headers", "differ", "parts", "finds"),
+    ("large",),
+    ("raises",),
+    ("leaves",),
+    ("stops",),
+)
 """Functions of programs/nodes.py that a job calls, one after the other."""
 
 

@@ -29,6 +29,7 @@ from hocket.errors import (
     PeerFailed,
     PeerRefused,
 )
+from hocket.tuning import _WITH_HEADERS, KINDS, TABLE, Call, choose
 
 SIZES = (0, 1, 3, 1000, 100_003)
 
@@ -105,6 +106,20 @@ def crosses(comm: hocket.Communicator) -> None:
         sent = comm.all_gather(np.array([comm.network_bytes - before]))
         for node in comm.nodes:
             assert sum(sent[list(node)]) == expected(node), (name, node, sent)
+
+
+def with_headers(comm: hocket.Communicator) -> None:
+    """What is to go with headers does: of the largest such call nothing else is sent."""
+    place = tuple(node for rank in range(comm.size) for node, ranks in enumerate(comm.nodes) if rank in ranks)
+    for name in (line.collective for line in TABLE if line.when is _WITH_HEADERS):
+        blocks = comm.size if KINDS[name].blocks else 1
+        calls = (Call(name, comm.size, size * blocks, nodes=place) for size in range(64, 1 << 17, 64))
+        most = max(call.size or 0 for call in calls if choose(call).line.when is _WITH_HEADERS) // blocks
+        for dtype in ("u1", "f8"):
+            n = most // np.dtype(dtype).itemsize
+            before = comm.network_bytes
+            getattr(comm, name)(np.ones(n * (comm.size if KINDS[name].cuts else 1), dtype))
+            assert comm.network_bytes == before, (name, dtype, n)
 
 
 def large(comm: hocket.Communicator) -> None:
