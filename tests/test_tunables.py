@@ -189,16 +189,20 @@ PLACEMENTS = (
 )
 
 
+def largest_with_headers(collective: str, nodes: tuple[int, ...]) -> int:
+    """Bytes of the larger buffer, of the largest call whose messages fill tiles."""
+    blocks = len(nodes) if KINDS[collective].blocks else 1
+    calls = [Call(collective, len(nodes), (64 << power) * blocks, nodes=nodes) for power in range(12)]
+    return max(call.size or 0 for call in calls if choose(call).line.when is _WITH_HEADERS)
+
+
 @pytest.mark.parametrize("nodes", PLACEMENTS, ids=str)
 @pytest.mark.parametrize("collective", [line.collective for line in TABLE if line.when is _WITH_HEADERS])
 def test_what_is_to_go_with_headers_has_room_there(collective: str, nodes: tuple[int, ...]) -> None:
     """In the area of a rank, and in the messages between nodes, each of which has less than 64 KB with headers
     (native/protocol/header.h, native/transport/network.cpp)."""
-    fixed, ranks = {row.name: row.value for row in ALL}, len(nodes)
-    calls = (Call(collective, ranks, size, nodes=nodes) for size in range(64, 1 << 17, 64))
-    goes = [call.size or 0 for call in calls if choose(call).line.when is _WITH_HEADERS]
-    kind = KINDS[collective]
-    tile = 1 << (-(-max(goes) // (ranks if kind.blocks else 1)) - 1).bit_length()
+    fixed, ranks, kind = {row.name: row.value for row in ALL}, len(nodes), KINDS[collective]
+    tile = largest_with_headers(collective, nodes) // (ranks if kind.blocks else 1)
     own = tile * (ranks - 1 if kind.cuts else 1)
     assert own <= min(fixed["exchanged_bytes"] // ranks, (2 if ranks < 8 else 1) * fixed["eager_bytes"])
     on, known, longest = [nodes.count(node) for node in sorted(set(nodes))], 1, 0
@@ -207,3 +211,19 @@ def test_what_is_to_go_with_headers_has_room_there(collective: str, nodes: tuple
         longest = max(longest, *(sum(on[node - back] for back in range(count)) for node in range(len(on))))
         known += count
     assert longest * (own + 72) < 64 << 10
+
+
+@pytest.mark.parametrize(
+    ("collective", "kilobytes"),
+    [
+        ("all_reduce", 16),
+        ("all_gather", 64),
+        ("reduce_scatter", 32),
+        ("all_to_all", 32),
+        ("broadcast", 16),
+        ("reduce", 16),
+    ],
+)
+def test_how_much_goes_with_headers(collective: str, kilobytes: int) -> None:
+    """As docs/machines.md says."""
+    assert largest_with_headers(collective, (0, 0, 1, 1)) == kilobytes << 10

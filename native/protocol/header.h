@@ -125,7 +125,7 @@ struct RankBlock {
 
 // Behind the blocks of all ranks lies what each sends in a call in one round: stored before its header, for good. It
 // has two areas, as there are two headers: others may still read that of the call before (control_plane.h:
-// `await_all`).
+// `await_all`). An area is as long as what a rank sends eagerly: a share of kExchanged, but two kEager at most.
 constexpr u64 eager_area_bytes(u32 ranks) { return ranks < 8 ? 2 * kEager : kEager; }
 constexpr u64 control_bytes(u32 ranks) { return ranks * (sizeof(RankBlock) + 2 * eager_area_bytes(ranks)); }
 inline char* eager_area(RankBlock* control, u32 ranks, u32 rank, u64 call) {

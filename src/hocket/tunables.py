@@ -95,8 +95,7 @@ def _tuned(
     most: int | None = None,
 ) -> int:
     least, largest = _TILES if tile else _UNIT_RANGES[unit]
-    most = largest if most is None else most
-    about = {"unit": unit, "scope": scope, "least": least, "most": most, "tile": tile}
+    about = {"unit": unit, "scope": scope, "least": least, "most": most or largest, "tile": tile}
     found: int = field(default=value, metadata={**about, "source": source, "reason": reason})
     return found
 
@@ -127,7 +126,7 @@ class Tunables:
         most=60 << 10,
     )
     gathered_bytes: int = _tuned(
-        32 << 10, "bytes", "of a block, from which on an AllToAll between nodes gathers none for one message", _NODES
+        32 << 10, "bytes", "of a block, from which on an AllToAll between nodes sends each by itself", _NODES
     )
     early_above_bytes: int = _tuned(
         16 << 10, "bytes", "of a Reduce on two ranks, above which its root begins before all has come", _CROSSOVER

@@ -142,8 +142,8 @@ def _goes_with_headers(call: Call) -> bool:
     """Whether a rank reads no more than ``header_bytes``, no node sends more in one message, and all ranks together no
     more than twice as much, which is what there is room for.
 
-    A message fills a tile, and is sent once however many ranks read it. Nodes tell each other all that they know, in
-    rounds that double it: in one message goes what half of the nodes have said, at most.
+    A message fills a tile, and is sent once however many ranks read it. After each round a node knows what twice as
+    many nodes have said, so one message holds that of half of them at most: of the fullest.
     """
     if call.size is None or call.ranks > call.tuned.few_ranks:
         return False
@@ -151,12 +151,13 @@ def _goes_with_headers(call: Call) -> bool:
     tile = 1 << max(6, (-(-call.size // (ranks if kind.blocks else 1)) - 1).bit_length())
     own = tile * (ranks - 1 if kind.cuts else 1)
     read = 1 if kind.cuts or not kind.reads else ranks - 1
-    half = max(sum(on_node[: len(on_node) // 2]), (ranks + 1) // 2)
-    return own * max(read, half) <= call.tuned.header_bytes
+    half = sum(on_node[: len(on_node) // 2])
+    return own * max(2 * read, 2 * half, ranks) <= 2 * call.tuned.header_bytes
 
 
 def _is_gathered(call: Call) -> bool:
-    return _up_to(call, call.tuned.small_bytes) and (call.size or 0) < call.tuned.gathered_bytes * call.ranks
+    short = call.size is not None and call.size < call.tuned.gathered_bytes * call.ranks
+    return short and _up_to(call, call.tuned.small_bytes)
 
 
 _WITH_HEADERS = When(

@@ -110,16 +110,18 @@ def crosses(comm: hocket.Communicator) -> None:
 
 def with_headers(comm: hocket.Communicator) -> None:
     """What is to go with headers does: of the largest such call nothing else is sent."""
-    place = tuple(node for rank in range(comm.size) for node, ranks in enumerate(comm.nodes) if rank in ranks)
+    place = tuple(next(node for node, ranks in enumerate(comm.nodes) if r in ranks) for r in range(comm.size))
     for name in (line.collective for line in TABLE if line.when is _WITH_HEADERS):
-        blocks = comm.size if KINDS[name].blocks else 1
-        calls = (Call(name, comm.size, size * blocks, nodes=place) for size in range(64, 1 << 17, 64))
+        kind = KINDS[name]
+        blocks = comm.size if kind.blocks else 1
+        calls = [Call(name, comm.size, (64 << power) * blocks, nodes=place) for power in range(12)]
         most = max(call.size or 0 for call in calls if choose(call).line.when is _WITH_HEADERS) // blocks
         for dtype in ("u1", "f8"):
             n = most // np.dtype(dtype).itemsize
             before = comm.network_bytes
-            getattr(comm, name)(np.ones(n * (comm.size if KINDS[name].cuts else 1), dtype))
+            found = getattr(comm, name)(np.ones(n * (comm.size if kind.cuts else 1), dtype))
             assert comm.network_bytes == before, (name, dtype, n)
+            assert found is None or (found == (comm.size if kind.combines else 1)).all(), (name, dtype, n)
 
 
 def large(comm: hocket.Communicator) -> None:
