@@ -204,7 +204,7 @@ def test_what_is_to_go_with_headers_has_room_there(collective: str, nodes: tuple
     fixed, ranks, kind = {row.name: row.value for row in ALL}, len(nodes), KINDS[collective]
     tile = largest_with_headers(collective, nodes) // (ranks if kind.blocks else 1)
     own = tile * (ranks - 1 if kind.cuts else 1)
-    assert own <= min(fixed["exchanged_bytes"] // ranks, (2 if ranks < 8 else 1) * fixed["eager_bytes"])
+    assert own <= min(fixed["exchanged_bytes"] // ranks, 2 * fixed["eager_bytes"])
     on, known, longest = [nodes.count(node) for node in sorted(set(nodes))], 1, 0
     while known < len(on):  # a node sends what it and those before it have said
         count = min(known, len(on) - known)

@@ -29,6 +29,7 @@ constexpr u64 kNowhere = ~u64(0);       // of an address outside of the arena
 constexpr u64 kAdopted = u64(1) << 56;  // places from here on lie in adopted memory, not in the arena itself
 constexpr u64 kEager = 16 << 10;        // bytes of a rank's messages up to which a call can take one round, on one node
 constexpr u64 kExchanged = 120 << 10;   // and on several: bytes of the messages of all ranks together
+constexpr u64 kEagerArea = 2 * kEager;  // and of those of one rank
 
 // What all ranks must say alike, but for what `flags` excuse. `counts` is equal on all ranks or, pairwise, adds up to 0
 // (call.h: Units). `element` is a hash of what elements are, where kernels do not know their type, or of what
@@ -125,16 +126,15 @@ struct RankBlock {
 
 // Behind the blocks of all ranks lies what each sends in a call in one round: stored before its header, for good. It
 // has two areas, as there are two headers: others may still read that of the call before (control_plane.h:
-// `await_all`). An area is as long as what a rank sends eagerly: a share of kExchanged, but two kEager at most.
-constexpr u64 eager_area_bytes(u32 ranks) { return ranks < 8 ? 2 * kEager : kEager; }
-constexpr u64 control_bytes(u32 ranks) { return ranks * (sizeof(RankBlock) + 2 * eager_area_bytes(ranks)); }
+// `await_all`).
+constexpr u64 control_bytes(u32 ranks) { return ranks * (sizeof(RankBlock) + 2 * kEagerArea); }
 inline char* eager_area(RankBlock* control, u32 ranks, u32 rank, u64 call) {
-    return reinterpret_cast<char*>(control + ranks) + (2 * rank + call % 2) * eager_area_bytes(ranks);
+    return reinterpret_cast<char*>(control + ranks) + (2 * rank + call % 2) * kEagerArea;
 }
 
 // The most bytes of its messages that a rank sends eagerly.
 inline u64 most_eager(u32 ranks, bool is_pairwise, bool on_several_nodes) {
-    return is_pairwise ? 0 : on_several_nodes ? std::min(eager_area_bytes(ranks), kExchanged / ranks) : kEager;
+    return is_pairwise ? 0 : on_several_nodes ? std::min(kEagerArea, kExchanged / ranks) : kEager;
 }
 
 }  // namespace hocket
