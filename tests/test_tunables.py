@@ -204,13 +204,19 @@ def test_what_is_to_go_with_headers_has_room_there(collective: str, nodes: tuple
     fixed, ranks, kind = {row.name: row.value for row in ALL}, len(nodes), KINDS[collective]
     tile = largest_with_headers(collective, nodes) // (ranks if kind.blocks else 1)
     own = tile * (ranks - 1 if kind.cuts else 1)
-    assert own <= min(fixed["exchanged_bytes"] // ranks, 2 * fixed["eager_bytes"])
+    room = min(fixed["exchanged_bytes"] // ranks, 2 * fixed["eager_bytes"])
     on, known, longest = [nodes.count(node) for node in sorted(set(nodes))], 1, 0
     while known < len(on):  # a node sends what it and those before it have said
         count = min(known, len(on) - known)
         longest = max(longest, *(sum(on[node - back] for back in range(count)) for node in range(len(on))))
         known += count
-    assert longest * (own + 72) < 64 << 10
+    header, most = 72, 64 << 10
+    assert own <= room
+    assert longest * (own + header) < most
+    read = own * (1 if kind.cuts or not kind.reads else ranks - 1)
+    assert (
+        2 * own > room or longest * (2 * own + header) >= most or 2 * read > fixed["header_bytes"]
+    )  # no more than that
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ inline Shape settle(const PlanHeader& plan, u64 n, u32 type, u64 tile, u64 most_
     const u64 room = std::bit_floor((kWindowStride - kPage) / (slots * widest));  // of a window, for one tile
     if (tile > room) tile = std::max(room, kAlign);
     Geometry& geometry = found.geometry;
-    geometry = cut(n, item, plan.chunks, widest, kEagerArea, tile);
+    geometry = cut(n, item, plan.chunks, widest, kEagerArea, tile);  // a variable makes short calls slower
     const bool one = plan.eager != 0 && geometry.tiles == 1 && plan.eager * geometry.tile <= most_eager;
     found.rounds = one ? Rounds::kOne : plan.two_rounds != 0 ? Rounds::kTwo : Rounds::kMany;
     if (one) return found;

@@ -142,8 +142,9 @@ def _goes_with_headers(call: Call) -> bool:
     """Whether a rank reads no more than ``header_bytes``, no node sends more in one message, and all ranks together no
     more than twice as much, which is what there is room for.
 
-    A message fills a tile, and is sent once however many ranks read it. After each round a node knows what twice as
-    many nodes have said, so one message holds that of half of them at most: of the fullest.
+    A message fills a tile, which is a power of two of at least 64 bytes, and is sent once however many ranks read it.
+    In each round a node sends all that it knows, and then knows what twice as many nodes have said: so one message has
+    that of half of them at most, here of those with most ranks.
     """
     if call.size is None or call.ranks > call.tuned.few_ranks:
         return False

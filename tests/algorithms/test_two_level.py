@@ -67,8 +67,8 @@ def test_no_byte_more_crosses_than_has_to(node_of: tuple[int, ...]) -> None:
                 assert left == (node != node_of[root])
 
 
-def sizes(how: str, name: str) -> int | None:
-    """Bytes of the larger buffer: such that all goes with headers; more, but not many; and unknown to some ranks."""
+def size_of(how: str, name: str) -> int | None:
+    """Bytes of the larger buffer. "tiny" goes with headers, "small" does not; "large": not every rank knows it."""
     small = {"all_gather": 96 << 10, "reduce_scatter": 96 << 10, "all_to_all": 60 << 10}.get(name, 40 << 10)
     return {"tiny": 8, "small": small, "large": None}[how]
 
@@ -78,7 +78,7 @@ def sizes(how: str, name: str) -> int | None:
 @pytest.mark.parametrize("uneven", [False, True], ids=["even", "uneven"])
 def test_what_calls_by_name_take_is_proven(node_of: tuple[int, ...], how: str, uneven: bool) -> None:
     for name in NAMED if not uneven else [name for name in NAMED if KINDS[name].blocks]:
-        size = sizes(how, name)
+        size = size_of(how, name)
         for root in range(len(node_of) if name in ("broadcast", "reduce") else 1):
             call = Call(name, len(node_of), size, root, nodes=node_of, uneven=uneven)
             choice = choose(call)
