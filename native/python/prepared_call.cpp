@@ -236,13 +236,15 @@ PyObject* PreparedCall::call(nb::handle self, PyObject* x, PyObject* out) {
 // That of a call which is tuned, once the ranks have exchanged what they have timed, if it is time for that.
 Taken PreparedCall::take_tuned(nb::handle self, bool background) {
     while (held_ && call_.counted == nullptr && member_->calls >= member_->merge_at) self.attr("_merge")();
-    const u32 arm = held_ ? arms_->arm(member_->calls) : 0;
-    if (arm == 0) return {nb::borrow(self), arms_.get(), arm};
-    if (!of_arms_[arm]) {
+    if (!held_) return {nb::borrow(self), arms_.get(), 0};
+    const u32 arm = arms_->arm(member_->calls);
+    if (arm != 0 && !of_arms_[arm]) {
         of_arms_[arm] = nb::object(self.attr("_arm")(arm, background));
         nb::inst_ptr<PreparedCall>(of_arms_[arm])->arms_ = arms_;  // keeps them while it is made
     }
-    return {nb::borrow(of_arms_[arm]), arms_.get(), arm};
+    const bool timed = arms_->enter(arm);
+    const u64 begun = timed && !background ? member_->communicator->control().clock().ticks() : 0;
+    return {nb::borrow(arm == 0 ? self : of_arms_[arm]), arms_.get(), arm, timed, begun};
 }
 
 PyObject* PreparedCall::execute(nb::handle self, const Argument& x, const Argument& out) {

@@ -64,10 +64,14 @@ struct Alternatives {
 class PreparedCall;
 
 // The arm of a call: the prepared call that is made, and which arm of `arms` that is; null where it is not tuned.
+// `timed`: what it takes is to be noted, from when it `begun`, in ticks; 0: when it is run, which for one in the
+// background may be much later.
 struct Taken {
     nanobind::object prepared;
     KeyArms* arms;
     u32 arm;
+    bool timed = false;
+    u64 begun = 0;
 
     PreparedCall& call() const { return *nanobind::inst_ptr<PreparedCall>(prepared); }
 };
@@ -164,8 +168,9 @@ class BoundCall {
         ++member.calls;
         arms_ = taken.arms;
         arm_ = taken.arm;
-        if (arms_ == nullptr) return;
-        if (arms_->enter(arm_)) call_.took = &took_;
+        if (!taken.timed) return;
+        watch_.begun = taken.begun;
+        call_.watch = &watch_;
     }
     BoundCall(const BoundCall&) = delete;
     BoundCall& operator=(const BoundCall&) = delete;
@@ -176,7 +181,7 @@ class BoundCall {
             (void)kept_[2].release();
             (void)scratch_.release();
         }
-        if (took_ != 0) arms_->took(arm_, took_);
+        if (watch_.took != 0) arms_->took(arm_, watch_.took);
     }
 
     // Holds the arguments of a call in the background, and what keeps their memory where they are no arrays.
@@ -223,7 +228,7 @@ class BoundCall {
     bool exposed_ = false;  // others have been told where they lie, or a network
     KeyArms* arms_ = nullptr;
     u32 arm_ = 0;
-    u64 took_ = 0;
+    Watch watch_;
     PyObject* result_;
 };
 

@@ -40,12 +40,18 @@ struct Finish {
     const char* taken = nullptr;
 };
 
+// How many ticks this rank was at a call, without those that it waited for others to enter; 0 until it has ended.
+// `begun`: when it was made; 0: when it is run.
+struct Watch {
+    u64 begun = 0, took = 0;
+};
+
 // What a call works on. `n` elements a unit; `tile` 0: chosen from the size, as for other plans that are offered. A
 // rank with neither input nor output does not know n and the type. `initial_bytes` from `initial` are copied to
 // `initial_to` first, once all ranks agree. With `units`, n is the length of the largest: of all, or of those of this
 // rank where they are pairwise. `element` says what elements are whose type kernels do not know, or what is made of a
-// sum that is not an average but has its operator; else it is null. `scale`: of those two. `took`: where to say how
-// many ticks this rank was at it, without those that it waited for others to enter; null for nowhere.
+// sum that is not an average but has its operator; else it is null. `scale`: of those two. `watch`: null for a call
+// that is not timed.
 struct Call {
     char* input;
     char* output;
@@ -64,7 +70,7 @@ struct Call {
     const std::string* element = nullptr;
     const Scale* scale = nullptr;
     Finish finish{};
-    u64* took = nullptr;
+    Watch* watch = nullptr;
     double timeout = 0;  // as in Settings, for this call; 0: that of the communicator
 };
 

@@ -121,8 +121,8 @@ struct Communicator::CallState {
     Tuner::Advice advice{};
     bool timed = false;  // by some rank
     ResidencyProbe probe{};
-    u64 begun = 0, entered = 0;  // when it was made, and when it had said so, in ticks, if it is timed
-    Traffic sent{};              // eagerly
+    u64 entered = 0;  // when it had said so, in ticks, if it is timed
+    Traffic sent{};   // eagerly
     Path path = Path::kFifo;
     Variant variant = kBuffered;
 };
@@ -210,7 +210,7 @@ template <class Event> [[gnu::flatten]] Outcome Communicator::carry_out(Plan& pl
     if (control_.dead()) return control_.is_dead();
     eager_.prefetch_line(plan);
     CallState state(plan, call);
-    if (call.took != nullptr) state.begun = control_.clock().ticks();
+    if (call.watch != nullptr && call.watch->begun == 0) call.watch->begun = control_.clock().ticks();
     state_terms(state);
     if (state.size_known())
         if (const int failed = prepare_all(state)) return refuse_for_memory(failed);
@@ -225,7 +225,7 @@ template <class Event> [[gnu::flatten]] Outcome Communicator::carry_out(Plan& pl
 
 // All have entered the call and agree.
 template <class Event> Outcome Communicator::carry_on(CallState& state, Event event) {
-    const u64 agreed = state.begun != 0 ? control_.clock().ticks() : 0;
+    const u64 agreed = state.call.watch != nullptr ? control_.clock().ticks() : 0;
     if (!state.size_known() && !learn_size(state)) return {};  // nobody has data
 
     // Select.
@@ -251,7 +251,8 @@ template <class Event> Outcome Communicator::carry_on(CallState& state, Event ev
         tuned_.ended(state.plan.digest(), state.unit(), state.variant != kBuffered, state.entered,
                      state.probe.is_far != nullptr, state.probe.far);
     if (state.call.finish.result != nullptr) finish(state);
-    if (agreed != 0) *state.call.took = state.entered - state.begun + control_.clock().ticks() - agreed;
+    if (Watch* const watch = state.call.watch)
+        watch->took = state.entered - watch->begun + control_.clock().ticks() - agreed;
     return outcome;
 }
 
@@ -259,14 +260,14 @@ bool Communicator::post(Plan& plan, const Call& call) {
     if (settings_.recorder != nullptr || control_.dead() || call.counted != nullptr) return false;
     if (settings_.network != nullptr) return false;  // headers for other nodes have to be brought there
     auto state = std::make_unique<CallState>(plan, call);
-    if (call.took != nullptr) state->begun = control_.clock().ticks();
+    if (call.watch != nullptr && call.watch->begun == 0) call.watch->begun = control_.clock().ticks();
     state_terms(*state);
     if (!state->size_known() || prepare_all(*state) != 0 || !state->tiny) return false;
     offer(*state);
     send_eagerly(*state);
     if (control_.dead()) return false;
     control_.post(state->statement());
-    if (call.took != nullptr) state->entered = control_.clock().ticks();
+    if (call.watch != nullptr) state->entered = control_.clock().ticks();
     posted_ = std::move(state);
     return true;
 }
@@ -409,7 +410,7 @@ void Communicator::send_eagerly(CallState& state) {
 // that it will store to: of its output, unless they are in none or others may store there, and of its next messages,
 // unless these may be stored non-temporally. Of brief messages it prefetches those that it reads.
 void Communicator::meanwhile(CallState& state) const {
-    if (state.advice.timed || state.call.took != nullptr) state.entered = control_.clock().ticks();
+    if (state.advice.timed || state.call.watch != nullptr) state.entered = control_.clock().ticks();
     state.probe.look(settings_.tunables);
     if (state.told.variants != 0 || state.probe.far) return;
     const Candidate& buffered = state.buffered();

@@ -21,7 +21,7 @@ from hocket.errors import BootstrapFailed, PeerFailed, PeerRefused, WrongType
 from hocket.runtime.machine import fingerprint
 from hocket.tuner import online, store
 from hocket.tuner.learner import Choice, Explanation, Reason, Samples
-from hocket.tuner.online import KEYS, LEAST_BETWEEN, WORTH
+from hocket.tuner.online import KEYS, LEAST_BETWEEN, MOST_BETWEEN, PART, WORTH, paced
 from tests.runtime import processes
 from tests.runtime.test_arena import prepared_calls
 from tests.runtime.test_reach import LARGE
@@ -343,6 +343,24 @@ def test_a_file_that_says_nothing_of_this_machine_is_refused_alike(tmp_path: Pat
     assert "is refused: it is of another machine: another machine, and this is " in words[0]["text"]
     assert words[1]["type"] == PeerFailed.__name__
     assert "could not begin to learn" in words[1]["text"]
+
+
+def test_merges_take_the_part_of_the_time_that_they_may() -> None:
+    call, cost = 3e-6, 2e-3
+    between, merges, calls, elapsed = LEAST_BETWEEN, 0, 0, 0.0
+    while calls < 2_000_000:
+        calls, elapsed, merges = calls + between, elapsed + between * call, merges + 1
+        between = paced(between, between * call, cost)
+    assert merges * cost == pytest.approx(PART * elapsed, rel=0.2)
+    assert paced(LEAST_BETWEEN, 1.0, cost) == LEAST_BETWEEN
+    assert paced(LEAST_BETWEEN, LEAST_BETWEEN * 1e-9, 1.0) == MOST_BETWEEN
+
+
+def test_an_hour_without_calls_is_for_one_merge() -> None:
+    call, cost = 3e-6, 2e-3
+    between = paced(LEAST_BETWEEN, 3600.0, cost)
+    assert between == LEAST_BETWEEN
+    assert paced(between, between * call, cost) * call * PART == pytest.approx(cost, rel=0.01)
 
 
 def ring(comm: Communicator) -> None:

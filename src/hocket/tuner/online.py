@@ -122,14 +122,14 @@ class Online:
         self._slots: list[TunedKey] = []
         self.version = 0  # of the tables, the same on all ranks
         self.learner = Learner()
-        self._merged_at, self._begun = 0, time.perf_counter()
-        self._spent = 0.0  # seconds of merges, on rank 0
+        self._merged_at, self._merged = 0, time.perf_counter()  # the number of calls at the latest merge, and when
+        self._merges, self._spent = 0, 0.0  # how many there were, and their seconds, on rank 0
         wish = endpoint.tuner
         self._machine, self._tries = machine, wish.tries
         self._file = None if wish.table is None or endpoint.rank != 0 else Path(wish.table)
         with self._alone("begin to learn"):
             self._restored = self._read()
-        self._saved = self._begun
+        self._saved = self._merged
         endpoint.alive().merge_at = LEAST_BETWEEN
 
     def of(self, call: Call, kind: str, op: str) -> TunedKey | None:
@@ -192,9 +192,10 @@ class Online:
             with self._alone("hear what was learned"):
                 length = int.from_bytes(message[:4].tobytes(), "little")
                 self._take(msgspec.msgpack.decode(message[4 : 4 + length].tobytes(), type=_News), member)
-                self._merged_at = member.calls
-                self._spent += time.perf_counter() - begun
-                if time.perf_counter() - self._saved > SAVED_EVERY:
+                self._merged_at, self._merged = member.calls, time.perf_counter()
+                self._merges += 1
+                self._spent += self._merged - begun
+                if self._merged - self._saved > SAVED_EVERY:
                     self.save()
 
     def _message(self, said: NDArray[np.float64] | None, number: int) -> NDArray[np.uint8]:
@@ -244,16 +245,12 @@ class Online:
         begun = time.perf_counter()
         added = self._add()
         self._spent -= time.perf_counter() - begun
-        between, calls = self._between(number), max(1, number - self._merged_at)
+        calls, between = max(1, number - self._merged_at), LEAST_BETWEEN
+        if self._spent >= ADVANCE:
+            between = paced(calls, time.perf_counter() - self._merged, self._spent / self._merges)
         keys = [*(known.key for known in self._slots), *(new.key for new in added)]
         tables = [self._table(slot, key, said[0, slot, 0, 0] / calls, between) for slot, key in enumerate(keys)]
         return _News(self.version + 1, number + between, added, tables)
-
-    def _between(self, number: int) -> int:
-        """Calls until merges have not taken more than they may."""
-        elapsed = time.perf_counter() - self._begun
-        missing = (self._spent - ADVANCE) / PART - elapsed
-        return LEAST_BETWEEN if missing <= 0 else max(LEAST_BETWEEN, min(int(missing * number / elapsed), MOST_BETWEEN))
 
     def _add(self) -> list[_NewKey]:
         """Give slots to keys that are worth it: those with most calls first."""
@@ -307,6 +304,13 @@ class Online:
             known.native.set(news.version * KEYS + table.slot, table.shift, table.incumbent, table.until)
         self.version = news.version
         member.merge_at = news.merge_at
+
+
+def paced(calls: int, elapsed: float, cost: float) -> int:
+    """Calls until a merge of ``cost`` seconds is as seldom as it must be, if they come as the latest ``calls`` did, in
+    ``elapsed`` seconds. Time in which none came counts for one merge: many would take the calls after it as long.
+    """
+    return max(LEAST_BETWEEN, min(int(calls * cost / (PART * elapsed)), MOST_BETWEEN))
 
 
 def slowest(said: NDArray[np.float64]) -> list[Samples]:
