@@ -52,7 +52,7 @@ HEURISTICS = {
     "online choice of path (else fifo)": Heuristic(reach="never", least=128 << 10, kinds=("private",)),
     "online choice of path (else cross-memory attach)": Heuristic(reach="always", least=128 << 10, kinds=("private",)),
     "online choice of path below 128 KB": Heuristic(
-        {"cma_bytes": str(128 << 10)}, least=64 << 10, most=(128 << 10) - 1, kinds=("private",)
+        {"tried_bytes": str(128 << 10)}, least=64 << 10, most=(128 << 10) - 1, kinds=("private",)
     ),
     "cross-memory attach where ranks share cores": Heuristic(
         {"cma_crowded_bytes": NEVER},

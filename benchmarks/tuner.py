@@ -12,8 +12,9 @@ With ``--alone`` each call is measured again and again, so that its arrays are i
 learned from all in turn. With ``--wrong`` the tuner begins with a table by which the last arm of each key is by far the
 fastest.
 
-With ``--cost`` or ``--change`` arms are not compared. ``--cost``: the nanoseconds that a call of one size, of which the
-tuner has learned by ``--calls`` calls, takes longer than by the static policy, with quartiles over blocks.
+With ``--cost`` or ``--change`` arms are not compared, and the tuner learns of short calls too, as with ``--short``.
+``--cost``: the nanoseconds that a call of one size, of which the tuner has learned by ``--calls`` calls, takes longer
+than by the static policy, with quartiles over blocks.
 ``--change``: after ``--calls`` calls of each size a process begins to use the core of one rank, and the calls are
 counted until the tuner notices.
 """
@@ -40,7 +41,7 @@ from paired import Mean
 import hocket
 from hocket.communicator import Communicator
 from hocket.runtime.tuned import TUNER
-from hocket.tunables import parse_size, show_size
+from hocket.tunables import VARIABLE, parse_size, show_size
 from hocket.tuner.learner import Choice, Learner, Name, Reason, Samples
 from hocket.tuner.online import LEAST_BETWEEN, Online
 
@@ -91,10 +92,14 @@ class Forced:
         return Choice(self.arm if self.arm < count else 0, (0.0,) * count, Reason.PINNED)
 
 
-def under(comm: Communicator, way: str) -> Communicator:
-    """A communicator of the same ranks."""
+def under(comm: Communicator, way: str, *, short: bool = False) -> Communicator:
+    """A communicator of the same ranks. ``short``: it learns of short calls too."""
     os.environ[TUNER] = way
+    before = os.environ.get(VARIABLE, "")
+    if short:
+        os.environ[VARIABLE] = f"{before},learned_bytes=0"
     made = comm.split(0)
+    os.environ[VARIABLE] = before
     assert made is not None
     return made
 
@@ -136,16 +141,23 @@ def block(comm: Communicator, cells: Cells, alone: bool) -> dict[tuple[str, int]
 
 
 def measure(
-    comm: Communicator, sizes: Sequence[int], calls: int, blocks: int, wrong: bool, alone: bool, launch: int
+    comm: Communicator,
+    sizes: Sequence[int],
+    calls: int,
+    blocks: int,
+    wrong: bool,
+    alone: bool,
+    short: bool,
+    launch: int,
 ) -> list[Cell]:
     static, again = under(comm, "off"), under(comm, "off")
-    learns, forced = under(comm, "learn"), under(comm, "learn")
+    learns, forced = under(comm, "learn", short=short), under(comm, "learn", short=True)
     if wrong:
         online(learns).learner = Misled()
     every = Forced()
     online(forced).learner = every  # type: ignore[assignment]
     cells = calls_of(comm, sizes)
-    made = static, again, learns
+    made = static, again, learns, forced
     for number in range(len(made)):  # the one whose calls are prepared first takes 4 % longer for those of 2 KB
         for call in cells.values():
             call(made[(launch + number) % len(made)])
@@ -206,7 +218,7 @@ def _cell(
 def noticed(comm: Communicator, size: int, calls: int) -> tuple[int, str]:
     """Calls of an AllReduce after a process has begun to use the core of the last rank, until the tuner notices, and
     what rank 0 says then."""
-    learns = under(comm, "learn")
+    learns = under(comm, "learn", short=True)
     x = np.ones(size // 4, np.float32)
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
@@ -233,7 +245,7 @@ def noticed(comm: Communicator, size: int, calls: int) -> tuple[int, str]:
 
 def cost(comm: Communicator, size: int, calls: int, blocks: int) -> tuple[float, list[float]]:
     """Nanoseconds of an AllReduce by the static policy, and quartiles of how much longer it takes by the tuner."""
-    static, learns = under(comm, "off"), under(comm, "learn")
+    static, learns = under(comm, "off"), under(comm, "learn", short=True)
     x = np.ones(size // 4, np.float32)
 
     def timed(by: Communicator, count: int = 2000) -> float:
@@ -280,10 +292,11 @@ def show(launches: Sequence[Sequence[Cell]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--sizes", nargs="+", default=["64", "2K", "32K", "256K", "2M"], metavar="BYTES")
+    parser.add_argument("--sizes", nargs="+", default=["2K", "64K", "128K", "512K", "2M"], metavar="BYTES")
     parser.add_argument("--calls", type=int, default=2000, metavar="N", help="of each that the tuner learns by")
-    parser.add_argument("--launches", type=int, default=6, metavar="N")
+    parser.add_argument("--launches", type=int, default=8, metavar="N", help="2 or more")
     parser.add_argument("--blocks", type=int, default=12, metavar="N", help="of a launch")
+    parser.add_argument("--short", action="store_true", help="learn of short calls too")
     parser.add_argument("--alone", action="store_true", help="measure each call again and again")
     parser.add_argument("--wrong", action="store_true", help="begin with a table that is")
     parser.add_argument("--cost", action="store_true", help="measure what a call takes longer once it is learned")
@@ -304,7 +317,7 @@ def main() -> None:
             base, (low, middle, high) = hocket.spawn(cost, given.ranks, (size, given.calls, given.blocks))[0]
             print(f"{show_size(size):>8}: {base:.0f} ns, {middle:+.0f} ns [{low:+.0f}, {high:+.0f}] by the tuner")
         return
-    how = sizes, given.calls, given.blocks, given.wrong, given.alone
+    how = sizes, given.calls, given.blocks, given.wrong, given.alone, given.short
     launches = [hocket.spawn(measure, given.ranks, (*how, launch))[0] for launch in range(given.launches)]
     show(launches)
     if given.json is not None:

@@ -54,12 +54,12 @@ class KeyArms {
         return found;
     }
 
-    // A call by this arm is made. Whether it is to be timed: not the first of a window, and not each by the incumbent.
-    bool enter(u32 arm) {
+    // Whether the next call, by this arm, is to be timed: not the first of a window, and not each by the incumbent.
+    bool is_timed(u32 arm) const { return arm == latest_ && (arm != incumbent_ || calls_ % kUntimed == 0); }
+    // A call by this arm is made.
+    void enter(u32 arm) {
         ++calls_;
-        const bool again = arm == latest_;
         latest_ = arm;
-        return again && (arm != incumbent_ || calls_ % kUntimed == 0);
     }
     void took(u32 arm, u64 ticks) { timings_[arm].add(ticks); }
 

@@ -241,8 +241,9 @@ Taken PreparedCall::take_tuned(nb::handle self, bool background) {
     if (arm != 0 && !of_arms_[arm]) {
         of_arms_[arm] = nb::object(self.attr("_arm")(arm, background));
         nb::inst_ptr<PreparedCall>(of_arms_[arm])->arms_ = arms_;  // keeps them while it is made
+        if (!held_) return {nb::borrow(self), arms_.get(), 0};
     }
-    const bool timed = arms_->enter(arm);
+    const bool timed = arms_->is_timed(arm);
     const u64 begun = timed && !background ? member_->communicator->control().clock().ticks() : 0;
     return {nb::borrow(arm == 0 ? self : of_arms_[arm]), arms_.get(), arm, timed, begun};
 }

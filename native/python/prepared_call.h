@@ -64,8 +64,8 @@ struct Alternatives {
 class PreparedCall;
 
 // The arm of a call: the prepared call that is made, and which arm of `arms` that is; null where it is not tuned.
-// `timed`: what it takes is to be noted, from when it `begun`, in ticks; 0: when it is run, which for one in the
-// background may be much later.
+// `timed`: what it takes is noted, from `begun` on, in ticks; 0: from when it is run, which for one in the background
+// may be much later.
 struct Taken {
     nanobind::object prepared;
     KeyArms* arms;
@@ -168,6 +168,8 @@ class BoundCall {
         ++member.calls;
         arms_ = taken.arms;
         arm_ = taken.arm;
+        if (arms_ == nullptr) return;
+        arms_->enter(arm_);
         if (!taken.timed) return;
         watch_.begun = taken.begun;
         call_.watch = &watch_;

@@ -40,8 +40,8 @@ struct Finish {
     const char* taken = nullptr;
 };
 
-// How many ticks this rank was at a call, without those that it waited for others to enter; 0 until it has ended.
-// `begun`: when it was made; 0: when it is run.
+// What a call took a rank, in ticks: `took`, without those that it waited for others to enter, 0 until it has ended.
+// `begun`: from when on that counts; 0: from when it is run.
 struct Watch {
     u64 begun = 0, took = 0;
 };

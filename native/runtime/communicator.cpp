@@ -100,6 +100,9 @@ struct Communicator::CallState {
 
     Candidate& buffered() { return candidates[kBuffered]; }
     u64 unit() const { return candidates[kBuffered].geometry.unit; }
+    u64 larger() const {  // of this rank's buffers, where blocks have one length
+        return std::max(plan.header().input_blocks, plan.header().output_blocks) * call.n * type_bytes(call.type);
+    }
     const Candidate& chosen() const { return candidates[variant]; }
     bool pairwise() const { return terms.flags & kPairwise; }
     bool size_known() const { return !(terms.flags & (kSizeUnknown | kPairwise)); }  // before others have said theirs
@@ -163,6 +166,7 @@ Outcome Communicator::run_counted(Plan& plan, Call call) {
     Plan& with_units = call.counted != nullptr ? *call.counted : plan;
     const Units equal = equal_units(with_units.header(), call);
     call.units = &equal;
+    call.watch = nullptr;  // what it took, and waited for, before
     call.offer = nullptr;
     call.tile = 0;
     return run(with_units, call);
@@ -260,14 +264,17 @@ bool Communicator::post(Plan& plan, const Call& call) {
     if (settings_.recorder != nullptr || control_.dead() || call.counted != nullptr) return false;
     if (settings_.network != nullptr) return false;  // headers for other nodes have to be brought there
     auto state = std::make_unique<CallState>(plan, call);
-    if (call.watch != nullptr && call.watch->begun == 0) call.watch->begun = control_.clock().ticks();
+    const u64 begun = control_.clock().ticks();
     state_terms(*state);
     if (!state->size_known() || prepare_all(*state) != 0 || !state->tiny) return false;
     offer(*state);
     send_eagerly(*state);
     if (control_.dead()) return false;
     control_.post(state->statement());
-    if (call.watch != nullptr) state->entered = control_.clock().ticks();
+    if (call.watch != nullptr) {
+        call.watch->begun = begun;
+        state->entered = control_.clock().ticks();
+    }
     posted_ = std::move(state);
     return true;
 }
@@ -354,7 +361,11 @@ int Communicator::reserve_scratch(const Candidate& candidate) {
 void Communicator::offer(CallState& state) {
     if (state.tiny) return;
     zero_copy_.describe(state.candidates, state.told);
-    const bool is_private = state.told.is_private;
+    bool is_private = state.told.is_private;
+    if (is_private && settings_.cma_use == CmaUse::kWhereFaster && state.larger() < settings_.tunables.tried_bytes) {
+        state.told = {};
+        is_private = false;
+    }
     if (is_private) {
         state.advice = tuned_.advise(state.plan.digest(), state.unit());
         Candidate& offered = state.candidates[preferred(state.told.variants)];

@@ -104,6 +104,7 @@ _CROSSOVER = "benchmarks/results/crossover.md"
 _WAITING = "benchmarks/results/patience.md"
 _ABLATION = "benchmarks/results/ablation.md"
 _NODES = "benchmarks/results/nodes.md"
+_TUNER = "benchmarks/results/tuner.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,13 @@ class Tunables:
         _ABLATION,
     )
     cma_crowded_bytes: int = _tuned(256 << 10, "bytes", "the same where ranks share cores", _ABLATION)
+    learned_bytes: int = _tuned(
+        128 << 10,
+        "bytes",
+        "of a larger buffer, from which on a tuner learns of calls on one node: no way to make shorter ones gains what "
+        "it costs to have several",
+        _TUNER,
+    )
     cma_ranks: int = _tuned(16, "ranks", "up to which they attach to private arrays: every two have a connection")
     spins: int = _tuned(100, "times", "that a rank which waits looks before it yields", _WAITING, "local")
     yields: int = _tuned(200, "times", "that it yields before it sleeps", _WAITING, "local")

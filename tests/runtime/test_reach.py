@@ -182,6 +182,23 @@ def test_what_is_faster_is_found_by_trying(monkeypatch: pytest.MonkeyPatch) -> N
     assert set(first) == {0, 1}
 
 
+def of_64_kilobytes(comm: Communicator) -> set[int]:
+    """The ways of many calls."""
+    x, found = np.zeros(16 << 10, np.float32), set()
+    with prepared_calls() as made:
+        for _ in range(200):
+            comm.all_reduce(x)
+            found.add(made[-1].variant)
+    return found
+
+
+@pytest.mark.parametrize(("least", "found"), [("64KB", {0, 1}), ("128KB", {0})])
+def test_nobody_tries_in_short_calls(monkeypatch: pytest.MonkeyPatch, least: str, found: set[int]) -> None:
+    monkeypatch.delenv("HOCKET_REACH")
+    monkeypatch.setenv("HOCKET_TUNABLES", f"tried_bytes={least}")
+    assert hocket.spawn(of_64_kilobytes, 2) == [found, found]
+
+
 def bits(comm: Communicator) -> list[bytes]:
     """Hashes of sums of random bits."""
     found = []

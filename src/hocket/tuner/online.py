@@ -23,6 +23,7 @@ from hocket._native import ARMS, KeyArms, Member
 from hocket.errors import BadTable, HocketError, describe
 from hocket.ir.schedule import Schedule
 from hocket.runtime.execution import Endpoint
+from hocket.tunables import show_size
 from hocket.tuner import store
 from hocket.tuner.arms import Arm, Key, calibrated, candidates, predicted
 from hocket.tuner.learner import Explanation, Learner, Samples
@@ -42,7 +43,7 @@ on the most ranks for which programs are tried (arms.COMPILED)."""
 LEAST_BETWEEN, MOST_BETWEEN = 128, 1 << 20
 """Calls between two merges, and before the first: chosen."""
 ADVANCE, PART = 0.05, 0.005
-"""Seconds that merges may take at the beginning, and the part of all time from then on: chosen."""
+"""Seconds that merges may take at the beginning, and the part of the time since the latest from then on: chosen."""
 SAVED_EVERY = 60.0
 """Seconds between two states of the file, chosen; the last is written when the communicator is closed."""
 WINDOW = 4
@@ -123,7 +124,8 @@ class Online:
         self.version = 0  # of the tables, the same on all ranks
         self.learner = Learner()
         self._merged_at, self._merged = 0, time.perf_counter()  # the number of calls at the latest merge, and when
-        self._merges, self._spent = 0, 0.0  # how many there were, and their seconds, on rank 0
+        self._spent, self._cost = 0.0, 0.0  # seconds of all merges but the first, and of a recent one, on rank 0
+        self._adding = 0.0  # seconds for which the latest one added keys: not spent, as it is once for each
         wish = endpoint.tuner
         self._machine, self._tries = machine, wish.tries
         self._file = None if wish.table is None or endpoint.rank != 0 else Path(wish.table)
@@ -135,7 +137,13 @@ class Online:
     def of(self, call: Call, kind: str, op: str) -> TunedKey | None:
         """The key of a call on elements of type ``kind``; None where the static policy decides."""
         key = Key.of(call, kind, op)
-        return None if key is None else self._keys.setdefault(key, TunedKey(key, call))
+        if key is None or self._is_short(key, call):
+            return None
+        return self._keys.setdefault(key, TunedKey(key, call))
+
+    def _is_short(self, key: Key, call: Call) -> bool:
+        """Whether nothing is learned of its calls, as they are short. ``use:FILE`` counts for calls of any size."""
+        return self._tries and not key.nodes and 2 * key.least <= call.tuned.learned_bytes
 
     def _read(self) -> dict[Key, Tuned]:
         if self._file is None:
@@ -166,6 +174,9 @@ class Online:
     def why(self, call: Call, kind: str, op: str) -> str:
         """What a call takes, and what is known of its arms: on rank 0, the others know the arm alone."""
         key = Key.of(call, kind, op)
+        if key is not None and self._is_short(key, call):
+            least = show_size(call.tuned.learned_bytes)
+            return f"the static policy: on one node nothing is learned of a call of less than {least}"
         known = None if key is None else self._keys.get(key)
         if known is None or known.slot is None:
             return f"the static policy: a key is tuned after {WORTH} calls of it"
@@ -180,29 +191,34 @@ class Online:
         interrupts this rank between them, ends the communicator."""
         member = self._endpoint.alive()
         member.land()  # calls in the background are timed, too
-        number = member.calls
+        number, pause = member.calls, time.perf_counter() - self._merged
         with self._alone("merge", but=(HocketError,)):
             with self._alone("say what it has timed"):
                 noted = self._noted(member)
             said = self._gather(noted)
             begun = time.perf_counter()
             with self._alone("learn"):
-                message = self._message(said, number)
+                message = self._message(said, number, pause)
             self._broadcast(message)
             with self._alone("hear what was learned"):
                 length = int.from_bytes(message[:4].tobytes(), "little")
                 self._take(msgspec.msgpack.decode(message[4 : 4 + length].tobytes(), type=_News), member)
                 self._merged_at, self._merged = member.calls, time.perf_counter()
-                self._merges += 1
-                self._spent += self._merged - begun
+                self._count(self._merged - begun - self._adding)
                 if self._merged - self._saved > SAVED_EVERY:
                     self.save()
 
-    def _message(self, said: NDArray[np.float64] | None, number: int) -> NDArray[np.uint8]:
+    def _count(self, seconds: float) -> None:
+        """What a merge took. The first one finds and loads what all need."""
+        if self.version > 1:
+            self._spent += seconds
+            self._cost += (seconds - self._cost) / (4 if self._cost else 1)
+
+    def _message(self, said: NDArray[np.float64] | None, number: int, pause: float) -> NDArray[np.uint8]:
         """What rank 0 broadcasts: the length and the news; on other ranks room for it."""
         message = np.zeros(_MESSAGE, np.uint8)
         if said is not None:
-            news = self._learn(said.reshape(self._endpoint.size, KEYS, ARMS + 1, 3), number)
+            news = self._learn(said.reshape(self._endpoint.size, KEYS, ARMS + 1, 3), number, pause)
             encoded = msgspec.msgpack.encode(news)
             message[: len(encoded) + 4] = np.frombuffer(len(encoded).to_bytes(4, "little") + encoded, np.uint8)
         return message
@@ -234,9 +250,11 @@ class Online:
                 noted[known.slot, 1 + arm] = count, in_seconds, squares + 2 * tick * total + count * tick * tick
         return noted
 
-    def _learn(self, said: NDArray[np.float64], number: int) -> _News:
-        """On rank 0: what is new. ``number``: that of the merge. What keys cost that are added does not count as spent:
-        it is once for each."""
+    def _learn(self, said: NDArray[np.float64], number: int, pause: float) -> _News:
+        """On rank 0: what is new. ``number``: that of the merge, ``pause`` seconds after the latest one."""
+        calls, between = max(1, number - self._merged_at), LEAST_BETWEEN
+        if self._spent >= ADVANCE and self._cost:
+            between = paced(calls, pause, self._cost)
         for slot, known in enumerate(self._slots):
             for arm, samples in enumerate(slowest(said[:, slot, 1:])):
                 if samples.count:
@@ -244,10 +262,7 @@ class Online:
             self.learner.counted(str(known.key), int(said[0, slot, 0, 0]))
         begun = time.perf_counter()
         added = self._add()
-        self._spent -= time.perf_counter() - begun
-        calls, between = max(1, number - self._merged_at), LEAST_BETWEEN
-        if self._spent >= ADVANCE:
-            between = paced(calls, time.perf_counter() - self._merged, self._spent / self._merges)
+        self._adding = time.perf_counter() - begun
         keys = [*(known.key for known in self._slots), *(new.key for new in added)]
         tables = [self._table(slot, key, said[0, slot, 0, 0] / calls, between) for slot, key in enumerate(keys)]
         return _News(self.version + 1, number + between, added, tables)
@@ -306,11 +321,12 @@ class Online:
         member.merge_at = news.merge_at
 
 
-def paced(calls: int, elapsed: float, cost: float) -> int:
-    """Calls until a merge of ``cost`` seconds is as seldom as it must be, if they come as the latest ``calls`` did, in
-    ``elapsed`` seconds. Time in which none came counts for one merge: many would take the calls after it as long.
+def paced(calls: int, seconds: float, cost: float) -> int:
+    """Calls until the next merge, so that merges of ``cost`` seconds take no more than their part of the time, if calls
+    come as the latest ``calls`` did, in ``seconds``. After a pause, in which none came, one merge comes early, and not
+    many in a row.
     """
-    return max(LEAST_BETWEEN, min(int(calls * cost / (PART * elapsed)), MOST_BETWEEN))
+    return max(LEAST_BETWEEN, min(int(calls * cost / (PART * seconds)), MOST_BETWEEN))
 
 
 def slowest(said: NDArray[np.float64]) -> list[Samples]:
