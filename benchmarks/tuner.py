@@ -93,11 +93,11 @@ class Forced:
 
 
 def under(comm: Communicator, way: str, *, short: bool = False) -> Communicator:
-    """A communicator of the same ranks. ``short``: it learns of short calls too."""
+    """A communicator of the same ranks. ``short``: it learns of all calls."""
     os.environ[TUNER] = way
     before = os.environ.get(VARIABLE, "")
     if short:
-        os.environ[VARIABLE] = f"{before},learned_bytes=0"
+        os.environ[VARIABLE] = f"{before},learned_bytes=0,learned_crowded_bytes=0"
     made = comm.split(0)
     os.environ[VARIABLE] = before
     assert made is not None
@@ -296,7 +296,7 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=2000, metavar="N", help="of each that the tuner learns by")
     parser.add_argument("--launches", type=int, default=8, metavar="N", help="2 or more")
     parser.add_argument("--blocks", type=int, default=12, metavar="N", help="of a launch")
-    parser.add_argument("--short", action="store_true", help="learn of short calls too")
+    parser.add_argument("--short", action="store_true", help="learn of all calls, also where ranks share cores")
     parser.add_argument("--alone", action="store_true", help="measure each call again and again")
     parser.add_argument("--wrong", action="store_true", help="begin with a table that is")
     parser.add_argument("--cost", action="store_true", help="measure what a call takes longer once it is learned")

@@ -156,6 +156,7 @@ class Tunables:
         "it costs to have several",
         _TUNER,
     )
+    learned_crowded_bytes: int = _tuned(1 << 40, "bytes", "the same where ranks share cores: never", _TUNER)
     cma_ranks: int = _tuned(16, "ranks", "up to which they attach to private arrays: every two have a connection")
     spins: int = _tuned(100, "times", "that a rank which waits looks before it yields", _WAITING, "local")
     yields: int = _tuned(200, "times", "that it yields before it sleeps", _WAITING, "local")

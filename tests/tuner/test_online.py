@@ -27,13 +27,14 @@ from tests.runtime.test_arena import prepared_calls
 from tests.runtime.test_reach import LARGE
 
 CALLS = 1500
+EVERY = "learned_bytes=0,learned_crowded_bytes=0"
 SIZES = (4, 6000, 40_000)
 
 
 @pytest.fixture(autouse=True)
 def of_short_calls_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has the tuner learn of all calls, so that tests can make many."""
-    monkeypatch.setenv("HOCKET_TUNABLES", "learned_bytes=0")
+    monkeypatch.setenv("HOCKET_TUNABLES", EVERY)
 
 
 class DefaultArm:
@@ -186,7 +187,7 @@ def short_and_long(comm: Communicator) -> tuple[list[str], str, str, int]:
 
 def test_nothing_is_learned_of_short_calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """But of a file that is used, what it has chosen for them is taken."""
-    every, long = "learned_bytes=0", "all_reduce 128 KB 2 ranks float32 sum"
+    long = "all_reduce 128 KB 2 ranks float32 sum"
     all_keys = [long, *(f"all_reduce {size} 2 ranks float32 sum" for size in ("2 KB", "64 KB"))]
     file = tmp_path / "tuned.json"
 
@@ -201,7 +202,7 @@ def test_nothing_is_learned_of_short_calls(monkeypatch: pytest.MonkeyPatch, tmp_
     assert keys == [long]
     assert of_short == "the static policy: on one node nothing is learned of a call of less than 128 KB"
     assert "default: " in of_long
-    assert job(f"learn:{file}", every)[0] == all_keys
+    assert job(f"learn:{file}", EVERY)[0] == all_keys
     assert job(f"learn:{file}", "")[0] == [long]
     keys, of_short, _ = job(f"use:{file}", "")
     assert keys == all_keys

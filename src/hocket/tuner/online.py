@@ -143,7 +143,7 @@ class Online:
 
     def _is_short(self, key: Key, call: Call) -> bool:
         """Whether nothing is learned of its calls, as they are short. ``use:FILE`` counts for calls of any size."""
-        return self._tries and not key.nodes and 2 * key.least <= call.tuned.learned_bytes
+        return self._tries and not key.nodes and 2 * key.least <= _learned(call)
 
     def _read(self) -> dict[Key, Tuned]:
         if self._file is None:
@@ -175,8 +175,8 @@ class Online:
         """What a call takes, and what is known of its arms: on rank 0, the others know the arm alone."""
         key = Key.of(call, kind, op)
         if key is not None and self._is_short(key, call):
-            least = show_size(call.tuned.learned_bytes)
-            return f"the static policy: on one node nothing is learned of a call of less than {least}"
+            where = "where ranks share cores" if call.oversubscribed else "on one node"
+            return f"the static policy: {where} nothing is learned of a call of less than {show_size(_learned(call))}"
         known = None if key is None else self._keys.get(key)
         if known is None or known.slot is None:
             return f"the static policy: a key is tuned after {WORTH} calls of it"
@@ -319,6 +319,11 @@ class Online:
             known.native.set(news.version * KEYS + table.slot, table.shift, table.incumbent, table.until)
         self.version = news.version
         member.merge_at = news.merge_at
+
+
+def _learned(call: Call) -> int:
+    """Bytes of calls on one node from which on there is something to learn."""
+    return call.tuned.learned_crowded_bytes if call.oversubscribed else call.tuned.learned_bytes
 
 
 def paced(calls: int, seconds: float, cost: float) -> int:
