@@ -41,7 +41,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "tuning": IR | {"program", "algorithms", "tunables", "verify"},
     "plan_files": IR | {"_native", "program", "runtime", "tuning", "tunables"},
     "config": IR | {"program", "tuning", "verify", "formats", "functions", "tunables"},
-    "explain": IR | {"verify", "runtime", "tuning"},
+    "explain": IR | {"verify", "runtime", "tuning", "tunables"},
     "communicator": IR | {"program", "runtime", "tuning", "tunables", "explain"},
     "calibrate": PUBLIC | {"sim", "topology", "tuning"},
     "tuner": PUBLIC

@@ -17,6 +17,7 @@ from hocket.ir.order import in_order, pace
 from hocket.ir.schedule import Schedule
 from hocket.ir.traffic import Path, Traffic, traffic
 from hocket.runtime.execution import VARIANTS, Endpoint
+from hocket.tunables import show_size
 from hocket.tuning import ITEM, Choice, declined
 from hocket.verify.events import Events
 
@@ -181,7 +182,7 @@ def explain(
         predicted, uncertain = _simulated(lying_apart(schedule) if apart else schedule, size, outlook.tile)
     if predicted is None:
         predicted, bandwidth = _estimated(endpoint, schedule, n, choice.tile, chunk)
-    why_not = declined(choice, one_round=False, attached=True)
+    why_not = _why_not_attached(endpoint, choice, size)
     return Explanation(
         collective=choice.call.name,
         ranks=ranks,
@@ -189,8 +190,8 @@ def explain(
         program=schedule.name,
         why=choice.why,
         shared=there("mapped"),
-        attached=there("cma") if endpoint.attaches else (),
-        why_not_attached=why_not or ("" if endpoint.attaches else "ranks may not copy from each other's memory"),
+        attached=() if why_not else there("cma"),
+        why_not_attached=why_not,
         thread_blocks=max(len(rank.thread_blocks) for rank in schedule.ranks),
         steps=sum(1 for _ in schedule.steps()),
         rounds=_rounds(schedule),
@@ -209,6 +210,16 @@ def explain(
         predicted=predicted,
         uncertain=uncertain,
     )
+
+
+def _why_not_attached(endpoint: Endpoint, choice: Choice, size: int) -> str:
+    """Why nobody tries whether to attach to private arrays; empty where ranks do."""
+    why = declined(choice, one_round=False, attached=True)
+    if why is None and not endpoint.attaches:
+        why = "ranks may not copy from each other's memory"
+    if why is None and size < endpoint.tried_bytes:
+        why = f"less than {show_size(endpoint.tried_bytes)}"
+    return why or ""
 
 
 def _simulated(schedule: Schedule, size: int, tile: int) -> tuple[float | None, str]:

@@ -182,18 +182,18 @@ def test_what_is_faster_is_found_by_trying(monkeypatch: pytest.MonkeyPatch) -> N
     assert set(first) == {0, 1}
 
 
-def of_64_kilobytes(comm: Communicator) -> set[int]:
-    """The ways of many calls."""
+def of_64_kilobytes(comm: Communicator) -> tuple[set[int], str]:
+    """The ways of many calls, and why they do not attach."""
     x, found = np.zeros(16 << 10, np.float32), set()
     with prepared_calls() as made:
         for _ in range(200):
             comm.all_reduce(x)
             found.add(made[-1].variant)
-    return found
+    return found, comm.explain("all_reduce", x.nbytes).why_not_attached
 
 
-@pytest.mark.parametrize(("least", "found"), [("64KB", {0, 1}), ("128KB", {0})])
-def test_nobody_tries_in_short_calls(monkeypatch: pytest.MonkeyPatch, least: str, found: set[int]) -> None:
+@pytest.mark.parametrize(("least", "found"), [("64KB", ({0, 1}, "")), ("128KB", ({0}, "less than 128 KB"))])
+def test_nobody_tries_in_short_calls(monkeypatch: pytest.MonkeyPatch, least: str, found: tuple[set[int], str]) -> None:
     monkeypatch.delenv("HOCKET_REACH")
     monkeypatch.setenv("HOCKET_TUNABLES", f"tried_bytes={least}")
     assert hocket.spawn(of_64_kilobytes, 2) == [found, found]
