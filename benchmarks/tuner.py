@@ -303,6 +303,8 @@ def main() -> None:
     parser.add_argument("--change", action="store_true", help="count the calls until a busy core is noticed")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
+    if given.launches < 2:
+        parser.error("an interval takes two launches or more")
     machine = describe() | {"ranks": given.ranks, "calls": given.calls}
     print(title(machine), flush=True)
     sizes = [size for size in map(parse_size, given.sizes) if size]

@@ -458,6 +458,7 @@ void Group::begin(const std::vector<Hello>& all) {
     settings.cache_bytes = cache_bytes(u32(mates_of(rank_)));
     if (Clock::trusted()) settings.is_far = is_far;
     if (attaches_) settings.cma_use = options_.always_attaches ? CmaUse::kAlways : CmaUse::kWhereFaster;
+    if (!options_.always_attaches) tried_ = settings.tunables.tried_bytes;
     if (nodes_.empty()) {
         settings.progress = {get_on, this};
     } else {  // the network gets on with all messages of the MPI
@@ -578,7 +579,7 @@ Outcome Group::run(const Rule& rule, const Request& request) {
     call.size_known = true;
     call.units = request.units;
     Offer offer;
-    if (offers(rule, request, offer, at)) call.offer = &offer;
+    if (std::max(x_bytes, out_bytes) >= tried_ && offers(rule, request, offer, at)) call.offer = &offer;
     // What is thrown when others have been told of the call ends the process.
     Outcome outcome = [&]() noexcept {
         return communicator_->run(binding.apart && main.apart ? *main.apart : *main.plan, call);

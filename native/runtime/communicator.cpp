@@ -100,9 +100,6 @@ struct Communicator::CallState {
 
     Candidate& buffered() { return candidates[kBuffered]; }
     u64 unit() const { return candidates[kBuffered].geometry.unit; }
-    u64 larger() const {  // of this rank's buffers, where blocks have one length
-        return std::max(plan.header().input_blocks, plan.header().output_blocks) * call.n * type_bytes(call.type);
-    }
     const Candidate& chosen() const { return candidates[variant]; }
     bool pairwise() const { return terms.flags & kPairwise; }
     bool size_known() const { return !(terms.flags & (kSizeUnknown | kPairwise)); }  // before others have said theirs
@@ -252,8 +249,8 @@ template <class Event> Outcome Communicator::carry_on(CallState& state, Event ev
         return outcome;
     }
     if (state.timed)
-        tuned_.ended(state.plan.digest(), state.unit(), state.variant != kBuffered, state.entered,
-                     state.probe.is_far != nullptr, state.probe.far);
+        tuned_.ended(state.plan.digest(), state.unit(), state.variant != kBuffered,
+                     state.advice.timed ? state.entered : 0, state.probe.is_far != nullptr, state.probe.far);
     if (state.call.finish.result != nullptr) finish(state);
     if (Watch* const watch = state.call.watch)
         watch->took = state.entered - watch->begun + control_.clock().ticks() - agreed;
@@ -264,7 +261,7 @@ bool Communicator::post(Plan& plan, const Call& call) {
     if (settings_.recorder != nullptr || control_.dead() || call.counted != nullptr) return false;
     if (settings_.network != nullptr) return false;  // headers for other nodes have to be brought there
     auto state = std::make_unique<CallState>(plan, call);
-    const u64 begun = control_.clock().ticks();
+    const u64 begun = call.watch != nullptr ? control_.clock().ticks() : 0;
     state_terms(*state);
     if (!state->size_known() || prepare_all(*state) != 0 || !state->tiny) return false;
     offer(*state);
@@ -361,11 +358,7 @@ int Communicator::reserve_scratch(const Candidate& candidate) {
 void Communicator::offer(CallState& state) {
     if (state.tiny) return;
     zero_copy_.describe(state.candidates, state.told);
-    bool is_private = state.told.is_private;
-    if (is_private && settings_.cma_use == CmaUse::kWhereFaster && state.larger() < settings_.tunables.tried_bytes) {
-        state.told = {};
-        is_private = false;
-    }
+    const bool is_private = state.told.is_private;
     if (is_private) {
         state.advice = tuned_.advise(state.plan.digest(), state.unit());
         Candidate& offered = state.candidates[preferred(state.told.variants)];

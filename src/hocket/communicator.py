@@ -811,11 +811,11 @@ class Communicator:
         find = partial(endpoint.program, _called(choice))
         loaded = find(choice.key, choice.compile)
         bound = loaded.lowered.layout.bind(operands, wanted.rows)
-        eager = endpoint.is_eager(loaded, bound)
+        eager, size = endpoint.is_eager(loaded, bound), choice.call.size
+        attaches = endpoint.attaches and wanted.op not in _ORDERED and size is not None and size >= endpoint.tried_bytes
 
         def alternatives(shared: bool) -> Alternatives:
-            barred = not zero_copy or (not shared and (not endpoint.attaches or wanted.op in _ORDERED))
-            if shared not in kinds or bound.n is None or barred:
+            if shared not in kinds or bound.n is None or not zero_copy or not (shared or attaches):
                 return NO_ALTERNATIVES
             return [
                 self._zero_copy(choice, find, eager, inplace, not shared) if bound.lies(inplace) else None

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -214,11 +214,13 @@ def explain(
 
 def _why_not_attached(endpoint: Endpoint, choice: Choice, size: int) -> str:
     """Why nobody tries whether to attach to private arrays; empty where ranks do."""
-    why = declined(choice, one_round=False, attached=True)
+    least = endpoint.tried_bytes
+    long_enough = replace(choice, call=replace(choice.call, size=max(size, least)))
+    why = declined(long_enough, one_round=False, attached=True)
     if why is None and not endpoint.attaches:
         why = "ranks may not copy from each other's memory"
-    if why is None and size < endpoint.tried_bytes:
-        why = f"less than {show_size(endpoint.tried_bytes)}"
+    if why is None and size < least:
+        why = f"less than {show_size(least)}"
     return why or ""
 
 

@@ -106,6 +106,9 @@ _ABLATION = "benchmarks/results/ablation.md"
 _NODES = "benchmarks/results/nodes.md"
 _TUNER = "benchmarks/results/tuner.md"
 
+NEVER = 1 << 40
+"""Bytes that no buffer has."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tunables:
@@ -145,7 +148,7 @@ class Tunables:
     cma_bytes: int = _tuned(
         64 << 10,
         "bytes",
-        "of a larger buffer, from which on calls find out whether to attach to private arrays",
+        "of a larger buffer, from which on private arrays are offered to others, to be attached to",
         _ABLATION,
     )
     cma_crowded_bytes: int = _tuned(256 << 10, "bytes", "the same where ranks share cores", _ABLATION)
@@ -156,7 +159,7 @@ class Tunables:
         "it costs to have several",
         _TUNER,
     )
-    learned_crowded_bytes: int = _tuned(1 << 40, "bytes", "the same where ranks share cores: never", _TUNER)
+    learned_crowded_bytes: int = _tuned(NEVER, "bytes", "the same where ranks share cores: never", _TUNER)
     cma_ranks: int = _tuned(16, "ranks", "up to which they attach to private arrays: every two have a connection")
     spins: int = _tuned(100, "times", "that a rank which waits looks before it yields", _WAITING, "local")
     yields: int = _tuned(200, "times", "that it yields before it sleeps", _WAITING, "local")

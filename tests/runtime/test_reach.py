@@ -182,21 +182,25 @@ def test_what_is_faster_is_found_by_trying(monkeypatch: pytest.MonkeyPatch) -> N
     assert set(first) == {0, 1}
 
 
-def of_64_kilobytes(comm: Communicator) -> tuple[set[int], str]:
-    """The ways of many calls, and why they do not attach."""
-    x, found = np.zeros(16 << 10, np.float32), set()
+def of_64_kilobytes(comm: Communicator) -> tuple[set[int], set[int], str]:
+    """The ways of many calls, and why they do not attach. In a Gather only the root has so long a buffer."""
+    x, block, ways = np.zeros(16 << 10, np.float32), np.zeros(8 << 10, np.float32), []
     with prepared_calls() as made:
         for _ in range(200):
             comm.all_reduce(x)
-            found.add(made[-1].variant)
-    return found, comm.explain("all_reduce", x.nbytes).why_not_attached
+            comm.gather(block)
+            ways += [call.variant for call in made[-2:]]
+    return set(ways[::2]), set(ways[1::2]), comm.explain("all_reduce", x.nbytes).why_not_attached
 
 
-@pytest.mark.parametrize(("least", "found"), [("64KB", ({0, 1}, "")), ("128KB", ({0}, "less than 128 KB"))])
-def test_nobody_tries_in_short_calls(monkeypatch: pytest.MonkeyPatch, least: str, found: tuple[set[int], str]) -> None:
+@pytest.mark.parametrize(("least", "tried", "why"), [("64KB", {0, 1}, ""), ("128KB", {0}, "less than 128 KB")])
+def test_nobody_tries_in_short_calls(monkeypatch: pytest.MonkeyPatch, least: str, tried: set[int], why: str) -> None:
     monkeypatch.delenv("HOCKET_REACH")
     monkeypatch.setenv("HOCKET_TUNABLES", f"tried_bytes={least}")
-    assert hocket.spawn(of_64_kilobytes, 2) == [found, found]
+    for of_all_reduce, of_gather, said in hocket.spawn(of_64_kilobytes, 2):
+        assert of_all_reduce == tried
+        assert bool(of_gather - {0}) == (len(tried) == 2)
+        assert said == why
 
 
 def bits(comm: Communicator) -> list[bytes]:

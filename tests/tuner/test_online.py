@@ -185,6 +185,7 @@ def short_and_long(comm: Communicator) -> tuple[list[str], str, str, int]:
     return sorted(str(known.key) for known in comm._online._slots), *said, comm._online.version
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ranks that share a core learn nothing")
 def test_nothing_is_learned_of_short_calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """But of a file that is used, what it has chosen for them is taken."""
     long = "all_reduce 128 KB 2 ranks float32 sum"

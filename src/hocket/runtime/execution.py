@@ -329,7 +329,7 @@ class Endpoint:
         self.threads = 1 if meeting.nodes else threads or max(1, meeting.cores)
         self.caches = machine.cache_bytes(meeting.size)
         self.sockets, self.nodes, self.attaches = meeting.sockets, meeting.nodes, bool(meeting.processes)
-        self.tried_bytes = 0 if meeting.always else int(numbers.common["tried_bytes"])
+        self.tried_bytes = 0 if meeting.always else numbers.of("tried_bytes")
         self._mpi, self._joins = meeting.mpi, meeting.joins
         self._trace = trace.start(meeting.rank, meeting.size, meeting.memory, self.threads)
         try:

@@ -57,6 +57,13 @@ class Tuned:
     common: Mapping[str, int | str]
     tuner: Wish
 
+    def of(self, name: str) -> int:
+        """A number of native code."""
+        return self.native.get(name, _DEFAULTS[name])
+
+
+_DEFAULTS = {row.name: row.value for row in ALL}
+
 
 def tuned() -> Tuned:
     """The numbers to go by. Raises BootstrapFailed for a variable that makes no sense."""

@@ -23,7 +23,7 @@ from hocket._native import ARMS, KeyArms, Member
 from hocket.errors import BadTable, HocketError, describe
 from hocket.ir.schedule import Schedule
 from hocket.runtime.execution import Endpoint
-from hocket.tunables import show_size
+from hocket.tunables import NEVER, show_size
 from hocket.tuner import store
 from hocket.tuner.arms import Arm, Key, calibrated, candidates, predicted
 from hocket.tuner.learner import Explanation, Learner, Samples
@@ -43,7 +43,7 @@ on the most ranks for which programs are tried (arms.COMPILED)."""
 LEAST_BETWEEN, MOST_BETWEEN = 128, 1 << 20
 """Calls between two merges, and before the first: chosen."""
 ADVANCE, PART = 0.05, 0.005
-"""Seconds that merges may take at the beginning, and the part of the time since the latest from then on: chosen."""
+"""Seconds that merges may take at the beginning; from then on, the part of the time between two: chosen."""
 SAVED_EVERY = 60.0
 """Seconds between two states of the file, chosen; the last is written when the communicator is closed."""
 WINDOW = 4
@@ -175,8 +175,10 @@ class Online:
         """What a call takes, and what is known of its arms: on rank 0, the others know the arm alone."""
         key = Key.of(call, kind, op)
         if key is not None and self._is_short(key, call):
+            least = _learned(call)
+            of = "" if least == NEVER else f" of a call of less than {show_size(least)}"
             where = "where ranks share cores" if call.oversubscribed else "on one node"
-            return f"the static policy: {where} nothing is learned of a call of less than {show_size(_learned(call))}"
+            return f"the static policy: {where} nothing is learned{of}"
         known = None if key is None else self._keys.get(key)
         if known is None or known.slot is None:
             return f"the static policy: a key is tuned after {WORTH} calls of it"
