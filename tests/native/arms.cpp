@@ -51,9 +51,14 @@ TEST(arms_without_exploring) {
 TEST(arms_are_timed) {
     KeyArms arms;
     arms.set(1, 0, 0, std::vector<u32>{0, 1});
-    CHECK(!arms.enter(1) && arms.enter(1) && arms.enter(1) && !arms.enter(0));
+    const auto enter = [&arms](u32 arm) {
+        const bool timed = arms.is_timed(arm);
+        arms.enter(arm);
+        return timed;
+    };
+    CHECK(!enter(1) && enter(1) && enter(1) && !enter(0));
     u32 timed = 0;
-    for (u32 call = 0; call < 64; ++call) timed += arms.enter(0);
+    for (u32 call = 0; call < 64; ++call) timed += enter(0);
     CHECK(timed == 8);
     for (const u64 ticks : {1 << 10, 1 << 12}) arms.took(1, ticks);
     KeyArms::Noted noted = arms.take();
