@@ -3,10 +3,10 @@
 In one job, of the same ranks, four communicators: two by the static policy, one that learns, and one by which each arm
 of each key is measured in turn. First the third makes ``--calls`` calls of each collective and size, all in turn. Then
 blocks of such calls by the first and each of the others take turns. A ratio is the time of a call to that by the first,
-in the same turn, the mean over the blocks of a launch, with a 95 % interval over launches, as where a communicator
-happens to lie in memory can make 10 % of a short call; below 1 is faster. ``best`` is the arm whose mean ratio is
-least: the least of many measurements is low by luck too, so that only what exceeds the ratio of the static policy to
-itself, of the second communicator, counts.
+in the same turn, and the mean of that over the blocks of a launch; below 1 is faster. Its 95 % interval is over
+launches: what a short call takes depends on where its communicator happens to lie in memory. ``best`` is the arm whose
+mean ratio is least. The least of many measurements is low by luck too, so that only what exceeds the ratio of the
+second communicator, of the static policy to itself, counts.
 
 With ``--alone`` each call is measured again and again, so that its arrays are in the cache, though the tuner has
 learned from all in turn. With ``--wrong`` the tuner begins with a table by which the last arm of each key is by far the

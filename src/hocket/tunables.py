@@ -152,6 +152,7 @@ class Tunables:
         _ABLATION,
     )
     cma_crowded_bytes: int = _tuned(256 << 10, "bytes", "the same where ranks share cores", _ABLATION)
+    cma_ranks: int = _tuned(16, "ranks", "up to which they attach to private arrays: every two have a connection")
     learned_bytes: int = _tuned(
         128 << 10,
         "bytes",
@@ -160,7 +161,6 @@ class Tunables:
         _TUNER,
     )
     learned_crowded_bytes: int = _tuned(NEVER, "bytes", "the same where ranks share cores: never", _TUNER)
-    cma_ranks: int = _tuned(16, "ranks", "up to which they attach to private arrays: every two have a connection")
     spins: int = _tuned(100, "times", "that a rank which waits looks before it yields", _WAITING, "local")
     yields: int = _tuned(200, "times", "that it yields before it sleeps", _WAITING, "local")
     crowded_spins: int = _tuned(0, "times", "the same as spins where ranks share cores", _WAITING, "local")
