@@ -37,6 +37,13 @@ constexpr u64 kAlign = 64;
 
 constexpr double kStepBytes = 16 << 10;  // what a step costs beside moving data, in bytes moved
 
+// Where every chunk is one tile, of any length.
+inline Geometry uncut(u64 n, u64 itemsize, u64 chunks) {
+    if (itemsize == 0 || kAlign % itemsize != 0) n *= itemsize, itemsize = 1;  // they are only moved: cut as bytes
+    const u64 chunk = ((n + chunks - 1) / chunks * itemsize + kAlign - 1) / kAlign * kAlign;
+    return {n * itemsize, chunk, chunk == 0 ? kAlign : chunk, 1};
+}
+
 // The tile is a power of two of at least 64 bytes, no longer than a chunk needs; `tile` other than 0 sets it otherwise.
 // `most` bounds the bytes of a slot.
 //
@@ -44,10 +51,7 @@ constexpr double kStepBytes = 16 << 10;  // what a step costs beside moving data
 // and smaller tiles come sooner. A call of c tiles takes about c * work * (tile + kStepBytes) + (depth - work) * tile,
 // all in bytes of operands: the tile grows while that shrinks.
 inline Geometry cut(u64 n, u64 itemsize, u64 chunks, u64 widest, u64 most, u64 tile, u64 work = 1, u64 depth = 1) {
-    if (itemsize == 0 || kAlign % itemsize != 0) n *= itemsize, itemsize = 1;  // they are only moved: cut as bytes
-    Geometry g{};
-    g.unit = n * itemsize;
-    g.chunk = ((n + chunks - 1) / chunks * itemsize + kAlign - 1) / kAlign * kAlign;
+    Geometry g = uncut(n, itemsize, chunks);
     g.tile = kAlign;
     while (g.tile < tile && g.tile < g.chunk) g.tile *= 2;
     const double late = depth > work ? double(depth - work) : 0, steps = double(work) * double(g.chunk) * kStepBytes;

@@ -75,12 +75,13 @@ int lifeline(pid_t process) {
 }
 
 // Memory that so many ranks can share, marked so that they know it. -1 where there is none.
-int shared_file(u32 ranks, u64 stamp) {
+int shared_file(u32 ranks, bool on_several_nodes, u64 stamp) {
     const int made = ::memfd_create("hocket", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (made < 0) return -1;
     if (::fchmod(made, 0600) == 0 && ::ftruncate(made, off_t(kFileBytes)) == 0 &&
         ::fcntl(made, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0 &&
-        reserve_control(made, ranks) == 0 && ::pwrite(made, &stamp, sizeof stamp, off_t(kStamp)) == sizeof stamp)
+        reserve_control(made, ranks, on_several_nodes) == 0 &&
+        ::pwrite(made, &stamp, sizeof stamp, off_t(kStamp)) == sizeof stamp)
         return made;
     ::close(made);
     return -1;
@@ -272,7 +273,10 @@ void Group::finish() {
     loaded_.clear();
     if (network_) network_->abandon();  // all ranks leave, so nobody waits to hear of it
     communicator_.reset();
-    if (network_ && network_->is_busy()) (void)network_.release();  // after a call that failed: MPI may still use it
+    if (network_ && network_->is_busy()) {  // after a call that failed: MPI may still use it, and the control region
+        (void)network_.release();
+        memory_->leave_control();
+    }
     network_.reset();
     memory_.reset();
     if (!is_closed()) close("it was left");
@@ -351,12 +355,15 @@ Group::Hello Group::hello() {
 
 // With the plans that are known now; `makes`: and the memory that ranks of its node share.
 Group::Host Group::host(bool makes) const {
-    u64 version = mix(control_bytes(size_)) ^ kExchanged;
+    u64 version = kEager ^ kUsuallyExchanged;
+    for (const u64 number :
+         {control_bytes(size_, false), control_bytes(size_, true), kExchanged, kUsuallyEager, kAtOnce})
+        version = mix(version ^ number);
     for (const char each : std::string_view(HOCKET_VERSION)) version = mix(version ^ u64(each));
     Host mine{file_ == nullptr ? 0 : mix(mix(file_->hash() ^ version) ^ options_.hash()), 0, ::getpid(), -1};
     if (!makes || file_ == nullptr) return mine;
     mine.stamp = fresh_stamp();
-    mine.descriptor = shared_file(size_, mine.stamp);
+    mine.descriptor = shared_file(size_, !nodes_.empty(), mine.stamp);
     return mine;
 }
 
@@ -438,7 +445,8 @@ bool Group::join(const std::vector<Hello>& all, bool& attaches) {
     std::vector<pid_t> processes;  // none where some are elsewhere
     for (u32 r = 0; r < size_ && nodes_.empty(); ++r) processes.push_back(all[r].host.process);
     try {
-        memory_ = std::make_unique<SharedMemory>(file, size_, std::vector<int>(size_, -1), no_arena, processes);
+        memory_ = std::make_unique<SharedMemory>(file, size_, !nodes_.empty(), std::vector<int>(size_, -1), no_arena,
+                                                 processes);
     } catch (const std::exception&) {
         return false;
     }

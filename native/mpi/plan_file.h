@@ -12,7 +12,7 @@ namespace hocket::mpi {
 
 // Of a file, but for the suffix: _LONGEST_NAME in hocket/plan_files.py. Longer placements have a hash.
 constexpr u64 kLongestName = 100;
-constexpr u64 kPlanFileFormat = 0x686b6d04;  // FORMAT in hocket/plan_files.py
+constexpr u64 kPlanFileFormat = 0x686b6d05;  // FORMAT in hocket/plan_files.py
 
 // The collectives of a file, in its order. The root of those that have one is rank 0.
 enum class Program : u32 { kAllReduce, kReduce, kBroadcast, kAllGather, kReduceScatter, kGather, kScatter, kAllToAll };

@@ -37,7 +37,8 @@ inline u64 most_of_slot(const PlanHeader& plan, u64 slots, const Tunables& tuned
     return std::min(tuned.slot_bytes, std::max(share, tuned.least_slot_bytes));
 }
 
-// How a plan runs on n elements a unit; `tile` 0: chosen from the size. `most_eager`: as in header.h.
+// How a plan runs on n elements a unit; `tile` 0: chosen from the size. `most_eager`: as in header.h. In one round a
+// chunk is one tile.
 inline Shape settle(const PlanHeader& plan, u64 n, u32 type, u64 tile, u64 most_eager, const Tunables& tuned) {
     Shape found{};
     const u64 widest = std::max(plan.widest, 1u), item = type_bytes(type);
@@ -46,8 +47,9 @@ inline Shape settle(const PlanHeader& plan, u64 n, u32 type, u64 tile, u64 most_
     const u64 room = std::bit_floor((kWindowStride - kPage) / (slots * widest));  // of a window, for one tile
     if (tile > room) tile = std::max(room, kAlign);
     Geometry& geometry = found.geometry;
-    geometry = cut(n, item, plan.chunks, widest, kEagerArea, tile);  // a variable makes short calls slower
-    const bool one = plan.eager != 0 && geometry.tiles == 1 && plan.eager * geometry.tile <= most_eager;
+    geometry = uncut(n, item, plan.chunks);
+    const bool whole = tile == 0 || geometry.tile <= tile;
+    const bool one = plan.eager != 0 && whole && plan.eager * geometry.tile <= most_eager;
     found.rounds = one ? Rounds::kOne : plan.two_rounds != 0 ? Rounds::kTwo : Rounds::kMany;
     if (one) return found;
     geometry = cut(n, item, plan.chunks, widest, most_of_slot(plan, slots, tuned), tile, plan.work, plan.depth);

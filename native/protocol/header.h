@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 
 #include "core/plan.h"
 #include "protocol/waiting.h"
@@ -28,8 +29,10 @@ constexpr u64 kInlined = 48;
 constexpr u64 kNowhere = ~u64(0);       // of an address outside of the arena
 constexpr u64 kAdopted = u64(1) << 56;  // places from here on lie in adopted memory, not in the arena itself
 constexpr u64 kEager = 16 << 10;        // bytes of a rank's messages up to which a call can take one round, on one node
-constexpr u64 kExchanged = 120 << 10;   // and on several: bytes of the messages of all ranks together
-constexpr u64 kEagerArea = 2 * kEager;  // and of those of one rank
+constexpr u64 kExchanged = 512 << 10;   // and on several: bytes of the messages of all ranks together
+constexpr u64 kMostEager = 128 << 10;   // and of those of one rank
+constexpr u64 kUsuallyExchanged = 120 << 10, kUsuallyEager = 32 << 10;  // the same where nobody has asked for one round
+constexpr u64 kAtOnce = 62 << 10;  // of a message between nodes: what MPIs send at once over TCP is less than 64 KB
 
 // What all ranks must say alike, but for what `flags` excuse. `counts` is equal on all ranks or, pairwise, adds up to 0
 // (call.h: Units). `element` is a hash of what elements are, where kernels do not know their type, or of what
@@ -127,14 +130,21 @@ struct RankBlock {
 // Behind the blocks of all ranks lies what each sends in a call in one round: stored before its header, for good. It
 // has two areas, as there are two headers: others may still read that of the call before (control_plane.h:
 // `await_all`).
-constexpr u64 control_bytes(u32 ranks) { return ranks * (sizeof(RankBlock) + 2 * kEagerArea); }
-inline char* eager_area(RankBlock* control, u32 ranks, u32 rank, u64 call) {
-    return reinterpret_cast<char*>(control + ranks) + (2 * rank + call % 2) * kEagerArea;
+constexpr u64 eager_area_bytes(u32 ranks, bool on_several_nodes) {
+    return on_several_nodes ? std::min(std::bit_floor(kExchanged / ranks), kMostEager) : kEager;
+}
+constexpr u64 control_bytes(u32 ranks, bool on_several_nodes) {
+    return ranks * (sizeof(RankBlock) + 2 * eager_area_bytes(ranks, on_several_nodes));
+}
+inline char* eager_area(RankBlock* control, u32 ranks, u64 area_bytes, u32 rank, u64 call) {
+    return reinterpret_cast<char*>(control + ranks) + (2 * rank + call % 2) * area_bytes;
 }
 
-// The most bytes of its messages that a rank sends eagerly.
-inline u64 most_eager(u32 ranks, bool is_pairwise, bool on_several_nodes) {
-    return is_pairwise ? 0 : on_several_nodes ? std::min(kEagerArea, kExchanged / ranks) : kEager;
+// The most bytes of its messages that a rank sends eagerly. `is_asked`: in a tile as long as a chunk.
+inline u64 most_eager(u32 ranks, bool is_pairwise, bool on_several_nodes, bool is_asked) {
+    if (is_pairwise) return 0;
+    if (!on_several_nodes || is_asked) return eager_area_bytes(ranks, on_several_nodes);
+    return std::min(kUsuallyEager, kUsuallyExchanged / ranks);
 }
 
 }  // namespace hocket

@@ -103,7 +103,7 @@ void bind_constants(nb::module_& m) {
     m.attr("WITNESS") = witness_place();
     m.def("can_attach", &may_access, "process"_a, "witness"_a,
           "Whether this process may read what another has at its WITNESS, and store it there again.");
-    m.def("reserve_control", &reserve_control, "descriptor"_a, "ranks"_a,
+    m.def("reserve_control", &reserve_control, "descriptor"_a, "ranks"_a, "on_several_nodes"_a,
           "Make sure that there is memory for the control region. Returns 0 or an errno.");
     m.attr("MOST_CONNECTIONS") = kMostWindows;
     m.attr("PROTOCOL") = std::to_string(kPlanMagic) + "." + std::to_string(sizeof(RankBlock)) + "." +

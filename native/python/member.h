@@ -66,7 +66,7 @@ struct Member {
            std::vector<pid_t> processes, bool always_attaches, u32 spins, u32 yields, double timeout, u32 threads,
            u64 team_bytes, u64 cache_bytes, bool looks, Recorder* recorder, const std::map<std::string, u64>& tuned,
            std::vector<u32> nodes, u64 mpi, double latency, double bandwidth)
-        : memory(descriptor, size, std::move(arenas), arena, processes) {
+        : memory(descriptor, size, !nodes.empty(), std::move(arenas), arena, processes) {
         Settings settings{{{spins, yields}, timeout, python_interrupted, Gil::let_go}};
         const CmaUse cma_use = always_attaches ? CmaUse::kAlways : CmaUse::kWhereFaster;
         if (!processes.empty()) settings.cma_use = cma_use;
@@ -92,10 +92,12 @@ struct Member {
         communicator = std::make_unique<Communicator>(rank, size, memory, lifelines, settings);
         this->lifelines.descriptors = std::move(lifelines);
     }
-    // Memory that MPI may still use, after a call that failed, is never used again.
+    // Memory that MPI may still use, after a call that failed, is never used again, and stays.
     ~Member() {
         if (network && wire->is_over()) network->abandon();
-        if (network && network->is_busy()) (void)network.release();
+        if (!network || !network->is_busy()) return;
+        (void)network.release();
+        memory.leave_control();
     }
     Member(const Member&) = delete;
     Member& operator=(const Member&) = delete;

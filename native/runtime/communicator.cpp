@@ -172,7 +172,8 @@ Outcome Communicator::run_counted(Plan& plan, Call call) {
 Outlook Communicator::outlook(const Plan& plan, u64 n, u32 type, u64 tile, bool input, bool output) const {
     const PlanHeader& h = plan.header();
     const Settings& s = settings_;
-    const Shape shape = settle(h, n, type, tile, most_eager(h.ranks, false, s.network != nullptr), s.tunables);
+    const Shape shape =
+        settle(h, n, type, tile, most_eager(h.ranks, false, s.network != nullptr, tile != 0), s.tunables);
     return {shape, select(h, shape, 0, 0).path != Path::kFifo, touched_bytes(plan.view(), shape, input, output),
             streams_for(plan.view(), shape, input, output, s.cache_bytes, false, 0, s.tunables),
             threads_for(h, shape.geometry, s.threads, s.team_bytes)};
@@ -312,7 +313,7 @@ int Communicator::prepare_all(CallState& state) {
             candidate.plan = nullptr;
             continue;
         }
-        const u64 most = most_eager(size(), state.pairwise(), settings_.network != nullptr);
+        const u64 most = most_eager(size(), state.pairwise(), settings_.network != nullptr, state.call.tile != 0);
         if (const int failed = prepare(state, candidate, most)) return failed;
         state.tiny = state.buffered().tiny();
     }

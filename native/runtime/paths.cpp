@@ -13,15 +13,14 @@ void EagerPath::open(Plan& plan, const Shape& shape, u64 call) const {
     End* end = plan.ends().data();
     for (const ConnectionRecord& record : plan.connections()) {
         const u32 sender = record.sends ? control_.rank() : record.peer;
-        char* messages =
-            is_inline ? blocks[sender].headers[call % 2].inlined : eager_area(blocks, control_.size(), sender, call);
+        char* messages = is_inline ? blocks[sender].headers[call % 2].inlined : area(sender, call);
         *end++ = End::open(messages + record.place * shape.geometry.tile, record.sends != 0, record.peer);
     }
 }
 
 // Apart, so that calls whose messages are inline pay no more than the test.
 [[gnu::noinline]] void EagerPath::await_brief(const Candidate& candidate) const {
-    const char* const messages = eager_area(control_.blocks(), 2, 1 - control_.rank(), control_.call());
+    const char* const messages = area(1 - control_.rank(), control_.call());
     const u64 bytes = sent_bytes(candidate);
     for (u32 look = 0;; ++look) {
         for (u64 at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(messages + at);

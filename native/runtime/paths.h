@@ -17,7 +17,10 @@ namespace hocket {
 class EagerPath {
   public:
     // The tunables outlive it.
-    EagerPath(const ControlPlane& control, const Tunables& tunables) : control_(control), tunables_(tunables) {}
+    EagerPath(const ControlPlane& control, const Tunables& tunables)
+        : control_(control),
+          tunables_(tunables),
+          area_bytes_(eager_area_bytes(control.size(), control.waiting().others != nullptr)) {}
 
     // Prefetches the line that an inline message will be in, if the next call of the plan is like its latest: others
     // have it.
@@ -29,8 +32,7 @@ class EagerPath {
     // those of the call before there.
     std::span<const char> next_messages(const Candidate& candidate) const {
         if (!candidate.eager() || candidate.tiny()) return {};
-        return {eager_area(control_.blocks(), control_.size(), control_.rank(), control_.call() + 1),
-                sent_bytes(candidate)};
+        return {area(control_.rank(), control_.call() + 1), sent_bytes(candidate)};
     }
     // Messages between two ranks of a node that take a line or two beside that one. Of more lines the reader would
     // prefetch the first while the sender still stores the last.
@@ -46,12 +48,16 @@ class EagerPath {
     static u64 bytes(const Plan& plan, const Shape& shape);
 
   private:
+    char* area(u32 rank, u64 call) const {
+        return eager_area(control_.blocks(), control_.size(), area_bytes_, rank, call);
+    }
     static u64 sent_bytes(const Candidate& candidate) {  // of the rank that sends most
         return candidate.plan->header().eager * candidate.geometry.tile;
     }
 
     const ControlPlane& control_;
     const Tunables& tunables_;
+    const u64 area_bytes_;
 };
 
 // Messages go through the slots of a queue for each connection, which is empty before a call and after it. Sender and

@@ -23,6 +23,8 @@ constexpr u64 kGone = kRunning, kWaits = kAborted + 1, kIsLate = kAborted + 2;
 constexpr double kLeaving = 1;     // seconds that a rank which leaves tries to tell others for
 constexpr double kFarewell = 0.1;  // seconds that it then waits for theirs
 
+constexpr u64 kLeastApart = 16 << 10;  // bytes of an eager area, from which on it may be worth a message of its own
+
 u64 counted(const u64* counter) { return __atomic_load_n(counter, __ATOMIC_RELAXED); }  // of this thread's own
 
 }  // namespace
@@ -56,6 +58,7 @@ u64 Network::Line::counter_of(u64 messages) const {
 Network::Network(u32 rank, std::vector<u32> nodes, RankBlock* blocks, Wire wire)
     : rank_(rank),
       nodes_(std::move(nodes)),
+      area_bytes_(eager_area_bytes(u32(nodes_.size()), true)),
       blocks_(blocks),
       wire_(wire) {
     for (u32 r = 0; r < nodes_.size(); ++r) {
@@ -70,7 +73,9 @@ Network::~Network() {
     for (auto& [key, line] : lines_)
         for (Parcel& parcel : line->parcels) drop(parcel);
     for (auto& [key, line] : lines_) drop(line->credit);
-    for (Parcel* const parcel : {&exchange_.sent, &exchange_.received, &hearing_}) drop(*parcel);
+    for (std::deque<Parcel>* const parcels : {&exchange_.sent, &exchange_.received})
+        for (Parcel& parcel : *parcels) drop(parcel);
+    drop(hearing_);
     for (const std::unique_ptr<Told>& told : told_)
         for (Parcel& parcel : told->parcels) drop(parcel);
 }
@@ -170,8 +175,9 @@ bool Network::is_busy() const {
     const auto is_told = [&](const auto& told) {
         return std::any_of(told->parcels.begin(), told->parcels.end(), travels);
     };
-    return exchange_.sent.travels || exchange_.received.travels || hearing_.travels ||
-           std::any_of(told_.begin(), told_.end(), is_told) || std::any_of(lines_.begin(), lines_.end(), is_on_its_way);
+    return hearing_.travels || std::ranges::any_of(exchange_.sent, travels) ||
+           std::ranges::any_of(exchange_.received, travels) || std::any_of(told_.begin(), told_.end(), is_told) ||
+           std::any_of(lines_.begin(), lines_.end(), is_on_its_way);
 }
 
 // The leader stores the headers of other nodes.
@@ -188,7 +194,8 @@ u32 Network::holds_up(u32 rank) const {
     if (const u32 leader = members_[nodes_[rank_]][0]; leader != rank_) return leader;
     if (exchange_.stage == Exchange::kGather) return missing().value_or(rank);
     if (!exchange_.under_way) return rank;
-    const u32 steps = exchange_.received.travels ? exchange_.known : u32(members_.size()) - exchange_.known;
+    const bool comes = std::ranges::any_of(exchange_.received, &Parcel::travels);
+    const u32 steps = comes ? exchange_.known : u32(members_.size()) - exchange_.known;
     return members_[before(steps)][0];
 }
 
@@ -246,7 +253,6 @@ void Network::exchange() {
             continue;
         }
         if (exchange_.stage == Exchange::kLines) {
-            deliver();
             if (!are_alike()) {
                 load(Exchange::kHeaders);
                 continue;
@@ -272,7 +278,6 @@ void Network::load(Exchange::Stage stage) {
     e.stage = stage;
     e.data.resize(nodes_.size() * item());
     e.known = 1;
-    if (stage == Exchange::kLines) e.messages.clear();
     each_known([&](u32 r, u64 at) {
         const RankBlock& block = blocks_[r];
         const CallHeader& header = block.headers[e.call % 2];
@@ -283,45 +288,89 @@ void Network::load(Exchange::Stage stage) {
         Opening opening{{}, block.eager[e.call % 2]};
         std::memcpy(opening.line, &header, sizeof opening.line);
         std::memcpy(&e.data[at], &opening, sizeof opening);
-        const char* const area = eager_area(blocks_, u32(nodes_.size()), r, e.call);
-        e.messages.insert(e.messages.end(), area, area + opening.eager);
     });
 }
 
 // Begins a round, or goes on with it: true when it is over, and twice as many nodes are known, or all.
 bool Network::ends_round() {
     Exchange& e = exchange_;
-    const u32 nodes = u32(members_.size()), count = std::min(e.known, nodes - e.known);
-    const u32 source = before(e.known), target = before(nodes - e.known);
-    const u64 theirs = bytes_of(source, count);
+    const u32 nodes = u32(members_.size()), count = std::min(e.known, nodes - e.known), from = before(e.known);
+    const u32 source = members_[from][0], target = members_[before(nodes - e.known)][0];
+    const u64 theirs = bytes_of(from, count);
     if (!e.under_way) {
-        const u64 own = bytes_of(nodes_[rank_], count);
-        e.outgoing.assign(e.data.data(), e.data.data() + own);
-        e.outgoing.insert(e.outgoing.end(), e.messages.data(), e.messages.data() + eager_of(e.data.data(), own));
+        say(count, target);
         e.incoming.resize(theirs + kExchanged);
-        send(e.sent, e.outgoing.data(), e.outgoing.size(), members_[target][0], kHeaderTag, said_);
-        receive(e.received, e.incoming.data(), e.incoming.size(), members_[source][0], kHeaderTag);
+        e.received.clear();
+        receive(e.received.emplace_back(), e.incoming.data(), e.incoming.size(), source, kHeaderTag);
         e.under_way = true;
+        e.has_heard = false;
     }
-    const bool left = has_arrived(e.sent, members_[target][0]), came = has_arrived(e.received, members_[source][0]);
+    if (!e.has_heard && has_arrived(e.received.front(), source)) {
+        e.has_heard = true;
+        hear_of(from, count, source);
+    }
+    const auto have_arrived = [&](std::deque<Parcel>& parcels, u32 rank) {
+        return std::ranges::all_of(parcels, [&](Parcel& parcel) { return has_arrived(parcel, rank); });
+    };
+    const bool left = have_arrived(e.sent, target), came = e.has_heard && have_arrived(e.received, source);
     if (!left || !came) return false;
-    const char* const items = e.incoming.data();
-    std::copy_n(items, theirs, e.data.data() + bytes_of(nodes_[rank_], e.known));
-    e.messages.insert(e.messages.end(), items + theirs, items + theirs + eager_of(items, theirs));
+    std::copy_n(e.incoming.data(), theirs, e.data.data() + bytes_of(nodes_[rank_], e.known));
     e.known += count;
     e.under_way = false;
     return true;
 }
 
-// Bytes of the messages that follow some items.
-u64 Network::eager_of(const char* items, u64 bytes) const {
-    u64 sum = 0;
-    for (u64 at = 0; exchange_.stage == Exchange::kLines && at < bytes; at += item()) {
-        Opening opening;
-        std::memcpy(&opening, items + at, sizeof opening);
-        sum += opening.eager;
-    }
-    return sum;
+// Sends the items of so many nodes, and the eager messages of their ranks: behind the items, if that is sent at once or
+// they are short, else from where they lie.
+void Network::say(u32 count, u32 target) {
+    Exchange& e = exchange_;
+    const u32 own = nodes_[rank_];
+    e.outgoing.assign(e.data.data(), e.data.data() + bytes_of(own, count));
+    e.sent.clear();
+    const bool together = go_together(own, count, e.data.data());
+    if (together)
+        each_eager(own, count, e.data.data(), [&](const char* messages, u64 bytes) {
+            e.outgoing.insert(e.outgoing.end(), messages, messages + bytes);
+        });
+    send(e.sent.emplace_back(), e.outgoing.data(), e.outgoing.size(), target, kHeaderTag, said_);
+    if (together) return;
+    each_eager(own, count, e.data.data(), [&](const char* messages, u64 bytes) {
+        send(e.sent.emplace_back(), messages, bytes, target, kHeaderTag, said_);
+    });
+}
+
+// The same of the node at the other end and those before it, whose items have come: their messages get to where the
+// ranks of this node read them, before the headers that say that they are there.
+void Network::hear_of(u32 from, u32 count, u32 source) {
+    Exchange& e = exchange_;
+    const char* next = e.incoming.data() + bytes_of(from, count);
+    const bool together = go_together(from, count, e.incoming.data());
+    each_eager(from, count, e.incoming.data(), [&](char* messages, u64 bytes) {
+        if (!together) return receive(e.received.emplace_back(), messages, bytes, source, kHeaderTag);
+        std::copy_n(next, bytes, messages);
+        next += bytes;
+    });
+}
+
+// visit(where they lie, bytes): the eager messages of ranks whose `items` these are, in parts that an MPI sends at
+// once. Those of some nodes, the first one and those before it.
+template <class Visit> void Network::each_eager(u32 first, u32 nodes, const char* items, const Visit& visit) const {
+    if (exchange_.stage != Exchange::kLines) return;
+    const u32 all = u32(members_.size());
+    for (u32 n = 0; n < nodes; ++n)
+        for (const u32 r : members_[(first + all - n) % all]) {
+            Opening opening;
+            std::memcpy(&opening, items, sizeof opening);
+            items += sizeof opening;
+            char* const area = eager_area(blocks_, u32(nodes_.size()), area_bytes_, r, exchange_.call);
+            for (u64 at = 0; at < opening.eager; at += kAtOnce) visit(area + at, std::min(opening.eager - at, kAtOnce));
+        }
+}
+
+bool Network::go_together(u32 first, u32 nodes, const char* items) const {
+    u64 bytes = bytes_of(first, nodes);
+    each_eager(first, nodes, items, [&](const char*, u64 more) { bytes += more; });
+    return bytes <= kAtOnce || area_bytes_ < kLeastApart;
 }
 
 // Of some nodes, the first one and those before it.
@@ -366,19 +415,6 @@ void Network::spread() {
         publish_header(&copy.call, e.call);  // pairs with observe_header in ControlPlane::await_all
     });
     for (const u32 r : members_[nodes_[rank_]]) ring(blocks_[r].bell);
-}
-
-// The same with eager messages, before the headers that say that they are there.
-void Network::deliver() {
-    u64 from = 0;
-    each_known([&](u32 r, u64 at) {
-        Opening opening;
-        std::memcpy(&opening, &exchange_.data[at], sizeof opening);
-        if (is_remote(r))
-            std::copy_n(exchange_.messages.data() + from, opening.eager,
-                        eager_area(blocks_, u32(nodes_.size()), r, exchange_.call));
-        from += opening.eager;
-    });
 }
 
 // Says to the ranks of other nodes, each of which may wait for this one, that it makes no more calls.

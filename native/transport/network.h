@@ -12,11 +12,12 @@
 //
 // Headers go from node to node in ceil(log2 nodes) rounds (Bruck et al., IEEE TPDS'97): the lowest rank of a node, its
 // leader, waits for those of its own node, and doubles what it knows in every round. First go the lines that agreeing
-// ranks read, with their eager messages, and whole headers only where those differ.
+// ranks read, with their eager messages behind them, and whole headers only where those differ.
 #pragma once
 
 #include <atomic>
 #include <cstdlib>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -128,21 +129,21 @@ class Network final : public OtherNodes {
         u64 counter_of(u64 messages) const;
     };
 
-    // What goes of a header first, and bytes of eager messages, which follow those of all ranks.
+    // What goes of a header first, and bytes of the rank's eager messages, which follow.
     struct Opening {
         char line[kCacheLine];
         u64 eager;
     };
 
-    // The leader's part of the exchange of headers. `data`: those of `known` nodes, this one and those before it;
-    // `messages`: those of the same ranks, in the same order.
+    // The leader's part of the exchange of headers. `data`: those of `known` nodes, this one and those before it. What
+    // comes in a round are items, and then, once these are heard, perhaps eager messages by themselves.
     struct Exchange {
         enum Stage { kIdle, kGather, kLines, kHeaders } stage = kIdle;
         u64 call = 0;
         u32 known = 0;
-        bool under_way = false;  // a round
-        std::vector<char> data, messages, outgoing, incoming;
-        Parcel sent, received;
+        bool under_way = false, has_heard = false;  // a round, and what comes in it first
+        std::vector<char> data, outgoing, incoming;
+        std::deque<Parcel> sent, received;  // in this round
     };
 
     // What the block of a rank says that makes no more calls; or that it waits, or that its process has ended.
@@ -168,8 +169,11 @@ class Network final : public OtherNodes {
     std::optional<u32> missing() const;
     void load(Exchange::Stage stage);
     bool ends_round();
+    void say(u32 count, u32 target);
+    void hear_of(u32 from, u32 count, u32 source);
+    template <class Visit> void each_eager(u32 first, u32 nodes, const char* items, const Visit& visit) const;
+    bool go_together(u32 first, u32 nodes, const char* items) const;
     bool are_alike() const;
-    void deliver();
     void spread();
     void tell();
     void tell(const Notice& notice);
@@ -180,12 +184,12 @@ class Network final : public OtherNodes {
     u64 item() const { return exchange_.stage == Exchange::kHeaders ? sizeof(CallHeader) : sizeof(Opening); }
     u32 before(u32 steps) const { return (nodes_[rank_] + u32(members_.size()) - steps) % u32(members_.size()); }
     u64 bytes_of(u32 first, u32 nodes) const;
-    u64 eager_of(const char* items, u64 bytes) const;
     template <class Visit> void each_known(const Visit& visit) const;
 
     const u32 rank_;
     u32 other_ = 0;                          // the first rank of another node
     const std::vector<u32> nodes_;           // by rank
+    const u64 area_bytes_;                   // of eager messages of a rank
     std::vector<std::vector<u32>> members_;  // by node
     RankBlock* const blocks_;
     const Wire wire_;

@@ -15,12 +15,15 @@
 
 namespace hocket {
 
-int reserve_control(int descriptor, u32 ranks) { return reserve(descriptor, 0, whole_pages(control_bytes(ranks))); }
+int reserve_control(int descriptor, u32 ranks, bool on_several_nodes) {
+    return reserve(descriptor, 0, whole_pages(control_bytes(ranks, on_several_nodes)));
+}
 
-SharedMemory::SharedMemory(int descriptor, u32 ranks, std::vector<int> arenas, Arena& own, std::vector<pid_t> processes)
+SharedMemory::SharedMemory(int descriptor, u32 ranks, bool on_several_nodes, std::vector<int> arenas, Arena& own,
+                           std::vector<pid_t> processes)
     : descriptor_(descriptor),
       ranks_(ranks),
-      control_bytes_(whole_pages(control_bytes(ranks))),
+      control_bytes_(whole_pages(control_bytes(ranks, on_several_nodes))),
       own_(own),
       processes_(std::move(processes)) {
     for (const int arena : arenas) neighbours_.push_back({arena, nullptr, 0, {}});
@@ -38,7 +41,7 @@ SharedMemory::~SharedMemory() {
         if (mapping->counters != nullptr) ::munmap(mapping->counters, kPage + mapping->bytes);
     for (const Neighbour& neighbour : neighbours_)
         if (neighbour.base != nullptr) ::munmap(neighbour.base, neighbour.bytes);
-    ::munmap(control_, control_bytes_);
+    if (control_ != nullptr) ::munmap(control_, control_bytes_);
     close();
 }
 

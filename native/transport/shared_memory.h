@@ -19,7 +19,7 @@ constexpr u64 kPlans = kWindowStride / 2;      // from where on ranks share plan
 constexpr u64 kStamp = kWindowStride - kPage;  // where the file says which meeting it is of
 
 // Makes sure that there is memory for the control region of so many ranks. Returns 0 or an errno.
-int reserve_control(int descriptor, u32 ranks);
+int reserve_control(int descriptor, u32 ranks, bool on_several_nodes);
 
 // Memory in a file that other processes map too (hocket/runtime/segments.py).
 class SharedMemory final : public Memory {
@@ -28,7 +28,8 @@ class SharedMemory final : public Memory {
     // region: ranks that all did so at once would wait for each other in the kernel. `arenas`: those of all ranks, -1
     // for the own, which is `own`; none where there is one rank. `processes`: of all ranks, none where they cannot
     // reach each other's memory.
-    SharedMemory(int descriptor, u32 ranks, std::vector<int> arenas, Arena& own, std::vector<pid_t> processes);
+    SharedMemory(int descriptor, u32 ranks, bool on_several_nodes, std::vector<int> arenas, Arena& own,
+                 std::vector<pid_t> processes);
     ~SharedMemory() override;
     SharedMemory(const SharedMemory&) = delete;
     SharedMemory& operator=(const SharedMemory&) = delete;
@@ -52,6 +53,8 @@ class SharedMemory final : public Memory {
         neighbours_[rank].adopted[place] = {at, std::move(pages)};
     }
     void release(u64 place);
+    // The control region stays mapped for ever, as a network may still access it.
+    void leave_control() { control_ = nullptr; }
     void release_of(u32 rank, u64 place) { neighbours_[rank].adopted.erase(place); }
 
   private:

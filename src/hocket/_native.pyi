@@ -33,7 +33,7 @@ def can_attach(process: int, witness: int) -> bool:
     Whether this process may read what another has at its WITNESS, and store it there again.
     """
 
-def reserve_control(descriptor: int, ranks: int) -> int:
+def reserve_control(descriptor: int, ranks: int, on_several_nodes: bool) -> int:
     """
     Make sure that there is memory for the control region. Returns 0 or an errno.
     """

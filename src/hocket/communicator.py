@@ -772,7 +772,12 @@ class Communicator:
                 rows = Counts.agree(counts, ranks, self.rank, inputs, outputs)
         here = self._endpoint
         place = here.threads, here.sockets, here.nodes, here.oversubscribed
-        call = Call(name, ranks, None, rank, reproducible, *place, uneven=rows is not None, tuned=here.tuned)
+        call = Call(
+            *(name, ranks, None, rank, reproducible, *place),
+            uneven=rows is not None,
+            long_headers=here.long_headers,
+            tuned=here.tuned,
+        )
         return _Wanted(call, op, reads, writes, rows)
 
     def _prepared(

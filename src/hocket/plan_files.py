@@ -30,7 +30,7 @@ from hocket.runtime.plan import lower_all
 from hocket.tunables import Tunables
 from hocket.tuning import KINDS, Call, choose, declined, zero_copy_program
 
-FORMAT = 0x686B6D04  # changes whenever the layout of a file, or its meaning, does
+FORMAT = 0x686B6D05  # changes whenever the layout of a file, or its meaning, does
 
 _COLLECTIVES = "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all"
 _CONTRACTS: tuple[Contract | None, ...] = None, "rank-order"

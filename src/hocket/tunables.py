@@ -124,10 +124,16 @@ class Tunables:
     header_bytes: int = _tuned(
         60 << 10,
         "bytes",
-        "that a rank reads, or a node sends in one message, up to which a call's messages go with headers between "
-        "nodes: with these they are less than the 64 KB that MPIs send at once over TCP",
+        "that a node sends at once, or a rank adds up, up to which a call's messages go with headers between nodes: "
+        "with these they are less than the 64 KB that MPIs send at once over TCP",
         _NODES,
         most=60 << 10,
+    )
+    long_header_bytes: int = _tuned(
+        192 << 10,
+        "bytes",
+        "the same where they are only moved, by Open MPI or Intel MPI: in several messages",
+        _NODES,
     )
     gathered_bytes: int = _tuned(
         32 << 10, "bytes", "of a block, from which on an AllToAll between nodes sends each by itself", _NODES

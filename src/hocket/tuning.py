@@ -84,6 +84,7 @@ class Call:
 
     ``size``: bytes of the larger buffer of a rank with most; None if not every rank knows it. ``threads`` of each rank;
     ``sockets`` that the ranks fill, one after the other. ``nodes``: that of each rank, empty where all are on one.
+    ``long_headers``: those are connected by an MPI that is fast with more than ``header_bytes`` beside the headers.
     ``oversubscribed``: there are more ranks than cores. ``uneven``: with counts. ``item``: bytes of an element.
     ``tuned``: the numbers to go by.
     """
@@ -98,6 +99,7 @@ class Call:
     nodes: tuple[int, ...] = ()
     oversubscribed: bool = False
     uneven: bool = False
+    long_headers: bool = False
     item: int = ITEM
     tuned: Tunables = _DEFAULTS
 
@@ -138,22 +140,29 @@ def _is_early(call: Call) -> bool:
     return call.size is not None and call.tuned.early_above_bytes < call.size <= call.tuned.early_most_bytes
 
 
-def _goes_with_headers(call: Call) -> bool:
-    """Whether a rank reads no more than ``header_bytes``, no node sends more in one message, and all ranks together no
-    more than twice as much, which is what there is room for.
+EXCHANGED_BYTES, MOST_EAGER_BYTES, EAGER_ALIGN = 512 << 10, 128 << 10, 64
+"""Of what goes with headers between nodes: bytes of all ranks, and of one, and what those of a chunk are a multiple of
+(native/protocol/header.h, native/core/interpreter.h)."""
 
-    A message fills a tile, which is a power of two of at least 64 bytes, and is sent once however many ranks read it.
-    In each round a node sends all that it knows, and then knows what twice as many nodes have said: so one message has
-    that of half of them at most, here of those with most ranks.
+
+def _goes_with_headers(call: Call) -> bool:
+    """Whether there is room for the messages, and a node sends no more of them at once than it is to, and where they
+    are added up, a rank reads no more.
+
+    A message is sent once however many ranks read it. In each round a node sends all that it knows, and then knows what
+    twice as many nodes have said: so it sends that of half of them at most, here of those with most ranks.
     """
     if call.size is None or call.ranks > call.tuned.few_ranks:
         return False
     kind, ranks, on_node = call.kind, call.ranks, sorted(Counter(call.nodes).values(), reverse=True)
-    tile = 1 << max(6, (-(-call.size // (ranks if kind.blocks else 1)) - 1).bit_length())
-    own = tile * (ranks - 1 if kind.cuts else 1)
-    read = 1 if kind.cuts or not kind.reads else ranks - 1
-    half = sum(on_node[: len(on_node) // 2])
-    return own * max(2 * read, 2 * half, ranks) <= 2 * call.tuned.header_bytes
+    chunk = -(-call.size // (ranks if kind.blocks else 1))
+    own = -(-chunk // EAGER_ALIGN) * EAGER_ALIGN * (ranks - 1 if kind.cuts else 1)
+    if own > min(EXCHANGED_BYTES >> (ranks - 1).bit_length(), MOST_EAGER_BYTES):
+        return False
+    sent = own * (sum(on_node[: max(1, len(on_node) // 2)]) if kind.reads else 1)
+    if kind.combines:
+        return max(sent, own * (1 if kind.cuts else ranks - 1)) <= call.tuned.header_bytes
+    return sent <= max(call.tuned.header_bytes, call.tuned.long_header_bytes if call.long_headers else 0)
 
 
 def _is_gathered(call: Call) -> bool:
@@ -163,7 +172,8 @@ def _is_gathered(call: Call) -> bool:
 
 _WITH_HEADERS = When(
     "on several nodes, of at most {few_ranks} ranks: messages go with the call's headers, at most {header_bytes} that "
-    "a rank reads, or a node sends in one message",
+    "a node sends at once, and that a rank adds up; what is only moved, by Open MPI and Intel MPI, up to "
+    "{long_header_bytes}",
     lambda call: _by_nodes(call) and not call.uneven and not call.spread and _goes_with_headers(call),
 )
 _LEADERS = When(
@@ -213,6 +223,11 @@ class Line:
     tile: Callable[[Call], int] | None = None
 
 
+def _whole(_: Call) -> int:
+    """No chunk is longer: native code then takes one round wherever there is room."""
+    return MOST_EAGER_BYTES
+
+
 def _flat_reduce(call: Call) -> Program:
     return knomial.reduce(call.ranks, max(2, call.ranks), call.root)
 
@@ -225,7 +240,7 @@ def _early_tile(call: Call) -> int:
 TABLE = (
     Line("all_reduce", _ACROSS_SIZES, lambda c: recursive_halving.all_reduce(c.ranks)),
     Line("all_reduce", _RANK_ORDER, lambda c: all_pairs.one_shot_all_reduce(c.ranks)),
-    Line("all_reduce", _WITH_HEADERS, lambda c: all_pairs.one_shot_all_reduce(c.ranks)),
+    Line("all_reduce", _WITH_HEADERS, lambda c: all_pairs.one_shot_all_reduce(c.ranks), _whole),
     Line("all_reduce", _LEADERS, lambda c: two_level.leader_all_reduce(c.nodes)),
     Line("all_reduce", _FEW_NODES, lambda c: two_level.all_reduce(c.nodes)),
     Line("all_reduce", _LANES, lambda c: two_level.ring_all_reduce(c.nodes)),
@@ -233,25 +248,25 @@ TABLE = (
     Line("all_reduce", _BY_SOCKET, lambda c: movement_avoiding.all_reduce(c.ranks, c.sockets)),
     Line("all_reduce", _FEW, lambda c: all_pairs.all_reduce(c.ranks)),
     Line("all_reduce", _LARGE, lambda c: ring.all_reduce(c.ranks)),
-    Line("all_gather", _WITH_HEADERS, lambda c: direct.all_gather(c.ranks)),
+    Line("all_gather", _WITH_HEADERS, lambda c: direct.all_gather(c.ranks), _whole),
     Line("all_gather", _LANES, lambda c: two_level.all_gather(c.nodes)),
     Line("all_gather", _ONE_SHOT, lambda c: direct.all_gather(c.ranks)),
     Line("all_gather", _FEW, lambda c: direct.all_gather(c.ranks)),
     Line("all_gather", _LARGE, lambda c: ring.all_gather(c.ranks)),
-    Line("reduce_scatter", _WITH_HEADERS, lambda c: direct.reduce_scatter(c.ranks)),
+    Line("reduce_scatter", _WITH_HEADERS, lambda c: direct.reduce_scatter(c.ranks), _whole),
     Line("reduce_scatter", _LANES, lambda c: two_level.reduce_scatter(c.nodes)),
     Line("reduce_scatter", _ONE_SHOT, lambda c: direct.reduce_scatter(c.ranks)),
     Line("reduce_scatter", _BY_SOCKET, lambda c: movement_avoiding.reduce_scatter(c.ranks, c.sockets)),
     Line("reduce_scatter", _FEW, lambda c: direct.reduce_scatter(c.ranks)),
     Line("reduce_scatter", _LARGE, lambda c: ring.reduce_scatter(c.ranks)),
-    Line("all_to_all", _WITH_HEADERS, lambda c: direct.all_to_all(c.ranks)),
+    Line("all_to_all", _WITH_HEADERS, lambda c: direct.all_to_all(c.ranks), _whole),
     Line("all_to_all", _AGGREGATED, lambda c: two_level.all_to_all(c.nodes)),
     Line("all_to_all", _ANY, lambda c: direct.all_to_all(c.ranks)),
-    Line("broadcast", _WITH_HEADERS, lambda c: knomial.broadcast(c.ranks, max(2, c.ranks), c.root)),
+    Line("broadcast", _WITH_HEADERS, lambda c: knomial.broadcast(c.ranks, max(2, c.ranks), c.root), _whole),
     Line("broadcast", _LEADERS, lambda c: two_level.leader_broadcast(c.nodes, c.root)),
     Line("broadcast", _LANES, lambda c: two_level.broadcast(c.nodes, c.root)),
     Line("broadcast", _ANY, lambda c: knomial.broadcast(c.ranks, max(2, c.ranks), c.root)),
-    Line("reduce", _WITH_HEADERS, _flat_reduce),
+    Line("reduce", _WITH_HEADERS, _flat_reduce, _whole),
     Line("reduce", _LEADERS, lambda c: two_level.leader_reduce(c.nodes, c.root)),
     Line("reduce", _LANES, lambda c: two_level.reduce(c.nodes, c.root)),
     Line("reduce", _EARLY, _flat_reduce, _early_tile),

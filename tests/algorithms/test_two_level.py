@@ -69,7 +69,7 @@ def test_no_byte_more_crosses_than_has_to(node_of: tuple[int, ...]) -> None:
 
 def size_of(how: str, name: str) -> int | None:
     """Bytes of the larger buffer. "tiny" goes with headers, "small" does not; "large": not every rank knows it."""
-    small = {"all_gather": 96 << 10, "reduce_scatter": 96 << 10, "all_to_all": 60 << 10}.get(name, 40 << 10)
+    small = {"all_gather": 600 << 10, "reduce_scatter": 160 << 10, "all_to_all": 60 << 10}.get(name, 100 << 10)
     return {"tiny": 8, "small": small, "large": None}[how]
 
 

@@ -35,7 +35,7 @@ struct World {
 
     // As if there had been `first` calls, and as many messages on each connection.
     explicit World(u32 ranks, u64 first = 0)
-        : control(lines(control_bytes(ranks))),
+        : control(lines(std::max(control_bytes(ranks, false), control_bytes(ranks, true)))),
           lent(lines(ranks * kLent)),
           first(first) {
         for (u32 r = 0; r < ranks; ++r)

@@ -51,9 +51,13 @@ TEST(paths_by_size) {
     CHECK(path(header(0), 8) == Path::kFifo);  // the schedule takes more than one round
     CHECK(path(header(), 8, 0) == Path::kFifo);
     CHECK(path(header(), 1024, 1024) == Path::kEager && path(header(), 1025, 1024) == Path::kFifo);
-    CHECK(most_eager(8, true, true) == 0 && most_eager(8, false, false) == kEager);
-    CHECK(most_eager(2, false, true) == 2 * kEager && most_eager(64, false, true) == kExchanged / 64);
+    CHECK(most_eager(8, true, true, true) == 0 && most_eager(8, false, false, true) == kEager);
+    CHECK(most_eager(2, false, true, true) == kMostEager && most_eager(64, false, true, true) == kExchanged / 64);
+    CHECK(most_eager(2, false, true, false) == kUsuallyEager);
+    CHECK(most_eager(64, false, true, false) == kUsuallyExchanged / 64);
     CHECK(path(header(), 2 * kEager, 2 * kEager) == Path::kEager);
+    CHECK(path(header(3), 5 << 10) == Path::kEager);  // chunks of any length
+    CHECK(settled(header(), 5 << 10, kEager, 8 << 10).eager() && !settled(header(), 5 << 10, kEager, 4 << 10).eager());
     CHECK(settled(header(), kInlined).tiny() && settled(header(2), kInlined).tiny());
     CHECK(!settled(header(), kInlined + 1).tiny() && !settled(header(), 8, 0).tiny());
 }

@@ -118,7 +118,7 @@ class Meeting:
     ``token``: a secret of these ranks, from which they make those of their next meetings. ``nodes``: that of each rank,
     numbered by their lowest ranks, where there are several; then ``mpi`` has these ranks, and is this meeting's own,
     and ``emulated`` are the seconds and the bytes a second of a network that is only emulated, 0 for none; ``joins``:
-    the leaders of all nodes have lifelines with each other.
+    the leaders of all nodes have lifelines with each other; ``long_headers``: as in hocket.tuning.Call.
     """
 
     rank: int
@@ -135,6 +135,7 @@ class Meeting:
     mpi: MpiCommunicator | None = None
     emulated: tuple[float, float] = (0.0, 0.0)
     joins: bool = False
+    long_headers: bool = False
 
     def leave(self) -> None:
         """Close all but the memory and the arenas."""
@@ -242,7 +243,7 @@ def gather(
         tuned()
         schedules(1)
         arena.own()
-        memory, cores = segments.create(here.all or 1, here.token), machine.cores(os.sched_getaffinity(0))
+        memory, cores = _memory(here), machine.cores(os.sched_getaffinity(0))
         return Meeting(0, 1, memory, [-1], [-1], cores, secrets.token_hex(16))
     known: str | HocketError
     try:
@@ -301,10 +302,15 @@ def _host(here: Place, common: Common, timeout: float, watched: Mapping[int, int
     return Meeting(0, here.size, created, host.lifelines, host.arenas, cores, token, sockets, processes, always)
 
 
+def _memory(here: Place) -> int:
+    ranks = here.all or here.size
+    return segments.create(ranks, here.token, on_several_nodes=ranks != here.size)
+
+
 def _created(here: Place) -> int | BootstrapFailed:
     """The descriptor of the memory of a meeting, or why there is none."""
     try:
-        return segments.create(here.all or here.size, here.token)
+        return _memory(here)
     except BootstrapFailed as error:
         return BootstrapFailed(f"rank {here.name(here.rank)}: {error.reason}", error.help)
 

@@ -328,9 +328,9 @@ class Endpoint:
         # The thread of a call is the one that moves its messages between nodes.
         self.threads = 1 if meeting.nodes else threads or max(1, meeting.cores)
         self.caches = machine.cache_bytes(meeting.size)
-        self.sockets, self.nodes, self.attaches = meeting.sockets, meeting.nodes, bool(meeting.processes)
+        self.sockets, self.attaches, self.long_headers = meeting.sockets, bool(meeting.processes), meeting.long_headers
         self.tried_bytes = 0 if meeting.always else numbers.of("tried_bytes")
-        self._mpi, self._joins = meeting.mpi, meeting.joins
+        self.nodes, self._mpi, self._joins = meeting.nodes, meeting.mpi, meeting.joins
         self._trace = trace.start(meeting.rank, meeting.size, meeting.memory, self.threads)
         try:
             self._member: _native.Member | None = _native.Member(

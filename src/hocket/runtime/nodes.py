@@ -194,7 +194,14 @@ def _across(mpi: MpiCommunicator, local: Meeting, mates: Sequence[int], joins: b
         processes=[],
         mpi=own,
         joins=joins,
+        long_headers=has_long_headers(MPI.Get_library_version()),
     )
+
+
+def has_long_headers(version: str) -> bool:
+    """Whether an MPI is fast with several messages behind a header: MPICH was found not to be
+    (benchmarks/results/nodes.md), others than these were not measured."""
+    return version.startswith(("Open MPI", "Intel"))
 
 
 def _met(mpi: MpiCommunicator, timeout: float, here: Place, sharing: int) -> tuple[Meeting, int]:

@@ -26,12 +26,12 @@ _NO_MEMFD = (errno.ENOSYS, errno.EPERM, errno.EACCES)  # an old kernel, or a san
 _NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)  # a file system, or an old kernel
 
 
-def create(ranks: int, stamp: str) -> int:
+def create(ranks: int, stamp: str, *, on_several_nodes: bool = False) -> int:
     """A new file for so many ranks, with memory for what they need to begin; ``stamp`` is what ``check`` asks for.
 
     Returns its descriptor. Raises BootstrapFailed.
     """
-    return _create(lambda descriptor: _prepared(descriptor, ranks, stamp))
+    return _create(lambda descriptor: _prepared(descriptor, ranks, stamp, on_several_nodes))
 
 
 def create_arena() -> int:
@@ -106,9 +106,9 @@ def _file(directory: Path) -> int:
     return descriptor
 
 
-def _prepared(descriptor: int, ranks: int, stamp: str) -> int:
+def _prepared(descriptor: int, ranks: int, stamp: str, on_several_nodes: bool) -> int:
     try:
-        failed = _native.reserve_control(descriptor, ranks)
+        failed = _native.reserve_control(descriptor, ranks, on_several_nodes)
         if failed:
             raise OSError(failed, os.strerror(failed))
         os.pwrite(descriptor, stamp.encode(), _native.STAMP)

@@ -109,9 +109,7 @@ class Cores:
         eager = self._work.topology.costs.protocol(EAGER)
         if self._round is None:
             return FIFO
-        chunk = _lines(share)
-        tile = self._cut(chunk, eager.slot, 1, 1)
-        return EAGER if tile >= chunk and self._round.chunks * tile <= eager.slot else FIFO
+        return EAGER if self._round.chunks * _lines(share) <= eager.slot else FIFO
 
     def shortest(self) -> str:
         """That of calls of hardly any bytes."""
