@@ -32,7 +32,8 @@ constexpr u64 kEager = 16 << 10;        // bytes of a rank's messages up to whic
 constexpr u64 kExchanged = 512 << 10;   // and on several: bytes of the messages of all ranks together
 constexpr u64 kMostEager = 128 << 10;   // and of those of one rank
 constexpr u64 kUsuallyExchanged = 120 << 10, kUsuallyEager = 32 << 10;  // the same where nobody has asked for one round
-constexpr u64 kAtOnce = 62 << 10;  // of a message between nodes: what MPIs send at once over TCP is less than 64 KB
+constexpr u64 kAtOnce = 62 << 10;      // of a message between nodes: what MPIs send at once over TCP is less than 64 KB
+constexpr u64 kLeastApart = 16 << 10;  // bytes of an eager area, from which on what is longer goes in messages apart
 
 // What all ranks must say alike, but for what `flags` excuse. `counts` is equal on all ranks or, pairwise, adds up to 0
 // (call.h: Units). `element` is a hash of what elements are, where kernels do not know their type, or of what

@@ -143,7 +143,7 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
       control_(rank, size, memory.control(), std::move(lifelines), tuned(settings), settings.first),
       distances_(size),
       tuned_(tuner_for(settings_), control_),
-      eager_(control_, settings_.tunables),
+      eager_(control_, memory, settings_.tunables),
       fifo_(memory, settings.network, settings_.tunables),
       zero_copy_(control_, memory, fifo_, settings.cma_use, settings.threads),
       outcomes_(settings.threads),
@@ -334,6 +334,7 @@ int Communicator::prepare(CallState& state, Candidate& candidate, u64 most_eager
         return 0;
     }
     shape = settle(plan.header(), n, type, tile, most_eager, settings_.tunables);
+    if (const int failed = eager_.reserve(candidate)) return failed;
     if (const int failed = fifo_.reserve(candidate)) return failed;
     if (const int failed = reserve_scratch(candidate)) return failed;
     latest.n = n;

@@ -7,21 +7,28 @@
 
 namespace hocket {
 
+int EagerPath::reserve(const Candidate& candidate) {
+    if (rotated_ != nullptr || !candidate.eager() || !rotates(sent_bytes(candidate))) return 0;
+    rotated_ = memory_.rotated(control_.size() * rotated_areas_ * area_bytes_);
+    return rotated_ == nullptr ? errno : 0;
+}
+
 void EagerPath::open(Plan& plan, const Shape& shape, u64 call) const {
     const bool is_inline = select(plan.header(), shape, 0, 0).path == Path::kInlineEager;
     RankBlock* const blocks = control_.blocks();
+    const u64 bytes = sent_bytes(plan, shape);
     End* end = plan.ends().data();
     for (const ConnectionRecord& record : plan.connections()) {
         const u32 sender = record.sends ? control_.rank() : record.peer;
-        char* messages = is_inline ? blocks[sender].headers[call % 2].inlined : area(sender, call);
+        char* messages = is_inline ? blocks[sender].headers[call % 2].inlined : area(sender, call, bytes);
         *end++ = End::open(messages + record.place * shape.geometry.tile, record.sends != 0, record.peer);
     }
 }
 
 // Apart, so that calls whose messages are inline pay no more than the test.
 [[gnu::noinline]] void EagerPath::await_brief(const Candidate& candidate) const {
-    const char* const messages = area(1 - control_.rank(), control_.call());
     const u64 bytes = sent_bytes(candidate);
+    const char* const messages = area(1 - control_.rank(), control_.call(), bytes);
     for (u32 look = 0;; ++look) {
         for (u64 at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(messages + at);
         if (look == control_.waiting().patience.spins || control_.all_entered()) return;

@@ -2,6 +2,8 @@
 // knows what has to be waited for before the call may end.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <memory>
 #include <optional>
 #include <span>
@@ -13,14 +15,19 @@
 namespace hocket {
 
 // Messages travel with the call header: inline, in its line, or in the eager area of their sender. They are stored
-// before the sender enters the call, and lie there for two calls: so nobody waits for anything but to enter.
+// before the sender enters the call, and lie there for two calls: so nobody waits for anything but to enter. Long ones
+// rotate through more areas than two, for the reason that messages rotate through slots (policy/select.h: settle).
 class EagerPath {
   public:
     // The tunables outlive it.
-    EagerPath(const ControlPlane& control, const Tunables& tunables)
+    EagerPath(const ControlPlane& control, Memory& memory, const Tunables& tunables)
         : control_(control),
+          memory_(memory),
           tunables_(tunables),
-          area_bytes_(eager_area_bytes(control.size(), control.waiting().others != nullptr)) {}
+          area_bytes_(eager_area_bytes(control.size(), control.waiting().others != nullptr)),
+          rotated_areas_(std::bit_floor(std::min(tunables.rotated_bytes, kRotated / control.size()) / area_bytes_)) {}
+    // Sees to memory for areas that messages rotate through. Returns 0 or an errno.
+    int reserve(const Candidate& candidate);
 
     // Prefetches the line that an inline message will be in, if the next call of the plan is like its latest: others
     // have it.
@@ -32,7 +39,8 @@ class EagerPath {
     // those of the call before there.
     std::span<const char> next_messages(const Candidate& candidate) const {
         if (!candidate.eager() || candidate.tiny()) return {};
-        return {area(control_.rank(), control_.call() + 1), sent_bytes(candidate)};
+        const u64 bytes = sent_bytes(candidate);
+        return {area(control_.rank(), control_.call() + 1, bytes), bytes};
     }
     // Messages between two ranks of a node that take a line or two beside that one. Of more lines the reader would
     // prefetch the first while the sender still stores the last.
@@ -48,16 +56,24 @@ class EagerPath {
     static u64 bytes(const Plan& plan, const Shape& shape);
 
   private:
-    char* area(u32 rank, u64 call) const {
+    static constexpr u64 kRotated = 256 << 20;  // bytes at most, of all ranks
+
+    bool rotates(u64 bytes) const { return rotated_areas_ > 2 && bytes >= tunables_.rotated_slot_bytes; }
+    char* area(u32 rank, u64 call, u64 bytes) const {
+        if (rotates(bytes)) return rotated_ + (rank * rotated_areas_ + call % rotated_areas_) * area_bytes_;
         return eager_area(control_.blocks(), control_.size(), area_bytes_, rank, call);
     }
-    static u64 sent_bytes(const Candidate& candidate) {  // of the rank that sends most
-        return candidate.plan->header().eager * candidate.geometry.tile;
+    static u64 sent_bytes(const Plan& plan, const Shape& shape) {  // of the rank that sends most
+        return plan.header().eager * shape.geometry.tile;
     }
+    static u64 sent_bytes(const Candidate& candidate) { return sent_bytes(*candidate.plan, candidate); }
 
     const ControlPlane& control_;
+    Memory& memory_;
     const Tunables& tunables_;
     const u64 area_bytes_;
+    const u64 rotated_areas_;  // of a rank
+    char* rotated_ = nullptr;
 };
 
 // Messages go through the slots of a queue for each connection, which is empty before a call and after it. Sender and

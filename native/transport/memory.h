@@ -25,6 +25,8 @@ class Memory {
     virtual Window* window(u32 source, u32 destination, u32 channel) = 0;
     // Makes the window hold `bytes` of slots. Returns 0 or an errno.
     virtual int reserve(Window* window, u64 bytes) = 0;
+    // As many bytes of memory as all ranks ask for alike, which they share. Null, with errno, where there is none.
+    virtual char* rotated(u64 bytes) = 0;
     // Where in this rank's arena an address lies, or kNowhere. Memory that it has adopted has places of the arena that
     // no other memory ever gets.
     virtual u64 place(const char* at) const = 0;

@@ -23,8 +23,6 @@ constexpr u64 kGone = kRunning, kWaits = kAborted + 1, kIsLate = kAborted + 2;
 constexpr double kLeaving = 1;     // seconds that a rank which leaves tries to tell others for
 constexpr double kFarewell = 0.1;  // seconds that it then waits for theirs
 
-constexpr u64 kLeastApart = 16 << 10;  // bytes of an eager area, from which on it may be worth a message of its own
-
 u64 counted(const u64* counter) { return __atomic_load_n(counter, __ATOMIC_RELAXED); }  // of this thread's own
 
 }  // namespace

@@ -42,6 +42,7 @@ SharedMemory::~SharedMemory() {
     for (const Neighbour& neighbour : neighbours_)
         if (neighbour.base != nullptr) ::munmap(neighbour.base, neighbour.bytes);
     if (control_ != nullptr) ::munmap(control_, control_bytes_);
+    if (rotated_ != nullptr) ::munmap(rotated_, rotated_bytes_);
     close();
 }
 
@@ -74,6 +75,17 @@ int SharedMemory::reserve(Window* window, u64 bytes) {
     window->counters = static_cast<Counters*>(at);
     window->bytes = bytes;
     return 0;
+}
+
+// Lies behind the control region.
+char* SharedMemory::rotated(u64 bytes) {
+    errno = EFBIG;
+    if (rotated_ != nullptr || control_bytes_ + bytes > kPlans) return rotated_;
+    if ((errno = hocket::reserve(descriptor_, control_bytes_, bytes)) != 0) return nullptr;
+    void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, off_t(control_bytes_));
+    if (at == MAP_FAILED) return nullptr;
+    rotated_bytes_ = bytes;
+    return rotated_ = static_cast<char*>(at);
 }
 
 u64 SharedMemory::place(const char* at) const {

@@ -37,6 +37,7 @@ class SharedMemory final : public Memory {
     RankBlock* control() override { return control_; }
     Window* window(u32 source, u32 destination, u32 channel) override;
     int reserve(Window* window, u64 bytes) override;
+    char* rotated(u64 bytes) override;
     u64 place(const char* at) const override;
     void keep(u64 place) override;
     char* arena(u32 rank, u64 bytes) override;
@@ -81,6 +82,8 @@ class SharedMemory final : public Memory {
     u32 ranks_;
     u64 control_bytes_;
     RankBlock* control_;
+    char* rotated_ = nullptr;
+    u64 rotated_bytes_ = 0;
     std::map<u64, std::unique_ptr<Mapping>> mappings_;
     std::vector<Neighbour> neighbours_;  // by rank
     Arena& own_;

@@ -7,8 +7,8 @@
 namespace hocket::test {
 namespace {
 
-// The first value of the input may come from elsewhere.
-void rounds_of(u32 ranks, u64 first, u32 threads) {
+// The first value of the input may come from elsewhere. `rotated_bytes`: of areas that messages of 512 bytes rotate through.
+void rounds_of(u32 ranks, u64 first, u32 threads, u64 rotated_bytes = 0) {
     World world(ranks, first);
     on_threads(ranks, [&](u32 rank) {
         ThreadMemory memory(world);
@@ -16,6 +16,8 @@ void rounds_of(u32 ranks, u64 first, u32 threads) {
         mine.first = first;
         mine.threads = threads;
         mine.team_bytes = 0;
+        mine.tunables.rotated_bytes = rotated_bytes;
+        mine.tunables.rotated_slot_bytes = 512;
         Communicator communicator(rank, ranks, memory, {}, mine);
         Plan plan(communicator, exchanged(rank, ranks), 6, "one round");
         for (int round = 0; round < 120; ++round) {
@@ -33,12 +35,19 @@ void rounds_of(u32 ranks, u64 first, u32 threads) {
                 CHECK(data[i] == int(ranks * (i * 7 + u64(round)) + 1000 * (ranks * (ranks - 1) / 2)));
         }
     });
+    CHECK((world.areas != nullptr) == (rotated_bytes > 2 * kEager));
 }
 
 TEST(rounds) {
     for (u32 ranks = 2; ranks <= 4; ++ranks)
         for (const u64 first : {u64(0), (u64(1) << 32) - 50, ~u64(0) - 50})
             for (const u32 threads : {1u, 2u}) rounds_of(ranks, first, threads);
+}
+
+TEST(rounds_that_rotate) {
+    for (u32 ranks = 2; ranks <= 4; ++ranks)
+        for (const u64 first : {u64(0), ~u64(0) - 50})
+            for (const u64 areas : {2, 4, 8}) rounds_of(ranks, first, 1, areas * kEager);
 }
 
 // Messages of a line or two, beside the header and between two ranks, are brief.
@@ -49,7 +58,7 @@ TEST(brief_messages) {
         const Settings mine = settings(2);
         Communicator communicator(0, ranks, memory, {}, mine);
         Plan plan(communicator, exchanged(0, ranks), 6, "one round");
-        const EagerPath eager(communicator.control(), mine.tunables);
+        const EagerPath eager(communicator.control(), memory, mine.tunables);
         const auto is_brief = [&](u64 bytes, u64 most_eager) {
             const Shape shape = settle(plan.header(), bytes / 4, type_named("int32"), 0, most_eager, mine.tunables);
             return eager.is_brief({shape, &plan, nullptr, nullptr, nullptr});

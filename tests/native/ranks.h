@@ -55,10 +55,17 @@ struct World {
         return static_cast<Counters*>(block.get());
     }
 
+    char* rotated(u64 bytes) {
+        const std::lock_guard<std::mutex> held(lock);
+        if (areas == nullptr) areas = lines(bytes);
+        return static_cast<char*>(areas.get());
+    }
+
     char* arena(u32 rank) { return static_cast<char*>(lent.get()) + rank * kLent; }
 
     Block control;
     Block lent;
+    Block areas;
     const u64 first;
     std::mutex lock;
     std::map<u64, Block> windows;
@@ -76,6 +83,7 @@ class ThreadMemory final : public Memory {
         return window.get();
     }
     int reserve(Window*, u64) override { return EFBIG; }
+    char* rotated(u64 bytes) override { return world_.rotated(bytes); }
     u64 place(const char* at) const override {
         const u64 found = u64(at - world_.arena(rank_));
         return found < World::kLent ? found : kNowhere;
