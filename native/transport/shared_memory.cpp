@@ -79,13 +79,14 @@ int SharedMemory::reserve(Window* window, u64 bytes) {
 
 // Lies behind the control region.
 char* SharedMemory::rotated(u64 bytes) {
-    errno = EFBIG;
-    if (rotated_ != nullptr || control_bytes_ + bytes > kPlans) return rotated_;
-    if ((errno = hocket::reserve(descriptor_, control_bytes_, bytes)) != 0) return nullptr;
+    if (rotated_ != nullptr) return rotated_;
+    errno = control_bytes_ + bytes > kPlans ? EFBIG : hocket::reserve(descriptor_, control_bytes_, bytes);
+    if (errno != 0) return nullptr;
     void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, off_t(control_bytes_));
     if (at == MAP_FAILED) return nullptr;
+    rotated_ = static_cast<char*>(at);
     rotated_bytes_ = bytes;
-    return rotated_ = static_cast<char*>(at);
+    return rotated_;
 }
 
 u64 SharedMemory::place(const char* at) const {

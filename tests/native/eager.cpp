@@ -7,7 +7,7 @@
 namespace hocket::test {
 namespace {
 
-// The first value of the input may come from elsewhere. `rotated_bytes`: of areas that messages of 512 bytes rotate through.
+// The first value of the input may come from elsewhere. Messages of 512 bytes rotate through `rotated_bytes`.
 void rounds_of(u32 ranks, u64 first, u32 threads, u64 rotated_bytes = 0) {
     World world(ranks, first);
     on_threads(ranks, [&](u32 rank) {
