@@ -9,7 +9,7 @@ namespace hocket {
 
 int EagerPath::reserve(const Candidate& candidate) {
     if (rotated_ != nullptr || !candidate.eager() || !rotates(sent_bytes(candidate))) return 0;
-    rotated_ = memory_.rotated(control_.size() * rotated_areas_ * area_bytes_);
+    rotated_ = memory_.rotated(control_.rank(), rotated_areas_ * area_bytes_);
     return rotated_ == nullptr ? errno : 0;
 }
 

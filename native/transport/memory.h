@@ -25,8 +25,9 @@ class Memory {
     virtual Window* window(u32 source, u32 destination, u32 channel) = 0;
     // Makes the window hold `bytes` of slots. Returns 0 or an errno.
     virtual int reserve(Window* window, u64 bytes) = 0;
-    // As many bytes of memory as all ranks ask for alike, which they share. Null, with errno, where there is none.
-    virtual char* rotated(u64 bytes) = 0;
+    // Memory that all ranks share, `bytes` of each rank one after the other, of which those of this `rank` can be used
+    // now. All ask for as many. Null, with errno, where there is none.
+    virtual char* rotated(u32 rank, u64 bytes) = 0;
     // Where in this rank's arena an address lies, or kNowhere. Memory that it has adopted has places of the arena that
     // no other memory ever gets.
     virtual u64 place(const char* at) const = 0;

@@ -77,15 +77,17 @@ int SharedMemory::reserve(Window* window, u64 bytes) {
     return 0;
 }
 
-// Lies behind the control region.
-char* SharedMemory::rotated(u64 bytes) {
+// Lies behind the control region. Who asked for all of it, as others do, would wait for them in the kernel.
+char* SharedMemory::rotated(u32 rank, u64 bytes) {
     if (rotated_ != nullptr) return rotated_;
-    errno = control_bytes_ + bytes > kPlans ? EFBIG : hocket::reserve(descriptor_, control_bytes_, bytes);
+    const u64 of_all = ranks_ * bytes;
+    errno =
+        control_bytes_ + of_all > kPlans ? EFBIG : hocket::reserve(descriptor_, control_bytes_ + rank * bytes, bytes);
     if (errno != 0) return nullptr;
-    void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, off_t(control_bytes_));
+    void* at = ::mmap(nullptr, of_all, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, off_t(control_bytes_));
     if (at == MAP_FAILED) return nullptr;
     rotated_ = static_cast<char*>(at);
-    rotated_bytes_ = bytes;
+    rotated_bytes_ = of_all;
     return rotated_;
 }
 

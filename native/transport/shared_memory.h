@@ -37,7 +37,7 @@ class SharedMemory final : public Memory {
     RankBlock* control() override { return control_; }
     Window* window(u32 source, u32 destination, u32 channel) override;
     int reserve(Window* window, u64 bytes) override;
-    char* rotated(u64 bytes) override;
+    char* rotated(u32 rank, u64 bytes) override;
     u64 place(const char* at) const override;
     void keep(u64 place) override;
     char* arena(u32 rank, u64 bytes) override;

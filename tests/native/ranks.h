@@ -37,6 +37,7 @@ struct World {
     explicit World(u32 ranks, u64 first = 0)
         : control(lines(std::max(control_bytes(ranks, false), control_bytes(ranks, true)))),
           lent(lines(ranks * kLent)),
+          ranks(ranks),
           first(first) {
         for (u32 r = 0; r < ranks; ++r)
             for (const u64 call : {first - 1, first})
@@ -57,7 +58,7 @@ struct World {
 
     char* rotated(u64 bytes) {
         const std::lock_guard<std::mutex> held(lock);
-        if (areas == nullptr) areas = lines(bytes);
+        if (areas == nullptr) areas = lines(ranks * bytes);
         return static_cast<char*>(areas.get());
     }
 
@@ -66,6 +67,7 @@ struct World {
     Block control;
     Block lent;
     Block areas;
+    const u32 ranks;
     const u64 first;
     std::mutex lock;
     std::map<u64, Block> windows;
@@ -83,7 +85,7 @@ class ThreadMemory final : public Memory {
         return window.get();
     }
     int reserve(Window*, u64) override { return EFBIG; }
-    char* rotated(u64 bytes) override { return world_.rotated(bytes); }
+    char* rotated(u32, u64 bytes) override { return world_.rotated(bytes); }
     u64 place(const char* at) const override {
         const u64 found = u64(at - world_.arena(rank_));
         return found < World::kLent ? found : kNowhere;
