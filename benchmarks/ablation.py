@@ -72,7 +72,7 @@ HEURISTICS = {
     "messages past the caches where cores share none": Heuristic(
         {"apart_ticks": NEVER}, least=4 << 10, most=4 << 20, kinds=("private",)
     ),
-    "more slots than needed": Heuristic({"rotated_bytes": "0"}, least=16 << 10, most=4 << 20, kinds=("private",)),
+    "more slots than needed": Heuristic({"rotated_bytes": "0"}, least=8 << 10, most=4 << 20, kinds=("private",)),
     "slots bounded for each rank": Heuristic({"rank_slots_bytes": NEVER}, least=1 << 20, kinds=("private",)),
     "short tiles of a Reduce": Heuristic(
         {"early_above_bytes": NEVER}, least=32 << 10, most=512 << 10, collectives=("reduce",), kinds=("private",)

@@ -356,8 +356,8 @@ Group::Hello Group::hello() {
 // With the plans that are known now; `makes`: and the memory that ranks of its node share.
 Group::Host Group::host(bool makes) const {
     u64 version = kEager ^ kUsuallyExchanged;
-    for (const u64 number :
-         {control_bytes(size_, false), control_bytes(size_, true), kExchanged, kUsuallyEager, kAtOnce, kLeastApart})
+    for (const u64 number : {control_bytes(size_, false), control_bytes(size_, true), kExchanged, kUsuallyEager,
+                             kAtOnce, kLeastApart, kMostRotated})
         version = mix(version ^ number);
     for (const char each : std::string_view(HOCKET_VERSION)) version = mix(version ^ u64(each));
     Host mine{file_ == nullptr ? 0 : mix(mix(file_->hash() ^ version) ^ options_.hash()), 0, ::getpid(), -1};

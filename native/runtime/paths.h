@@ -25,7 +25,8 @@ class EagerPath {
           memory_(memory),
           tunables_(tunables),
           area_bytes_(eager_area_bytes(control.size(), control.waiting().others != nullptr)),
-          rotated_areas_(std::bit_floor(std::min(tunables.rotated_bytes, kRotated / control.size()) / area_bytes_)) {}
+          rotated_areas_(
+              std::bit_floor(std::min(tunables.rotated_bytes, kMostRotated / control.size()) / area_bytes_)) {}
     // Sees to memory for areas that messages rotate through. Returns 0 or an errno.
     int reserve(const Candidate& candidate);
 
@@ -56,8 +57,6 @@ class EagerPath {
     static u64 bytes(const Plan& plan, const Shape& shape);
 
   private:
-    static constexpr u64 kRotated = 256 << 20;  // bytes at most, of all ranks
-
     bool rotates(u64 bytes) const { return rotated_areas_ > 2 && bytes >= tunables_.rotated_slot_bytes; }
     char* area(u32 rank, u64 call, u64 bytes) const {
         if (rotates(bytes)) return rotated_ + (rank * rotated_areas_ + call % rotated_areas_) * area_bytes_;
