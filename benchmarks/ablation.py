@@ -61,6 +61,7 @@ HEURISTICS = {
         kinds=("private",),
     ),
     "residency probe": Heuristic({"far_past_bytes": NEVER}, least=256 << 10),
+    "prefetch ahead in kernels": Heuristic({"prefetch_ahead_bytes": "0"}, least=64 << 10),
     "prefetch of arguments": Heuristic({"argument_prefetch_bytes": "0", "argument_begin_bytes": "0"}, most=4 << 10),
     "prefetch of the output while waiting": Heuristic({"waiting_prefetch_bytes": "0"}, least=2 << 10, most=32 << 10),
     "prefetch of a short message by its reader": Heuristic(

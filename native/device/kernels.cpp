@@ -275,25 +275,42 @@ template <class Type, class Step> [[gnu::noinline]] void sweep_rest(u64 at, u64 
     }
 }
 
-// `step(at, span)` for bytes [at, end), a register's worth at a time.
-template <template <class> class Span, class Type, class Step> void sweep_from(u64 at, u64 end, Step step) {
+constexpr auto kNothing = [](u64) {};
+
+// `step(at, span)` for bytes [at, end), a register's worth at a time, and `ask(at)` before each line.
+template <template <class> class Span, class Type, class Step, class Ask>
+void sweep_from(u64 at, u64 end, Step step, Ask ask) {
     static_assert(kCacheLine % Type::kBytes == 0);
-    while (at + kCacheLine <= end)
+    while (at + kCacheLine <= end) {
+        ask(at);
         for (const u64 next = at + kCacheLine; at != next; at += Type::kBytes) step(at, Span<Type>{});
+    }
     for (; at + Type::kBytes <= end; at += Type::kBytes) step(at, Span<Type>{});
     if (at != end) sweep_rest<Type>(at, end, step);
 }
 
 // The same for all bytes.
-template <class Type, class Step> void sweep(u64 bytes, Step step) { sweep_from<Whole, Type>(0, bytes, step); }
+template <class Type, class Step, class Ask = decltype(kNothing)> void sweep(u64 bytes, Step step, Ask ask = kNothing) {
+    sweep_from<Whole, Type>(0, bytes, step, ask);
+}
 
 // The same; after the first bytes, `to + at` is where a line begins or some registers further.
-template <class Type, class Step> void sweep_lines(const char* to, u64 bytes, Step step) {
+template <class Type, class Step, class Ask> void sweep_lines(const char* to, u64 bytes, Step step, Ask ask) {
     const u64 before = -reinterpret_cast<u64>(to) % kCacheLine;
     const u64 at = before < bytes ? before : bytes;
     if (at != 0) sweep_rest<Type>(0, at, step);
-    sweep_from<Aligned, Type>(at, bytes, step);
+    sweep_from<Aligned, Type>(at, bytes, step, ask);
 }
+
+// Prefetches lines of operands of `bytes` bytes, some time before a sweep comes to them. What is read goes to the
+// second-level cache, which waits for more lines at once than the first; what is stored to comes a quarter as early, so
+// that it is still there. By nothing, they prefetch a line as it is read: that changes nothing.
+struct Ahead {
+    u64 bytes, by;
+    void read(const char* from, u64 at) const { __builtin_prefetch(from + place(at + by), 0, 2); }
+    void stored(char* to, u64 at) const { __builtin_prefetch(to + place(at + by / 4), 1); }
+    u64 place(u64 at) const { return at < bytes ? at : bytes - 1; }
+};
 
 // Of the destinations asked for those that can be stored non-temporally in one sweep: they lie as far from the
 // beginning of a line as the first, a whole number of items of `item` bytes.
@@ -307,21 +324,25 @@ u32 alike(char* const* dsts, u32 m, u32 last, u64 item) {
     return last;
 }
 
-// Stores `value(at, span)` to the destinations, to those in `last` non-temporally.
-template <class Type, class Value> void spread(char* const* dsts, u32 m, u64 bytes, u32 last, Value value) {
+// Stores `value(at, span)` to the destinations, to those in `last` non-temporally. A sweep that does so calls `ask(at)`
+// for the prefetches of what the value is made of.
+template <class Type, class Value, class Ask>
+void spread(char* const* dsts, u32 m, Ahead ahead, u32 last, Value value, Ask ask) {
     const auto step = [=](u64 at, auto span) {
         const auto found = value(at, span);
         for (u32 d = 0; d < m; ++d)
             if (d < 32 && last >> d & 1) span.last(dsts[d] + at, found);
             else span.write(dsts[d] + at, found);
     };
-    if (last == 0) sweep<Type>(bytes, step);
-    else sweep_lines<Type>(dsts[__builtin_ctz(last)], bytes, step);
+    if (last == 0) sweep<Type>(ahead.bytes, step);
+    else sweep_lines<Type>(dsts[__builtin_ctz(last)], ahead.bytes, step, ask);
 }
 
 // The same for up to two destinations, where there is no loop in the loop.
-template <class Type, class Value> void spread_fast(char* const* dsts, u32 m, u64 bytes, u32 last, Value value) {
-    if (m > 2) return spread<Type>(dsts, m, bytes, last, value);
+template <class Type, class Value, class Ask>
+void spread_fast(char* const* dsts, u32 m, Ahead ahead, u32 last, Value value, Ask ask) {
+    if (m > 2) return spread<Type>(dsts, m, ahead, last, value, ask);
+    const u64 bytes = ahead.bytes;
     char *one = dsts[last >> 1], *other = dsts[m - 1 - (last >> 1)];  // the one that is last, if any is
     const auto step = [=](u64 at, auto span) { span.last(one + at, value(at, span)); };
     const auto both = [=](u64 at, auto span) {
@@ -334,9 +355,13 @@ template <class Type, class Value> void spread_fast(char* const* dsts, u32 m, u6
         span.last(one + at, found);
         span.last(other + at, found);
     };
-    if (last == 3) return sweep_lines<Type>(one, bytes, both_last);
+    if (last == 3) return sweep_lines<Type>(one, bytes, both_last, ask);
     if (last == 0) return m == 1 ? sweep<Type>(bytes, step) : sweep<Type>(bytes, both);
-    m == 1 ? sweep_lines<Type>(one, bytes, step) : sweep_lines<Type>(one, bytes, both);
+    const auto ask_other = [=](u64 at) {
+        ask(at);
+        ahead.stored(other, at);
+    };
+    m == 1 ? sweep_lines<Type>(one, bytes, step, ask) : sweep_lines<Type>(one, bytes, both, ask_other);
 }
 
 // Sources that are in no cache come sooner if all their lines are asked for at once. Long ones the core sees coming.
@@ -346,28 +371,37 @@ void prefetch_short(char* const* srcs, u32 k, u64 bytes) {
         for (u64 at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(srcs[s] + at);
 }
 
-void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, Stores asked) {
+void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, Manner asked) {
     prefetch_short(srcs, 1, bytes);
     char *from = srcs[0], *to = dsts[0];
     const u32 last = alike(dsts, m, asked.last, 1);
+    const Ahead ahead{bytes, asked.ahead};
     if (last != 0 || m > 1)
-        return spread_fast<Plain<u8>>(dsts, m, bytes, last, [=](u64 at, auto span) { return span.read(from + at); });
+        return spread_fast<Plain<u8>>(
+            dsts, m, ahead, last, [=](u64 at, auto span) { return span.read(from + at); },
+            [=](u64 at) { ahead.read(from, at); });
     if (to == from) return;
-    if (bytes < kRegister || bytes > kShortBytes) __builtin_memcpy(to, from, bytes);
-    else sweep<Plain<u8>>(bytes, [=](u64 at, auto span) { span.write(to + at, span.read(from + at)); });
+    const auto step = [=](u64 at, auto span) { span.write(to + at, span.read(from + at)); };
+    if (bytes >= kRegister && bytes <= kShortBytes) return sweep<Plain<u8>>(bytes, step);
+    if (bytes < kRegister || ahead.by == 0) __builtin_memcpy(to, from, bytes);
+    else
+        sweep<Plain<u8>>(bytes, step, [=](u64 at) {
+            ahead.read(from, at);
+            ahead.stored(to, at);
+        });
 }
 
 // What is stored of a combination: itself, or a multiple, once it is rounded as if it were stored.
 struct Itself {
     static constexpr bool kMoves = true;  // of one source it is a copy
-    explicit Itself(Stores) {}
+    explicit Itself(Manner) {}
     template <class V> V of(V found) const { return found; }
 };
 
 template <class Type> struct Scaled {
     static constexpr bool kMoves = false;
     const typename Type::Element factor, divisor;
-    explicit Scaled(Stores asked)
+    explicit Scaled(Manner asked)
         : factor(typename Type::Element(asked.scale->factor)),
           divisor(typename Type::Element(asked.scale->divisor)) {}
     typename Type::Value of(typename Type::Value found) const {
@@ -379,29 +413,39 @@ template <class Type> struct Scaled {
 
 // Any number of sources. Alone it is smaller than `reduce`: enough for operators that are rare.
 template <class Type, class Op, class Result = Itself>
-void reduce_any(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Stores asked) {
+void reduce_any(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Manner asked) {
     if (k == 1 && Result::kMoves) return move(dsts, m, srcs, k, bytes, asked);
     prefetch_short(srcs, k, bytes);
     const Result result(asked);
-    spread<Type>(dsts, m, bytes, alike(dsts, m, asked.last, kItem<Type, Op>), [=](u64 at, auto span) {
+    const Ahead ahead{bytes, asked.ahead};
+    const auto value = [=](u64 at, auto span) {
         auto found = span.read(srcs[0] + at);
         for (u32 s = 1; s < k; ++s) found = combine<Op>(found, span.read(srcs[s] + at));
         return result.of(found);
+    };
+    spread<Type>(dsts, m, ahead, alike(dsts, m, asked.last, kItem<Type, Op>), value, [=](u64 at) {
+        for (u32 s = 0; s < k; ++s) ahead.read(srcs[s], at);
     });
 }
 
 template <class Type, class Op, class Result = Itself>
-void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Stores asked) {
+void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Manner asked) {
     if (k != 2) return reduce_any<Type, Op, Result>(dsts, m, srcs, k, bytes, asked);
     prefetch_short(srcs, k, bytes);  // nearly always
     const Result result(asked);
     const u32 last = alike(dsts, m, asked.last, kItem<Type, Op>);
+    const Ahead ahead{bytes, asked.ahead};
     char *a = srcs[0], *b = srcs[1];
-    spread_fast<Type>(dsts, m, bytes, last,
-                      [=](u64 at, auto span) { return result.of(combine<Op>(span.read(a + at), span.read(b + at))); });
+    spread_fast<Type>(
+        dsts, m, ahead, last,
+        [=](u64 at, auto span) { return result.of(combine<Op>(span.read(a + at), span.read(b + at))); },
+        [=](u64 at) {
+            ahead.read(a, at);
+            ahead.read(b, at);
+        });
 }
 
-template <class Type> void average(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Stores asked) {
+template <class Type> void average(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Manner asked) {
     if (asked.scale == nullptr) return reduce<Type, Sum>(dsts, m, srcs, k, bytes, asked);
     reduce<Type, Sum, Scaled<Type>>(dsts, m, srcs, k, bytes, asked);
 }

@@ -70,10 +70,12 @@ struct Scale {
     u32 divisor = 1;
 };
 
-// How a kernel stores. `last`: a set of destinations, bit d for the d-th, that are stored non-temporally as far as
-// their alignment allows. `scale`, of an average: null for the sum itself.
-struct Stores {
+// How a kernel works. `last`: a set of destinations, bit d for the d-th, that are stored non-temporally as far as their
+// alignment allows. `ahead`: bytes by which lines are prefetched before it is their turn; 0: they are not. `scale`, of
+// an average: null for the sum itself.
+struct Manner {
     u32 last = 0;
+    u64 ahead = 0;
     const Scale* scale = nullptr;
 };
 
@@ -82,7 +84,7 @@ struct Stores {
 //
 // Non-temporal stores are ordered with nothing until the thread has drained them (runtime/cpu.h). The bits are the
 // same.
-using Kernel = void (*)(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Stores how);
+using Kernel = void (*)(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Manner how);
 
 // The kernels of a type, by operator. Null: it has no such operator.
 struct TypeKernels {

@@ -65,6 +65,7 @@ def reduce(
     last: int = 0,
     divisor: int | None = None,
     factor: float = 1.0,
+    ahead: int = 0,
 ) -> None: ...
 def cut(
     n: int, itemsize: int, chunks: int, widest: int, most: int, tile: int, work: int = 1, depth: int = 1

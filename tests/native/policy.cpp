@@ -93,22 +93,26 @@ TEST(online_trials) {
         CHECK(std::find(ways[0].begin(), ways[0].end(), way) != ways[0].end());
 }
 
-u32 spied;
-void spy(char* const*, u32, char* const*, u32, u64, Stores how) { spied = how.last; }
+Manner spied;
+void spy(char* const*, u32, char* const*, u32, u64, Manner how) { spied = how; }
 
-// Which stores are non-temporal, of those that may be: results where a call streams, messages from a size on.
+// Which stores are non-temporal, of those that may be: results where a call streams, messages from a size on. Where a
+// call streams, kernels prefetch ahead.
 TEST(non_temporal_stores) {
     RankBlock nobody{};
     for (const u64 least : {u64(1), u64(64), u64(65)}) {
         Cpu cpu{spy, &nobody, 0, false, false};
         cpu.apart_bytes = least;
         cpu.reduce(nullptr, 3, nullptr, 1, 64, {1, 6}, false);
-        CHECK(spied == (least <= 64 ? 6 : 0));
+        CHECK(spied.last == (least <= 64 ? 6 : 0));
     }
     for (const u32 last : {0u, 1u, 3u, ~0u})
         for (const bool streams : {false, true}) {
-            Cpu{spy, &nobody, 0, false, streams}.reduce(nullptr, 2, nullptr, 1, 64, {last, 0}, false);
-            CHECK(spied == (streams ? last : 0));
+            Cpu cpu{spy, &nobody, 0, false, streams};
+            cpu.ahead_bytes = 4096;
+            cpu.reduce(nullptr, 2, nullptr, 1, 64, {last, 0}, false);
+            CHECK(spied.last == (streams ? last : 0));
+            CHECK(spied.ahead == (streams ? 4096 : 0));
         }
 }
 

@@ -49,7 +49,7 @@ def test_kernels(dtype: str, op: str) -> None:
     ("dtype", "op"), [("float32", "sum"), ("float16", "max"), ("complex128", "prod"), ("float64_int32", "minloc")]
 )
 def test_long_ones(dtype: str, op: str) -> None:
-    """Whatever begins where, and whichever are stored non-temporally."""
+    """Whatever begins where, whichever are stored non-temporally, and however early operands are prefetched."""
     code = _native.TYPES.index(dtype), _native.OPERATORS.index(op)
     itemsize = kind_of(dtype).itemsize
     lengths = (4000, 4 << 10, 12 << 10, 40_000)
@@ -58,13 +58,13 @@ def test_long_ones(dtype: str, op: str) -> None:
         sources = [data(seed, size, dtype) for seed in range(k)]
         with np.errstate(all="ignore"):
             expected = combine_arrays(op)(*sources) if k > 1 else sources[0]
-        for last in range(1 << m):
+        for last, ahead in product(range(1 << m), (0, 4 << 10)):
             memory = [np.full(size + 64 // itemsize + m + 9, 1, kind_of(dtype)) for d in range(m)]
             begins = [-whole.ctypes.data % 64 // itemsize + d * apart for d, whole in enumerate(memory)]
             places = [whole[begin : begin + size] for begin, whole in zip(begins, memory, strict=True)]
-            _native.reduce(places, sources, *code, isa, last)
+            _native.reduce(places, sources, *code, isa, last, ahead=ahead)
             for begin, place, whole in zip(begins, places, memory, strict=True):
-                assert same(place, expected).all(), (isa, size, k, m, last, apart)
+                assert same(place, expected).all(), (isa, size, k, m, last, apart, ahead)
                 for around in (whole[:begin], whole[begin + size :]):
                     assert (around == np.ones(1, kind_of(dtype))).all()
 
@@ -80,9 +80,11 @@ def test_copies(isa: str) -> None:
         memory = np.full(size + 192, 0x5A, np.uint8)
         begin = -memory.ctypes.data % 64 + start
         place = memory[begin : begin + size]
-        _native.reduce([place], [source], *code, isa)
-        _native.reduce([place], [place], *code, isa)
-        assert (place == source).all(), (size, start)
+        for ahead in (0, 256):
+            place[:] = 0
+            _native.reduce([place], [source], *code, isa, ahead=ahead)
+            _native.reduce([place], [place], *code, isa, ahead=ahead)
+            assert (place == source).all(), (size, start, ahead)
         assert (memory[:begin] == 0x5A).all()
         assert (memory[begin + size :] == 0x5A).all()
 
