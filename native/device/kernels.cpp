@@ -275,9 +275,7 @@ template <class Type, class Step> [[gnu::noinline]] void sweep_rest(u64 at, u64 
     }
 }
 
-constexpr auto kNothing = [](u64) {};
-
-// `step(at, span)` for bytes [at, end), a register's worth at a time, and `ask(at)` before each line.
+// `step(at, span)` for bytes [at, end), a register's worth at a time, and `ask(at)` before each line's worth.
 template <template <class> class Span, class Type, class Step, class Ask>
 void sweep_from(u64 at, u64 end, Step step, Ask ask) {
     static_assert(kCacheLine % Type::kBytes == 0);
@@ -290,11 +288,11 @@ void sweep_from(u64 at, u64 end, Step step, Ask ask) {
 }
 
 // The same for all bytes.
-template <class Type, class Step, class Ask = decltype(kNothing)> void sweep(u64 bytes, Step step, Ask ask = kNothing) {
-    sweep_from<Whole, Type>(0, bytes, step, ask);
+template <class Type, class Step> void sweep(u64 bytes, Step step) {
+    sweep_from<Whole, Type>(0, bytes, step, [](u64) {});
 }
 
-// The same; after the first bytes, `to + at` is where a line begins or some registers further.
+// The same; after the first bytes, `to + at` is where a line begins or some registers further, and `ask(at)` is called.
 template <class Type, class Step, class Ask> void sweep_lines(const char* to, u64 bytes, Step step, Ask ask) {
     const u64 before = -reinterpret_cast<u64>(to) % kCacheLine;
     const u64 at = before < bytes ? before : bytes;
@@ -302,15 +300,20 @@ template <class Type, class Step, class Ask> void sweep_lines(const char* to, u6
     sweep_from<Aligned, Type>(at, bytes, step, ask);
 }
 
-// Prefetches lines of operands of `bytes` bytes, some time before a sweep comes to them. What is read goes to the
-// second-level cache, which waits for more lines at once than the first; what is stored to comes a quarter as early, so
-// that it is still there. By nothing, they prefetch a line as it is read: that changes nothing.
+// Prefetches of operands of `bytes` bytes, so long before a sweep comes to a line; none if `by` is 0. What is read goes
+// to the second-level cache, as more lines can be on their way to that than to the first. What is stored to goes to the
+// first, a quarter as early: it would not stay there for longer.
 struct Ahead {
     u64 bytes, by;
-    void read(const char* from, u64 at) const { __builtin_prefetch(from + place(at + by), 0, 2); }
-    void stored(char* to, u64 at) const { __builtin_prefetch(to + place(at + by / 4), 1); }
-    u64 place(u64 at) const { return at < bytes ? at : bytes - 1; }
+    void read(const char* from, u64 at) const {
+        if (by != 0) __builtin_prefetch(from + place(at + by), 0, 2);
+    }
+    void stored(char* to, u64 at) const {
+        if (by != 0) __builtin_prefetch(to + place(at + by / 4), 1);
+    }
+    constexpr u64 place(u64 at) const { return at < bytes ? at : bytes - 1; }
 };
+static_assert(Ahead{100, 8}.place(64 + 8) == 72 && Ahead{100, u64(1) << 40}.place(64 + (u64(1) << 40)) == 99);
 
 // Of the destinations asked for those that can be stored non-temporally in one sweep: they lie as far from the
 // beginning of a line as the first, a whole number of items of `item` bytes.
@@ -327,22 +330,22 @@ u32 alike(char* const* dsts, u32 m, u32 last, u64 item) {
 // Stores `value(at, span)` to the destinations, to those in `last` non-temporally. A sweep that does so calls `ask(at)`
 // for the prefetches of what the value is made of.
 template <class Type, class Value, class Ask>
-void spread(char* const* dsts, u32 m, Ahead ahead, u32 last, Value value, Ask ask) {
+void spread(char* const* dsts, u32 m, u64 bytes, u32 last, Value value, Ask ask) {
     const auto step = [=](u64 at, auto span) {
         const auto found = value(at, span);
         for (u32 d = 0; d < m; ++d)
             if (d < 32 && last >> d & 1) span.last(dsts[d] + at, found);
             else span.write(dsts[d] + at, found);
     };
-    if (last == 0) sweep<Type>(ahead.bytes, step);
-    else sweep_lines<Type>(dsts[__builtin_ctz(last)], ahead.bytes, step, ask);
+    if (last == 0) sweep<Type>(bytes, step);
+    else sweep_lines<Type>(dsts[__builtin_ctz(last)], bytes, step, ask);
 }
 
 // The same for up to two destinations, where there is no loop in the loop.
 template <class Type, class Value, class Ask>
 void spread_fast(char* const* dsts, u32 m, Ahead ahead, u32 last, Value value, Ask ask) {
-    if (m > 2) return spread<Type>(dsts, m, ahead, last, value, ask);
     const u64 bytes = ahead.bytes;
+    if (m > 2) return spread<Type>(dsts, m, bytes, last, value, ask);
     char *one = dsts[last >> 1], *other = dsts[m - 1 - (last >> 1)];  // the one that is last, if any is
     const auto step = [=](u64 at, auto span) { span.last(one + at, value(at, span)); };
     const auto both = [=](u64 at, auto span) {
@@ -382,13 +385,13 @@ void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, Manner as
             [=](u64 at) { ahead.read(from, at); });
     if (to == from) return;
     const auto step = [=](u64 at, auto span) { span.write(to + at, span.read(from + at)); };
-    if (bytes >= kRegister && bytes <= kShortBytes) return sweep<Plain<u8>>(bytes, step);
-    if (bytes < kRegister || ahead.by == 0) __builtin_memcpy(to, from, bytes);
-    else
-        sweep<Plain<u8>>(bytes, step, [=](u64 at) {
-            ahead.read(from, at);
-            ahead.stored(to, at);
-        });
+    const auto ask = [=](u64 at) {
+        ahead.read(from, at);
+        ahead.stored(to, at);
+    };
+    if (bytes < kRegister || (bytes > kShortBytes && ahead.by == 0)) __builtin_memcpy(to, from, bytes);
+    else if (bytes <= kShortBytes) sweep<Plain<u8>>(bytes, step);
+    else sweep_lines<Plain<u8>>(to, bytes, step, ask);
 }
 
 // What is stored of a combination: itself, or a multiple, once it is rounded as if it were stored.
@@ -423,7 +426,7 @@ void reduce_any(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, M
         for (u32 s = 1; s < k; ++s) found = combine<Op>(found, span.read(srcs[s] + at));
         return result.of(found);
     };
-    spread<Type>(dsts, m, ahead, alike(dsts, m, asked.last, kItem<Type, Op>), value, [=](u64 at) {
+    spread<Type>(dsts, m, bytes, alike(dsts, m, asked.last, kItem<Type, Op>), value, [=](u64 at) {
         for (u32 s = 0; s < k; ++s) ahead.read(srcs[s], at);
     });
 }

@@ -62,7 +62,7 @@ constexpr u32 kAverage = u32(Operator::avg);
 // 0, 1, 2 ... bytes.
 constexpr u64 type_bytes(u32 type) { return type < kTypes ? kTypeBytes[type] : type - kTypes; }
 
-constexpr u64 kShortBytes = 4 << 10;  // up to which sources are prefetched whole, and long enough for memcpy
+constexpr u64 kShortBytes = 4 << 10;  // up to which sources are prefetched whole; what is longer is memcpy's
 
 // What a sum, rounded to its type, is multiplied by and then divided by, before it is rounded again.
 struct Scale {
@@ -71,8 +71,8 @@ struct Scale {
 };
 
 // How a kernel works. `last`: a set of destinations, bit d for the d-th, that are stored non-temporally as far as their
-// alignment allows. `ahead`: bytes by which lines are prefetched before it is their turn; 0: they are not. `scale`, of
-// an average: null for the sum itself.
+// alignment allows. `ahead`: bytes by which such sweeps, and long copies to one destination, prefetch lines before it
+// is their turn; 0: they do not. `scale`, of an average: null for the sum itself.
 struct Manner {
     u32 last = 0;
     u64 ahead = 0;

@@ -531,9 +531,16 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
     CmaCopies* const copies = run.attached_since ? zero_copy_.copies(thread) : nullptr;
     u64 looked = run.attached_since.value_or(0);
     auto device = [&] {
-        const Tunables& tuned = settings_.tunables;
-        const Cpu cpu{chosen.kernel, control_.blocks(), rank(),  run.threads > 1,           run.streams,
-                      copies,        scale(run.state),  apart(), tuned.apart_message_bytes, tuned.prefetch_ahead_bytes};
+        const Cpu cpu{.kernel = chosen.kernel,
+                      .control = control_.blocks(),
+                      .rank = rank(),
+                      .together = run.threads > 1,
+                      .streams = run.streams,
+                      .copies = copies,
+                      .scale = scale(run.state),
+                      .others = apart(),
+                      .apart_bytes = settings_.tunables.apart_message_bytes,
+                      .ahead_bytes = settings_.tunables.prefetch_ahead_bytes};
         if constexpr (std::is_null_pointer_v<Event>) return cpu;
         else return WatchedCpu(cpu, *settings_.recorder, thread, control_.call(), run.event->agreed);
     }();

@@ -20,8 +20,8 @@ struct Cpu {
     const Scale* scale = nullptr;      // of an average, in the steps that are `whole`
     const Distance* others = nullptr;  // by rank, where some are apart
     u64 apart_bytes = 0;               // of a message to one that is, from which on it is stored non-temporally
-    u64 ahead_bytes = 0;               // that kernels prefetch ahead, where results are stored so
-    Traffic moved{};                   // by the kernel calls so far
+    u64 ahead_bytes = 0;  // that kernels prefetch ahead in a call that `streams`: its buffers are in no cache
+    Traffic moved{};      // by the kernel calls so far
 
     void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Streamable some, bool whole) {
         moved.loaded += k * bytes;

@@ -23,16 +23,18 @@ def test_a_sample(ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [pytest.param(n, marks=pytest.mark.campaign) for n in (2, 3)])
 @pytest.mark.parametrize(
-    ("variable", "value"),
+    "variables",
     [
-        pytest.param("HOCKET_CACHE_BYTES", "0", id="results"),
-        pytest.param("HOCKET_TUNABLES", "apart_ticks=1,apart_message_bytes=1", id="messages"),
+        pytest.param({"HOCKET_CACHE_BYTES": "0"}, id="results"),
+        pytest.param({"HOCKET_TUNABLES": "apart_ticks=1,apart_message_bytes=1"}, id="messages"),
+        pytest.param({"HOCKET_CACHE_BYTES": "0", "HOCKET_TUNABLES": "prefetch_ahead_bytes=256"}, id="prefetched"),
     ],
 )
 def test_a_sample_with_non_temporal_stores(
-    ranks: int, variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+    ranks: int, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(variable, value)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
     columns, lines = run(ranks, list(sample(ranks)))
     assert not lines
     assert not any(column.wrong for column in columns.values())
