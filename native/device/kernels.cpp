@@ -300,17 +300,14 @@ template <class Type, class Step, class Ask> void sweep_lines(const char* to, u6
     sweep_from<Aligned, Type>(at, bytes, step, ask);
 }
 
-// Prefetches of operands of `bytes` bytes, so long before a sweep comes to a line; none if `by` is 0. What is read goes
-// to the second-level cache, as more lines can be on their way to that than to the first. What is stored to goes to the
-// first, a quarter as early: it would not stay there for longer.
+// Prefetches of operands of `bytes` bytes, so long before a sweep comes to a line. What is read goes to the
+// second-level cache, as more lines can be on their way to that than to the first. What is stored to goes to the first,
+// a quarter as early: it would not stay there for longer. Where `by` is 0 it is the line whose turn it is: a test would
+// cost more.
 struct Ahead {
     u64 bytes, by;
-    void read(const char* from, u64 at) const {
-        if (by != 0) __builtin_prefetch(from + place(at + by), 0, 2);
-    }
-    void stored(char* to, u64 at) const {
-        if (by != 0) __builtin_prefetch(to + place(at + by / 4), 1);
-    }
+    void read(const char* from, u64 at) const { __builtin_prefetch(from + place(at + by), 0, 2); }
+    void stored(char* to, u64 at) const { __builtin_prefetch(to + place(at + by / 4), 1); }
     constexpr u64 place(u64 at) const { return at < bytes ? at : bytes - 1; }
 };
 static_assert(Ahead{100, 8}.place(64 + 8) == 72 && Ahead{100, u64(1) << 40}.place(64 + (u64(1) << 40)) == 99);
