@@ -62,7 +62,7 @@ constexpr u32 kAverage = u32(Operator::avg);
 // 0, 1, 2 ... bytes.
 constexpr u64 type_bytes(u32 type) { return type < kTypes ? kTypeBytes[type] : type - kTypes; }
 
-constexpr u64 kShortBytes = 4 << 10;  // up to which sources are prefetched whole; what is longer is memcpy's
+constexpr u64 kShortBytes = 4 << 10;  // up to which sources are prefetched whole, and memcpy is no better
 
 // What a sum, rounded to its type, is multiplied by and then divided by, before it is rounded again.
 struct Scale {
