@@ -1,5 +1,6 @@
 // Calls of a collective that go through libhocket_mpi.so, where it is preloaded, beside the same calls of the MPI
-// itself, in turns of about a millisecond in one process: mpi_pairs COLLECTIVE BEGIN END TURNS. mpi_pairs.py runs it.
+// itself, in turns of about a millisecond in one process: mpi_pairs COLLECTIVE BEGIN END TURNS FRESH. mpi_pairs.py runs
+// it. FRESH 1: each rank stores to what it sends before each call, as a program that computes it; 0: to none of it.
 //
 // A call is timed as OSU's programs do: all ranks come from a barrier (here the MPI's own), and the time is the mean
 // over calls and ranks. Prints for each size, twice the last, in bytes of a rank's message (of a block, where it has one
@@ -38,29 +39,38 @@ static void* itself(const char* name) {
     return found;
 }
 
-static void call(int side, char which, const void* in, void* out, int bytes) {
+// A size of a collective. `stored`: bytes that this rank stores to `in` before each call.
+typedef struct {
+    char which;
+    int bytes, ranks;
+    size_t stored;
+    void *in, *out;
+} Cell;
+
+static void call(int side, const Cell* cell) {
     const MPI_Comm world = MPI_COMM_WORLD;
-    const int floats = bytes / 4;
-    switch (which) {
-        case 'a': sides[side].allreduce(in, out, floats, MPI_FLOAT, MPI_SUM, world); break;
-        case 'r': sides[side].reduce(in, out, floats, MPI_FLOAT, MPI_SUM, 0, world); break;
-        case 'b': sides[side].bcast(out, bytes, MPI_CHAR, 0, world); break;
-        case 'g': sides[side].allgather(in, bytes, MPI_CHAR, out, bytes, MPI_CHAR, world); break;
-        default: sides[side].alltoall(in, bytes, MPI_CHAR, out, bytes, MPI_CHAR, world);
+    const int bytes = cell->bytes, floats = bytes / 4;
+    switch (cell->which) {
+        case 'a': sides[side].allreduce(cell->in, cell->out, floats, MPI_FLOAT, MPI_SUM, world); break;
+        case 'r': sides[side].reduce(cell->in, cell->out, floats, MPI_FLOAT, MPI_SUM, 0, world); break;
+        case 'b': sides[side].bcast(cell->in, bytes, MPI_CHAR, 0, world); break;
+        case 'g': sides[side].allgather(cell->in, bytes, MPI_CHAR, cell->out, bytes, MPI_CHAR, world); break;
+        default: sides[side].alltoall(cell->in, bytes, MPI_CHAR, cell->out, bytes, MPI_CHAR, world);
     }
 }
 
 // Seconds of a call: the mean over calls, then over ranks; the same on all.
-static double turn(int side, char which, const void* in, void* out, int bytes, int calls, int ranks) {
+static double turn(int side, const Cell* cell, int calls) {
     double spent = 0, total = 0;
     for (int c = -WARM; c < calls; ++c) {
+        memset(cell->in, 1 + (c & 1), cell->stored);
         sides[ITSELF].barrier(MPI_COMM_WORLD);
         const double begin = MPI_Wtime();
-        call(side, which, in, out, bytes);
+        call(side, cell);
         if (c >= 0) spent += MPI_Wtime() - begin;
     }
     sides[ITSELF].allreduce(&spent, &total, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
-    return total / calls / ranks;
+    return total / calls / cell->ranks;
 }
 
 int main(int argc, char** argv) {
@@ -70,9 +80,9 @@ int main(int argc, char** argv) {
     int rank, ranks, which = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    while (argc == 5 && which < 5 && strcmp(argv[1], names[which]) != 0) ++which;
-    if (argc != 5 || which == 5) {
-        fprintf(stderr, "usage: mpi_pairs allreduce|reduce|bcast|allgather|alltoall BEGIN END TURNS\n");
+    while (argc == 6 && which < 5 && strcmp(argv[1], names[which]) != 0) ++which;
+    if (argc != 6 || which == 5) {
+        fprintf(stderr, "usage: mpi_pairs allreduce|reduce|bcast|allgather|alltoall BEGIN END TURNS 0|1\n");
         MPI_Abort(MPI_COMM_WORLD, 2);
     }
     *(void**)&sides[ITSELF].allreduce = itself("PMPI_Allreduce");
@@ -81,21 +91,24 @@ int main(int argc, char** argv) {
     *(void**)&sides[ITSELF].allgather = itself("PMPI_Allgather");
     *(void**)&sides[ITSELF].alltoall = itself("PMPI_Alltoall");
     *(void**)&sides[ITSELF].barrier = itself("PMPI_Barrier");
-    const int begin = atoi(argv[2]), end = atoi(argv[3]), turns = atoi(argv[4]);
+    const int begin = atoi(argv[2]), end = atoi(argv[3]), turns = atoi(argv[4]), fresh = atoi(argv[5]);
     const size_t room = (size_t)end * (size_t)(letters[which] == 'g' || letters[which] == 't' ? ranks : 1);
     char *in = aligned_alloc(4096, (room + 4095) / 4096 * 4096), *out = aligned_alloc(4096, (room + 4095) / 4096 * 4096);
     memset(in, 1, room);
     memset(out, 1, room);
     for (int bytes = begin; bytes <= end; bytes *= 2) {
+        const char letter = letters[which];
+        const size_t sent = (size_t)bytes * (size_t)(letter == 't' ? ranks : letter == 'b' ? rank == 0 : 1);
+        const Cell cell = {letter, bytes, ranks, fresh ? sent : 0, in, out};
         double first[SIDES];  // of a second turn: hocket's ranks meet in one of the first calls
         for (int half = 0; half < 2 * SIDES; ++half)
-            first[half % SIDES] = turn(half % SIDES, letters[which], in, out, bytes, 10, ranks);
+            first[half % SIDES] = turn(half % SIDES, &cell, 10);
         for (int pair = 0; pair < turns; ++pair) {
             double found[SIDES];
             for (int half = 0; half < SIDES; ++half) {
                 const int side = half ^ (pair & 1), wanted = (int)(TURN / first[side]);
                 const int calls = wanted < LEAST ? LEAST : wanted > MOST ? MOST : wanted;
-                found[side] = turn(side, letters[which], in, out, bytes, calls, ranks);
+                found[side] = turn(side, &cell, calls);
             }
             if (rank == 0) printf("%d %.4f %.4f\n", bytes, 1e6 * found[THROUGH], 1e6 * found[ITSELF]);
         }

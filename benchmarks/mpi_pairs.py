@@ -3,7 +3,9 @@
 mpi_pairs.c has the library under it, and makes turns of about a millisecond of calls through it and of calls of the MPI
 itself, in one process. So both meet a machine, whose speed changes by the second, in the same state, and a ratio is
 known to a few parts in a hundred; launches of OSU's programs (mpi_speed.py) differ by more. ``--control``: without the
-library, so that both turns are the same.
+library, so that both turns are the same. ``--fresh``: before each call, and outside its time, each rank stores to what
+it sends, as a program does that computes it. OSU's programs do not: a rank that attaches then finds in its own cache
+what it has read before.
 
 A ratio is the time through the library to that of the MPI itself: the median over turns of a launch, then the geometric
 mean over launches, with a 95 % interval. Below them, geometric means from 16 KB up, as times as fast: as the same MPI,
@@ -43,7 +45,7 @@ Launch = dict[int, list[tuple[float, float]]]
 
 def measure(mpi: Mpi, program: Path, collective: str, given: argparse.Namespace) -> Launch:
     variables = {} if given.control else with_library(given.library, given_options(given))
-    command = [str(program), collective, *map(str, (given.begin, given.end, given.turns))]
+    command = [str(program), collective, *map(str, (given.begin, given.end, given.turns, int(given.fresh)))]
     ended = mpi.run(given.ranks, command, variables, given.timeout)
     if ended.failure:
         sys.exit(f"{collective}: {ended.failure}\n{ended.err[-2000:]}")
@@ -87,6 +89,7 @@ def arguments() -> argparse.Namespace:
     add_job_arguments(parser)
     add_speed_arguments(parser, COLLECTIVES, launches=5)
     parser.add_argument("--turns", type=int, default=24, metavar="N", help="of either, in a launch")
+    parser.add_argument("--fresh", action="store_true", help="each rank stores to what it sends before each call")
     parser.add_argument("--control", action="store_true", help="without the library")
     return parser.parse_args()
 
@@ -96,7 +99,12 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that jobs are ended as after Ctrl-C
     if not given.library.exists():
         sys.exit(f"there is no {given.library}")
-    machine = describe() | {"ranks": given.ranks, "min-bytes": given.min_bytes, "control": given.control}
+    machine = describe() | {
+        "ranks": given.ranks,
+        "min-bytes": given.min_bytes,
+        "control": given.control,
+        "fresh": given.fresh,
+    }
     print(title(machine), flush=True)
     mpis = [Mpi.found(text, given.cache) for text in given.mpi]
     slow, everything = [], {}

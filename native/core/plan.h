@@ -132,9 +132,82 @@ inline bool is_lent(const ConnectionRecord& connection) {
 
 inline bool is_direct(const ConnectionRecord& connection) { return connection.storage >= kDirect; }
 
+// What is wrong with the connection of a plan, null for nothing.
+inline const char* check_connection(const PlanView& view, u32 c) {
+    const PlanHeader& h = *view.header;
+    const ConnectionRecord& record = view.connections[c];
+    if (record.peer >= h.ranks || record.peer == h.rank || record.sends > 1 || record.storage > kBatched ||
+        (is_direct(record) ? record.width != 1 || record.multicast != 0 : record.width > h.widest))
+        return "a connection makes no sense";
+    if (is_lent(record)) {
+        if (record.width != 0 || record.multicast != 0 || h.eager != 0) return "a message has two places";
+    } else if (h.two_rounds != 0) {
+        return "a message of two rounds takes a slot";
+    }
+    if (record.multicast > h.multicasts || record.reader >= kMostReaders || (record.more != 0 && record.sends == 0) ||
+        u64(c) + record.more >= h.connections)
+        return "a multicast has no such reader";
+    for (u32 further = 1; further <= record.more; ++further) {
+        const ConnectionRecord& other = view.connections[c + further];
+        if (other.multicast != record.multicast || other.sends == 0 || other.width != 0 || other.more != 0)
+            return "a multicast has no such reader";
+    }
+    if (h.eager != 0 && u64(record.place) + record.width > h.eager) return "a message is outside the eager area";
+    return nullptr;
+}
+
+// The same of an operand of a step, which is one of its sources or not.
+inline const char* check_operand(const PlanView& view, const StepRecord& step, const OperandRecord& operand,
+                                 bool is_source) {
+    const PlanHeader& h = *view.header;
+    if (operand.place > kTheirOutput || operand.place == (is_source ? kSend : kReceive))
+        return "an operand has no such place";
+    if (operand.place >= kReceive) {
+        if (operand.end >= h.connections) return "an operand has no such connection";
+        const ConnectionRecord& connection = view.connections[operand.end];
+        if (connection.sends == is_source) return "an operand is the wrong end";
+        const bool slot = operand.place < kHere, here = operand.place == kHere;
+        if (slot == is_lent(connection) || here != lies_here(connection)) return "a message lies elsewhere";
+        if (slot && step.count > connection.width) return "a step is wider than its slot";
+        if (operand.place > kHere && operand.position >= h.chunks) return "an operand is outside its unit";
+        return nullptr;
+    }
+    const bool scratch = operand.place == kScratch;
+    if (scratch ? operand.unit != 0 : operand.position >= h.chunks) return "an operand is outside its unit";
+    const u64 chunks[] = {u64(h.input_blocks) * h.chunks, u64(h.output_blocks) * h.chunks, h.scratch};
+    const u64 first = scratch ? operand.position : u64(operand.unit) * h.chunks + operand.position;
+    if (first + u64(step.count - 1) * operand.stride >= chunks[operand.place])
+        return "an operand is outside its buffer";
+    return nullptr;
+}
+
+// The same of a step, once its connections are right.
+inline const char* check_step(const PlanView& view, const StepRecord& step) {
+    const PlanHeader& h = *view.header;
+    const u64 used = u64(step.sources) + step.destinations;
+    if (step.first_operand + used > h.operands || step.sources == 0 || step.destinations == 0)
+        return "a step has no operands";
+    if (u64(step.first_wait) + step.waits > h.waits) return "a step is outside the waits";
+    if (step.count == 0) return "a step works on nothing";
+    bool local = false, direct = false;
+    for (u32 o = 0; o < used; ++o) {
+        const OperandRecord& operand = view.operands[step.first_operand + o];
+        if (const char* const wrong = check_operand(view, step, operand, o < step.sources)) return wrong;
+        if (operand.place < kReceive) local = true;
+        else direct = direct || is_direct(view.connections[operand.end]);
+    }
+    if (direct && (step.sources != 1 || !local)) return "a direct message lies in no buffer";
+    if (h.eager != 0 && !local) return "in one round, a step only forwards";
+    for (u32 w = 0; w < step.waits; ++w) {
+        const WaitRecord& wait = view.waits[step.first_wait + w];
+        if (wait.block >= h.blocks || wait.step >= view.blocks[wait.block].steps)
+            return "a wait is for a step that is not there";
+    }
+    return nullptr;
+}
+
 // Lays a view over `words`. Returns null, or what is wrong with them: afterwards no number in the plan leads outside
 // its table or this rank's buffers, so the interpreter checks nothing. How long a peer's are, its own plan knows.
-// NOLINTNEXTLINE(readability-function-*): one check after another, in the order of the tables.
 inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
     constexpr u64 kWord = sizeof(u32);
     if (length < sizeof(PlanHeader) / kWord) return "it is too short";
@@ -157,72 +230,20 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
     table(view.multicasts, h.multicasts);
     if (at != length) return "its tables do not fill it";
     for (u32 c = 0; c < h.connections; ++c) {
-        const ConnectionRecord& record = view.connections[c];
-        if (record.peer >= h.ranks || record.peer == h.rank || record.sends > 1 || record.storage > kBatched ||
-            (is_direct(record) ? record.width != 1 || record.multicast != 0 : record.width > h.widest))
-            return "a connection makes no sense";
-        if (is_lent(record)) {
-            if (record.width != 0 || record.multicast != 0 || h.eager != 0) return "a message has two places";
-            view.lends = true;
-        } else if (h.two_rounds != 0) {
-            return "a message of two rounds takes a slot";
-        }
-        if (record.multicast > h.multicasts || record.reader >= kMostReaders ||
-            (record.more != 0 && record.sends == 0) || u64(c) + record.more >= h.connections)
-            return "a multicast has no such reader";
-        for (u32 further = 1; further <= record.more; ++further) {
-            const ConnectionRecord& other = view.connections[c + further];
-            if (other.multicast != record.multicast || other.sends == 0 || other.width != 0 || other.more != 0)
-                return "a multicast has no such reader";
-        }
-        if (h.eager != 0 && u64(record.place) + record.width > h.eager) return "a message is outside the eager area";
+        if (const char* const wrong = check_connection(view, c)) return wrong;
+        view.lends = view.lends || is_lent(view.connections[c]);
     }
-    const u64 chunks[] = {u64(h.input_blocks) * h.chunks, u64(h.output_blocks) * h.chunks, h.scratch};
     for (u32 b = 0; b < h.blocks; ++b) {
         const BlockRecord& block = view.blocks[b];
         if (u64(block.first_step) + block.steps > h.steps) return "a thread block is outside the steps";
     }
     for (u32 s = 0; s < h.steps; ++s) {
         const StepRecord& step = view.steps[s];
-        const u64 used = u64(step.sources) + step.destinations;
-        if (step.first_operand + used > h.operands || step.sources == 0 || step.destinations == 0)
-            return "a step has no operands";
-        if (u64(step.first_wait) + step.waits > h.waits) return "a step is outside the waits";
-        if (step.count == 0) return "a step works on nothing";
-        if (step.sources > 1) view.combines = true;
-        if (used > view.most_operands) view.most_operands = u32(used);
-        bool local = false, direct = false;
-        for (u32 o = 0; o < used; ++o) {
-            const OperandRecord& operand = view.operands[step.first_operand + o];
-            if (operand.place > kTheirOutput || operand.place == (o < step.sources ? kSend : kReceive))
-                return "an operand has no such place";
-            if (operand.place >= kReceive) {
-                if (operand.end >= h.connections) return "an operand has no such connection";
-                const ConnectionRecord& connection = view.connections[operand.end];
-                if (connection.sends != (o >= step.sources)) return "an operand is the wrong end";
-                const bool slot = operand.place < kHere, here = operand.place == kHere;
-                if (slot == is_lent(connection) || here != lies_here(connection)) return "a message lies elsewhere";
-                direct = direct || is_direct(connection);
-                if (slot && step.count > connection.width) return "a step is wider than its slot";
-                if (operand.place > kHere && operand.position >= h.chunks) return "an operand is outside its unit";
-                continue;
-            }
-            local = true;
-            const u64 first =
-                operand.place == kScratch ? operand.position : u64(operand.unit) * h.chunks + operand.position;
-            if (operand.place == kScratch ? operand.unit != 0 : operand.position >= h.chunks)
-                return "an operand is outside its unit";
-            if (first + u64(step.count - 1) * operand.stride >= chunks[operand.place])
-                return "an operand is outside its buffer";
-        }
-        if (step.last != 0 && view.operands[step.first_operand].place != kHere) view.has_last = true;
-        if (direct && (step.sources != 1 || !local)) return "a direct message lies in no buffer";
-        if (h.eager != 0 && !local) return "in one round, a step only forwards";
-        for (u32 w = 0; w < step.waits; ++w) {
-            const WaitRecord& wait = view.waits[step.first_wait + w];
-            if (wait.block >= h.blocks || wait.step >= view.blocks[wait.block].steps)
-                return "a wait is for a step that is not there";
-        }
+        if (const char* const wrong = check_step(view, step)) return wrong;
+        view.combines = view.combines || step.sources > 1;
+        const u32 used = step.sources + step.destinations;
+        if (used > view.most_operands) view.most_operands = used;
+        view.has_last = view.has_last || (step.last != 0 && view.operands[step.first_operand].place != kHere);
     }
     return nullptr;
 }

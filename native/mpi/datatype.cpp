@@ -82,6 +82,13 @@ struct Element {
         end += times * size;
         return true;
     }
+    // Whether so many blocks of so many, each `stride` behind the one before, lie so from the first address on.
+    bool steps(i64 blocks, i64 times, i64 stride, i64& end) const {
+        if (!repeats(times, 0, end)) return false;
+        const bool good = blocks == 1 || end == 0 || stride == end;
+        end *= blocks;
+        return good;
+    }
 };
 
 Element element(const Library& mpi, Handle type);
@@ -98,11 +105,9 @@ bool follows(const Library& mpi, u32 combiner, const Contents& made, i64& end) {
             case kContiguous:
                 return base.repeats(n[0], 0, end);
             case kVector:
-                good = base.repeats(n[1], i64(b) * n[2] * base.extent, end);
-                break;
+                return base.steps(n[0], n[1], n[2] * base.extent, end);
             case kHvector:
-                good = base.repeats(n[1], i64(b) * n[2], end);
-                break;
+                return base.steps(n[0], n[1], n[2], end);
             case kIndexed:
                 good = base.repeats(n[1 + b], n[1 + count + b] * base.extent, end);
                 break;

@@ -4,14 +4,13 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -22,6 +21,7 @@
 #include <tuple>
 
 #include "mpi/report.h"
+#include "policy/caches.h"
 #include "transport/cma.h"
 #include "transport/mapping.h"
 
@@ -57,6 +57,8 @@ u64 machine() {
     return found;
 }
 
+constexpr const char* kProcessors = "/sys/devices/system/cpu";
+
 u32 processors() {
     static const u32 found = u32(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
     return found;
@@ -76,6 +78,8 @@ int lifeline(pid_t process) {
 
 // Memory that so many ranks can share, marked so that they know it. -1 where there is none.
 int shared_file(u32 ranks, bool on_several_nodes, u64 stamp) {
+    rlimit limit{};  // of which more would end this process by a signal
+    if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < kFileBytes) return -1;  // RLIM_INFINITY is most
     const int made = ::memfd_create("hocket", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (made < 0) return -1;
     if (::fchmod(made, 0600) == 0 && ::ftruncate(made, off_t(kFileBytes)) == 0 &&
@@ -99,7 +103,7 @@ int open_shared(pid_t process, int descriptor, u64 stamp) {
 
 // What ranks say to each other when they meet; a build that changes that changes it.
 constexpr unsigned short kMeeting = 3;
-constexpr unsigned short kNowhere = 0xffff;  // the node of a rank that HOCKET_NODES does not place
+constexpr unsigned short kUnplaced = 0xffff;  // the node of a rank that HOCKET_NODES does not place
 
 u64 fresh_stamp() {
     static u64 made = 0;
@@ -111,15 +115,6 @@ u32 local_ranks() {
     for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"})
         if (const char* const text = std::getenv(name)) return u32(std::max(1, std::atoi(text)));
     return 1;
-}
-
-// Bytes that caches hold for so many ranks, as far as the system says.
-u64 cache_bytes(u32 ranks) {
-    constexpr u64 kMostOfACore = 32 << 20;
-    if (const char* const given = std::getenv("HOCKET_CACHE_BYTES")) return std::strtoull(given, nullptr, 10);
-    const u64 second = u64(std::max(0L, ::sysconf(_SC_LEVEL2_CACHE_SIZE)));
-    const u64 third = u64(std::max(0L, ::sysconf(_SC_LEVEL3_CACHE_SIZE)));
-    return second * std::min(ranks, processors()) + std::min(third, processors() * kMostOfACore);
 }
 
 // A plan of another root: `players[r]` does what rank r does there, and so the blocks of the root's buffer are theirs.
@@ -344,7 +339,7 @@ Group::Hello Group::hello() {
         int place = 0, ranks = 0;
         mpi_.Comm_rank(mpi_.abi.world, &place);
         mpi_.Comm_size(mpi_.abi.world, &ranks);
-        mine.node = options_.nodes.size() == u64(ranks) ? (unsigned short)options_.nodes[u64(place)] : kNowhere;
+        mine.node = options_.nodes.size() == u64(ranks) ? (unsigned short)options_.nodes[u64(place)] : kUnplaced;
     }
     cpu_set_t allowed;
     if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0)
@@ -373,7 +368,7 @@ void Group::place(const std::vector<Hello>& all) {
     std::vector<u32> nodes;
     for (const Hello& each : all) {
         if (each.format != kMeeting) return close("its ranks have different builds of hocket");
-        if (each.node == kNowhere) return close("HOCKET_NODES does not say where each rank is");
+        if (each.node == kUnplaced) return close("HOCKET_NODES does not say where each rank is");
         const std::tuple place(each.machine, each.user, u32(each.node));
         nodes.push_back(known.try_emplace(place, u32(known.size())).first->second);
     }
@@ -463,8 +458,8 @@ void Group::begin(const std::vector<Hello>& all) {
     std::vector<int> lifelines;
     for (u32 r = 0; r < size_; ++r) lifelines.push_back(r == rank_ || !is_mate(r) ? -1 : lifeline(all[r].host.process));
     Settings settings{{.patience = file_->patience(crowded_), .timeout = std::numeric_limits<double>::infinity()}};
-    settings.cache_bytes = cache_bytes(u32(mates_of(rank_)));
-    if (Clock::trusted()) settings.is_far = is_far;
+    settings.cache_bytes = options_.cache_bytes.value_or(cache_bytes(u32(mates_of(rank_)), processors(), kProcessors));
+    if (!options_.cache_bytes && Clock::trusted()) settings.is_far = is_far;
     if (attaches_) settings.cma_use = options_.always_attaches ? CmaUse::kAlways : CmaUse::kWhereFaster;
     if (!options_.always_attaches) tried_ = settings.tunables.tried_bytes;
     if (nodes_.empty()) {

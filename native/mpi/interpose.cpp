@@ -349,6 +349,7 @@ template <class N> [[gnu::noinline]] int bcast(void* buffer, N n, Handle type, i
     return serve(
         Collective::kBroadcast, comm,
         [&](Look& call) {
+            if (const Reason why = call.closed(); why != Reason::kTaken) return why;
             const Reason why = call.moves(n, type);
             if (why != Reason::kTaken) return why;
             if (!call.has_root(root)) return Reason::kArguments;
@@ -364,6 +365,7 @@ template <class N> int exchange(Collective which, Program program, const Functio
     return serve(
         which, comm,
         [&](Look& call) {
+            if (const Reason why = call.closed(); why != Reason::kTaken) return why;
             const Reason why = call.moves(n, type);
             if (why != Reason::kTaken) return why;
             const bool in_place = call.is_in_place(send);
@@ -440,6 +442,7 @@ template <class N> struct Blocks {
     // In bytes, one behind the other.
     std::vector<u64> bounds() const {
         std::vector<u64> found{0};
+        found.reserve(ranks + 1);
         for (u32 r = 0; r < ranks; ++r) found.push_back(found.back() + bytes(r));
         return found;
     }
@@ -545,6 +548,8 @@ template <class N> [[gnu::noinline]] int alltoallv(const void* send, const N* se
             sends.ranks = receives.ranks = call.group()->size();
             if (!sends.valid() || !receives.valid()) {  // no other rank knows
                 call.declines = true;
+                call.lies(Program::kAllToAll, kNoX, kNoOut, false);
+                call.counted(units, 0, 0);
                 return Reason::kTaken;
             }
             sends.item = call.item(in_place ? type : send_type);

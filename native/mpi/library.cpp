@@ -2,9 +2,9 @@
 
 #include <dlfcn.h>
 #include <link.h>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
+#include <stdexcept>
+#include <vector>
 
 namespace hocket::mpi {
 namespace {
@@ -42,27 +42,32 @@ u32 resized(u32 code, u64 bytes) {
     return kTypes;
 }
 
-// A library of MPI that is loaded; ours is not called so. Not by RTLD_NEXT: a program may have opened its own for
-// itself alone, as mpi4py does.
-int look(dl_phdr_info* info, size_t, void* found) {
+// Notes a library that is called as one of MPI is; ours is not.
+int note_name(dl_phdr_info* info, size_t, void* found) {
     const char* const slash = std::strrchr(info->dlpi_name, '/');
-    if (std::strncmp(slash != nullptr ? slash + 1 : info->dlpi_name, "libmpi", 6) != 0) return 0;
-    void* const library = ::dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
-    if (library == nullptr || ::dlsym(library, "PMPI_Allreduce") == nullptr) return 0;
-    *static_cast<void**>(found) = library;
-    return 1;
+    if (std::strncmp(slash != nullptr ? slash + 1 : info->dlpi_name, "libmpi", 6) == 0)
+        static_cast<std::vector<std::string>*>(found)->emplace_back(info->dlpi_name);
+    return 0;
+}
+
+// A library of MPI that is loaded; null if there is none. Not by RTLD_NEXT: a program may have opened its own for
+// itself alone, as mpi4py does. None is opened while the loader lists them: it holds a lock that dlopen takes last.
+void* loaded_library() {
+    std::vector<std::string> names;
+    ::dl_iterate_phdr(note_name, &names);
+    for (const std::string& name : names) {
+        void* const library = ::dlopen(name.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+        if (library != nullptr && ::dlsym(library, "PMPI_Allreduce") != nullptr) return library;
+    }
+    return nullptr;
 }
 
 }  // namespace
 
 bool allows(Family family, u32 op) { return kAllowed[u32(family)] >> op & 1; }
 
-Library::Library() {
-    ::dl_iterate_phdr(look, &library_);
-    if (library_ == nullptr) {
-        std::fputs("hocket: there is no MPI library in this process\n", stderr);
-        std::abort();
-    }
+Library::Library() : library_(loaded_library()) {
+    if (library_ == nullptr) throw std::invalid_argument("there is no MPI library in this process");
 #define HOCKET_MPI_FIND(name, signature)                                                        \
     name.plain = reinterpret_cast<signature##Function<int>*>(::dlsym(library_, "PMPI_" #name)); \
     name.large = reinterpret_cast<signature##Function<i64>*>(::dlsym(library_, "PMPI_" #name "_c"));

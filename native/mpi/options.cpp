@@ -38,6 +38,8 @@ constexpr u64 kLeastOnNodes[][kCollectives] = {
 };
 constexpr u64 kMostOnNodes[kCollectives] = {512 * K, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo};
 
+constexpr u64 kMostDigits = 18;  // of what fits in a word
+
 std::string_view variable(const char* name) {
     const char* const text = std::getenv(name);
     return text != nullptr ? text : "";
@@ -62,7 +64,7 @@ bool parse_size(std::string_view text, u64& bytes) {
     if (power != 0) unit.remove_prefix(1);
     if (digits == 0 || power > 3 || !(unit.empty() || unit == "B" || unit == "iB")) return false;
     bytes = found << 10 * power;
-    return bytes <= kNeverBytes;
+    return found <= kNeverBytes >> 10 * power;
 }
 
 bool parse_least(std::string_view text, Options& options) {
@@ -83,7 +85,7 @@ bool parse_least(std::string_view text, Options& options) {
 
 // "2+2", or the node of each rank, "0,1,0", as in hocket/runtime/nodes.py. False for anything else.
 bool parse_nodes(std::string_view text, std::vector<u32>& nodes) {
-    constexpr u64 kMostDigits = 4;
+    constexpr u64 kMostDigitsOfRanks = 4;
     const bool named = text.find(',') != text.npos;
     std::map<std::string_view, u32> known;
     u32 number = 0;
@@ -95,7 +97,7 @@ bool parse_nodes(std::string_view text, std::vector<u32>& nodes) {
             nodes.push_back(known.try_emplace(part, u32(known.size())).first->second);
             continue;
         }
-        if (part.empty() || part.size() > kMostDigits || part.find_first_not_of("0123456789") != part.npos)
+        if (part.empty() || part.size() > kMostDigitsOfRanks || part.find_first_not_of("0123456789") != part.npos)
             return false;
         nodes.insert(nodes.end(), std::strtoull(std::string(part).c_str(), nullptr, 10), number);
     }
@@ -152,6 +154,10 @@ Options::Options(const Library& mpi)
     attaches = reach != "never";
     always_attaches = reach == "always";
     if (attaches && !always_attaches && !reach.empty()) refuse("HOCKET_REACH", reach);
+    const std::string_view caches = variable("HOCKET_CACHE_BYTES");
+    if (caches.size() > kMostDigits || caches.find_first_not_of("0123456789") != caches.npos)
+        refuse("HOCKET_CACHE_BYTES", caches);
+    else if (!caches.empty()) cache_bytes = std::strtoull(caches.data(), nullptr, 10);
     if (chosen_isa() == nullptr) refuse("HOCKET_ISA", variable("HOCKET_ISA"));
     if (!parse_nodes(variable("HOCKET_NODES"), nodes)) refuse("HOCKET_NODES", variable("HOCKET_NODES"));
     const bool spans = !nodes.empty() || spans_machines();

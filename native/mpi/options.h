@@ -1,6 +1,7 @@
 // Which calls are taken: by what is measured, and by what the user says.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "mpi/library.h"
@@ -42,8 +43,8 @@ constexpr u32 kFirstCalls = 8;
 constexpr u32 kMostServed = 256;
 
 struct Options {
-    // From the environment: HOCKET_MPI, HOCKET_MPI_REPORT, HOCKET_MPI_COMPARE, HOCKET_REPRODUCIBLE, HOCKET_REACH. What
-    // makes no sense turns the library off, with a line on stderr.
+    // From the environment: HOCKET_MPI, HOCKET_MPI_REPORT, HOCKET_MPI_COMPARE, HOCKET_REPRODUCIBLE, HOCKET_REACH,
+    // HOCKET_ISA, HOCKET_NODES, HOCKET_CACHE_BYTES. What makes no sense turns the library off, with a line on stderr.
     explicit Options(const Library& mpi);
 
     // Of all by which calls are taken, which must be the same on all ranks.
@@ -54,12 +55,14 @@ struct Options {
     bool off = false, report = false, compare = false;
     bool rank_order = false;                        // sums are in the order of ranks
     bool attaches = true, always_attaches = false;  // to memory of other ranks
+    // HOCKET_CACHE_BYTES: what the caches of a communicator's ranks hold together, if the user says so.
+    std::optional<u64> cache_bytes;
     // HOCKET_NODES: the node that each rank of MPI_COMM_WORLD counts as of; none where it is not set.
     std::vector<u32> nodes;
     // Bytes of a rank's message (of a block, where it has one for each rank) from which on a call is taken, by how
     // ranks lie, and from which on, on several nodes, it is not. Of one that is sizeless any but kNeverBytes takes all.
     u64 least[kWheres][kCollectives], most[kCollectives];
-    // The same while that is not known yet; from 0 on, also the first call on a communicator.
+    // The same until the ranks of a communicator have met, its lower bound; of 0, its first kFirstCalls are taken too.
     u64 first[kCollectives];
 };
 

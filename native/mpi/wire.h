@@ -8,7 +8,8 @@ namespace hocket::mpi {
 
 class MpiWire {
   public:
-    // `communicator`: where its handle is. Throws std::runtime_error where the library is not one that is known.
+    // `communicator`: where its handle is. Throws std::invalid_argument where there is no MPI library, or
+    // it is not one that is known.
     explicit MpiWire(const void* communicator);
 
     // Whether MPI has ended, so that nothing can be sent any more.

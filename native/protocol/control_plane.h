@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -261,7 +262,8 @@ template <class Step, class Blame> Outcome ControlPlane::drive_alone(const Step&
             progress = step();  // the second one, after the bell was raised (waiting.h)
             if (progress == Progress::kStalled) {
                 nap(bell, seen, nap_nanoseconds());
-                visits = most;
+                progress = step();  // most often it was woken for that
+                if (progress == Progress::kStalled) visits = most;
             }
         }
         if (progress == Progress::kDone) return {};
@@ -325,7 +327,8 @@ std::optional<Outcome> ControlPlane::overdue(double& since, Outcome outcome, con
     if (since == 0) since = now;
     if (!waits_for(nullptr, outcome)) return std::nullopt;  // but for other threads of this rank
     if (outcome.why().stall) outcome.rank = outcome.why().stall->peer;
-    for (u32 r = 0; r < size_ && waits(straggler(outcome.rank, now), now); ++r)  // they wait in a circle
+    const bool ends = std::isfinite(timeout_);                                           // else nobody asks for whom
+    for (u32 r = 0; ends && r < size_ && waits(straggler(outcome.rank, now), now); ++r)  // they wait in a circle
         if (!waits(r, now) && waits_for(&r, outcome)) outcome.rank = r;
     __atomic_store_n(&blocks_[rank_].peer, outcome.rank, __ATOMIC_RELAXED);  // hints: see RankBlock
     __atomic_store_n(&blocks_[rank_].looked, u64(now * 1e9), __ATOMIC_RELAXED);

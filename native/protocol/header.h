@@ -62,11 +62,11 @@ struct CallTiming {
     u32 before, after : 31, far : 1;
 };
 
-// A rank's buffers, for others to access in this call; and what its latest call took in which any rank was `tuned`.
+// A rank's buffers, for others to access in this call; and what its latest call took in which any rank `chooses`.
 struct BufferDescription {
     u32 variants;       // a bit for each Variant that these buffers are for
     bool is_private;    // they are addresses in the rank's process, not places in its arena
-    bool tuned;         // the rank lets a tuner choose
+    bool chooses;       // by what it has timed, whether calls go so
     u64 input, output;  // kNowhere for none
     u64 end;            // nothing lies beyond it in the arena
     u64 since;          // when it said so, in ticks, where they are private

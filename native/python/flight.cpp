@@ -146,8 +146,8 @@ void Flight::release() {
     if (!member) return;
     Queue* const queue = nb::inst_ptr<Member>(member)->queue.get();
     if (job_.body && queue != nullptr) queue->wait(job_);
-    const Body body = std::move(body_);
     const nb::object owner = outcome_.fault == Fault::kNone ? std::move(owner_) : nb::object();
+    const Body body = std::move(body_);  // goes before the owner, which keeps what it refers to
 }
 
 void Flight::must_not_interrupt() const {

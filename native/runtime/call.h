@@ -75,7 +75,7 @@ struct Call {
 };
 
 // Whether messages lie in private memory of other ranks, by cross-memory attach, which all ranks must be able to do:
-// never, where the tuner finds it faster, or in every call that can go so.
+// never, where the online choice finds it faster, or in every call that can go so.
 enum class CmaUse { kNever, kWhereFaster, kAlways };
 
 // What is tuned of its WaitPolicy follows from `tunables`.

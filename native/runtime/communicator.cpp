@@ -77,11 +77,6 @@ Settings on_nodes(Settings settings) {
     return settings;
 }
 
-std::unique_ptr<Tuner> tuner_for(const Settings& settings) {
-    if (settings.cma_use == CmaUse::kWhereFaster) return std::make_unique<OnlineTuner>(settings.tunables);
-    return std::make_unique<StaticTuner>();
-}
-
 }  // namespace
 
 // A call from when it is made until it ends.
@@ -111,14 +106,13 @@ struct Communicator::CallState {
     u64 eager_bytes = 0;
     const std::string* text;
     u64 author;
-    std::string counted;  // the text, where units have lengths of their own
-    u64 n;                // these two as others say, where this rank has no data
+    u64 n;  // these two as others say, where this rank has no data
     u32 type;
     Candidates candidates;
     Buffer buffers[3];         // of an execution
     bool tiny = false;         // its messages may be where the header would say what else it can run
     BufferDescription told{};  // to the others
-    Tuner::Advice advice{};
+    Advice advice{};
     bool timed = false;  // by some rank
     ResidencyProbe probe{};
     u64 entered = 0;  // when it had said so, in ticks, if it is timed
@@ -142,7 +136,7 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
       settings_(on_nodes(settings)),
       control_(rank, size, memory.control(), std::move(lifelines), tuned(settings), settings.first),
       distances_(size),
-      tuned_(tuner_for(settings_), control_),
+      timed_(settings_.cma_use == CmaUse::kWhereFaster, settings_.tunables, control_),
       eager_(control_, memory, settings_.tunables),
       fifo_(memory, settings.network, settings_.tunables),
       zero_copy_(control_, memory, fifo_, settings.cma_use, settings.threads),
@@ -250,7 +244,7 @@ template <class Event> Outcome Communicator::carry_on(CallState& state, Event ev
         return outcome;
     }
     if (state.timed)
-        tuned_.ended(state.plan.digest(), state.unit(), state.variant != kBuffered,
+        timed_.ended(state.plan.digest(), state.unit(), state.variant != kBuffered,
                      state.advice.timed ? state.entered : 0, state.probe.is_far != nullptr, state.probe.far);
     if (state.call.finish.result != nullptr) finish(state);
     if (Watch* const watch = state.call.watch)
@@ -286,18 +280,17 @@ Outcome Communicator::complete() {
 // What this rank says of the call to the others.
 void Communicator::state_terms(CallState& state) {
     const Call& call = state.call;
-    if (call.element != nullptr) {
-        const Plan::Opaque& opaque = state.plan.opaque(*call.element, *this);
-        state.terms.element = opaque.digest;
-        state.text = &opaque.text;
-        state.author = opaque.author;
+    if (call.element != nullptr || call.units != nullptr) {
+        const std::string_view element = call.element != nullptr ? *call.element : std::string_view();
+        const std::string_view units = call.units != nullptr ? call.units->text : std::string_view();
+        const Plan::Details& said = state.plan.details(element, units, *this);
+        if (call.element != nullptr) state.terms.element = said.digest;
+        state.text = &said.text;
+        state.author = said.author;
     }
     if (call.units != nullptr) {
         state.terms.counts = call.units->digest ? *call.units->digest : difference(rank(), *call.units);
         state.terms.flags |= kCounted | (call.units->digest ? 0u : kPairwise);
-        state.counted = state.plan.name() + "\n" + call.units->text + (call.element ? "\n" + *call.element : "");
-        state.text = &state.counted;
-        state.author = ControlPlane::kNobody;
     }
     if (call.offer != nullptr && settings_.network == nullptr)
         for (const Variant variant : kZeroCopy)
@@ -362,19 +355,19 @@ void Communicator::offer(CallState& state) {
     zero_copy_.describe(state.candidates, state.told);
     const bool is_private = state.told.is_private;
     if (is_private) {
-        state.advice = tuned_.advise(state.plan.digest(), state.unit());
+        state.advice = timed_.advise(state.plan.digest(), state.unit());
         Candidate& offered = state.candidates[preferred(state.told.variants)];
         if (!state.advice.zero_copy || !zero_copy_.reachable(state.plan, offered)) state.told = {};
     }
-    state.told.tuned = state.advice.timed;
-    state.told.timing = tuned_.timing();
+    state.told.chooses = state.advice.timed;
+    state.told.timing = timed_.timing();
     if (state.size_known()) plan_probe(state, is_private);
 }
 
 // What there is to look at. Nobody looks where no plan has a result that would be stored non-temporally, nor at an
 // output that a look would give a page of zeroes, nor at a result that is in no cache only because it was stored so, if
-// there is nothing else: in a loop on one array, that would go on for ever. A tuner wants to know in any case; in
-// private buffers that others access it is mostly the kernel that stores, through the caches.
+// there is nothing else: in a loop on one array, that would go on for ever. The online choice wants to know in any
+// case; in private buffers that others access it is mostly the kernel that stores, through the caches.
 void Communicator::plan_probe(CallState& state, bool is_private) const {
     const Call& call = state.call;
     const PlanHeader& h = state.plan.header();
@@ -464,7 +457,7 @@ int Communicator::select_path(CallState& state) {
         if (const int failed = prepare_all(state)) return failed;
     u32 all = state.tiny ? 0 : ~u32(0), any = 0;
     if (!state.tiny) {
-        state.timed = tuned_.agreed(state.plan.digest(), state.unit(), state.advice.timed);
+        state.timed = timed_.agreed(state.plan.digest(), state.unit(), state.advice.timed);
         for (u32 r = 0; r < size(); ++r) {
             const u32 offered = control_.said(r).buffers.variants;
             all &= offered;

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "policy/distance.h"
+#include "policy/online_choice.h"
 #include "policy/residency.h"
-#include "policy/tuner.h"
 #include "runtime/paths.h"
 #include "runtime/team.h"
 
@@ -90,7 +90,7 @@ class Communicator {
     std::vector<Distance> distances_;  // by rank
     bool some_apart_ = false;
     u64 looks_ = 0;  // at others
-    TunedCalls tuned_;
+    TimedCalls timed_;
     EagerPath eager_;
     FifoPath fifo_;
     ZeroCopyPath zero_copy_;

@@ -138,7 +138,7 @@ bool ZeroCopyPath::reachable(Plan& plan, const Candidate& offered) const {
         return true;
     };
     const PlanHeader& h = offered.plan->header();
-    return memory_.open() && can_be(kInput, offered.input, h.input_blocks) &&
+    return memory_.is_accessible() && can_be(kInput, offered.input, h.input_blocks) &&
            can_be(kOutput, offered.output, h.output_blocks);
 }
 

@@ -83,13 +83,17 @@ void Plan::lay_direct() {
     }
 }
 
-const Plan::Opaque& Plan::opaque(const std::string& element, Communicator& communicator) {
-    if (opaque_.author == 0 || opaque_.element != element) {
+const Plan::Details& Plan::details(std::string_view element, std::string_view units, Communicator& communicator) {
+    Details& kept = details_;
+    if (kept.author == 0 || kept.element != element || kept.units != units) {
         u64 digest = element.size();
         for (const char byte : element) digest = mix(digest ^ u64(static_cast<unsigned char>(byte)));
-        opaque_ = {element, u32(digest), communicator.control().new_author(), name_ + "\n\n" + element};
+        kept = {std::string(element), std::string(units), name_ + "\n", u32(digest),
+                communicator.control().new_author()};
+        kept.text += kept.units;
+        if (!element.empty()) kept.text += "\n" + kept.element;
     }
-    return opaque_;
+    return kept;
 }
 
 }  // namespace hocket

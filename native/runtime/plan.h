@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/call.h"
@@ -28,14 +29,14 @@ class Plan {
     // The author of its name (ControlPlane); no other plan of its communicator has it.
     u64 number() const { return number_; }
 
-    // How a call of this plan says what its elements are, where kernels do not know their type.
-    struct Opaque {
-        std::string element;
+    // What a call of this plan says beside its name: what its elements are, where kernels do not know their type, and
+    // units of lengths of their own. `digest`: of the element. Either is empty where there is nothing to say.
+    struct Details {
+        std::string element, units, text;
         u32 digest = 0;
         u64 author = 0;
-        std::string text;
     };
-    const Opaque& opaque(const std::string& element, Communicator& communicator);
+    const Details& details(std::string_view element, std::string_view units, Communicator& communicator);
 
     // By connection; `multicasts`: by multicast, of all ranks.
     std::span<Window* const> windows() const { return windows_; }
@@ -82,7 +83,7 @@ class Plan {
     std::vector<Cursor> cursors_;
     std::vector<char*> pointers_;
     std::vector<u32> owners_;
-    Opaque opaque_;
+    Details details_;  // of the latest call that had any
 };
 
 }  // namespace hocket

@@ -21,19 +21,28 @@ bool may_access(pid_t process, u64 place) {
 }
 namespace {
 
-// What came of a copy by the kernel. It ends early at a page that it cannot reach.
-int told(ssize_t copied, u64 bytes) { return copied < 0 ? errno : u64(copied) < bytes ? EFAULT : 0; }
+constexpr u64 kMostAtOnce = u64(1) << 30;  // the kernel copies less than 2 GB in a call
+
+// Copies by the kernel, of which one ends early at a page that it cannot reach. Returns 0 or an errno.
+template <class Copy> int copy_all(const Copy& copy, pid_t process, char* mine, char* theirs, u64 bytes) {
+    for (u64 at = 0; at < bytes; at += kMostAtOnce) {
+        const u64 size = std::min(kMostAtOnce, bytes - at);
+        const iovec here{mine + at, size}, there{theirs + at, size};
+        const ssize_t copied = copy(process, &here, 1, &there, 1, 0);
+        if (copied < 0) return errno;
+        if (u64(copied) < size) return EFAULT;
+    }
+    return 0;
+}
 
 }  // namespace
 
 int pull_from(pid_t process, const char* theirs, char* mine, u64 bytes) {
-    const iovec here{mine, bytes}, there{const_cast<char*>(theirs), bytes};
-    return told(::process_vm_readv(process, &here, 1, &there, 1, 0), bytes);
+    return copy_all(::process_vm_readv, process, mine, const_cast<char*>(theirs), bytes);
 }
 
 int push_to(pid_t process, char* theirs, const char* mine, u64 bytes) {
-    const iovec here{const_cast<char*>(mine), bytes}, there{theirs, bytes};
-    return told(::process_vm_writev(process, &here, 1, &there, 1, 0), bytes);
+    return copy_all(::process_vm_writev, process, const_cast<char*>(mine), theirs, bytes);
 }
 
 void CmaCopies::note(u32 rank, int error, u64 bytes, Traffic& moved) {

@@ -41,11 +41,11 @@ class Memory {
     // Copies from, or to, memory of another rank that is in no arena. Returns 0 or an errno.
     virtual int pull(u32 rank, const char* theirs, char* mine, u64 bytes) = 0;
     virtual int push(u32 rank, char* theirs, const char* mine, u64 bytes) = 0;
-    // Whether others can do so from, and to, this memory of this rank, the kernel can not from all that a process maps;
-    // and whether this rank still may do so itself.
+    // Whether the kernel can copy from and to this memory of this rank, as it cannot where a device's is mapped, and
+    // whether this rank may still make such copies.
     virtual bool reachable(const char* mine, u64 bytes) const = 0;
     // Whether this rank's process is still open to others, as it was when the ranks met.
-    virtual bool open() const = 0;
+    virtual bool is_accessible() const = 0;
 };
 
 }  // namespace hocket

@@ -14,6 +14,11 @@
 #include "transport/mapping.h"
 
 namespace hocket {
+namespace {
+
+constexpr u64 kLargestPage = 64 << 10;  // of the kernels there are
+
+}  // namespace
 
 int reserve_control(int descriptor, u32 ranks, bool on_several_nodes) {
     return reserve(descriptor, 0, whole_pages(control_bytes(ranks, on_several_nodes)));
@@ -77,14 +82,14 @@ int SharedMemory::reserve(Window* window, u64 bytes) {
     return 0;
 }
 
-// Lies behind the control region. Who asked for all of it, as others do, would wait for them in the kernel.
+// Lies behind the control region, from where a page begins, however large pages are. Who asked for all of it, as others
+// do, would wait for them in the kernel.
 char* SharedMemory::rotated(u32 rank, u64 bytes) {
     if (rotated_ != nullptr) return rotated_;
-    const u64 of_all = ranks_ * bytes;
-    errno =
-        control_bytes_ + of_all > kPlans ? EFBIG : hocket::reserve(descriptor_, control_bytes_ + rank * bytes, bytes);
+    const u64 begin = (control_bytes_ + kLargestPage - 1) / kLargestPage * kLargestPage, of_all = ranks_ * bytes;
+    errno = begin + of_all > kPlans ? EFBIG : hocket::reserve(descriptor_, begin + rank * bytes, bytes);
     if (errno != 0) return nullptr;
-    void* at = ::mmap(nullptr, of_all, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, off_t(control_bytes_));
+    void* at = ::mmap(nullptr, of_all, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, off_t(begin));
     if (at == MAP_FAILED) return nullptr;
     rotated_ = static_cast<char*>(at);
     rotated_bytes_ = of_all;
@@ -147,6 +152,6 @@ bool SharedMemory::reachable(const char* mine, u64 bytes) const {
 }
 
 // Who gives up rights or changes its user is closed to others from then on.
-bool SharedMemory::open() const { return ::prctl(PR_GET_DUMPABLE) == 1; }
+bool SharedMemory::is_accessible() const { return ::prctl(PR_GET_DUMPABLE) == 1; }
 
 }  // namespace hocket

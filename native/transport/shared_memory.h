@@ -45,7 +45,7 @@ class SharedMemory final : public Memory {
     int pull(u32 rank, const char* theirs, char* mine, u64 bytes) override;
     int push(u32 rank, char* theirs, const char* mine, u64 bytes) override;
     bool reachable(const char* mine, u64 bytes) const override;
-    bool open() const override;
+    bool is_accessible() const override;
 
     // Memory that others made, at a place from kAdopted on, which the rank chooses that has it. Not while a call goes
     // on. That rank has it at `at`; the others know it by the place, and have its pages.

@@ -99,7 +99,7 @@ class ThreadMemory final : public Memory {
     }
     int push(u32, char* theirs, const char* mine, u64 bytes) override { return pull(0, mine, theirs, bytes); }
     bool reachable(const char*, u64) const override { return true; }
-    bool open() const override { return true; }
+    bool is_accessible() const override { return true; }
 
     std::vector<u64> kept;
     int error = 0;  // of copies from and to others

@@ -2,7 +2,7 @@
 
 #include "policy/select.h"
 #include "device/kernels.h"
-#include "policy/tuner.h"
+#include "policy/online_choice.h"
 #include "runner.h"
 
 namespace hocket::test {
@@ -147,29 +147,22 @@ TEST(what_is_stored_past) {
     CHECK(!streams_for(view, settled(header(), 64), true, false, 0, true, 5000, tuned));
 }
 
-TEST(static_tuner) {
-    StaticTuner tuner;
-    tuner.took(1, 4096, true, true, 1'000'000);
-    const Tuner::Advice advice = tuner.advise(1, 4096);
-    CHECK(advice.zero_copy && !advice.timed);
-}
-
 // One schedule at one size does not tell another what is faster.
-TEST(online_tuner) {
+TEST(online_choice) {
     const Tunables tuned;
-    OnlineTuner tuner(tuned);
+    OnlineChoice choice(tuned);
     for (u32 call = 0; call < 2000; ++call)
         for (const u64 schedule : {7, 8}) {
-            const bool zero_copy = tuner.advise(schedule, 1 << 16).zero_copy;
-            tuner.entered(schedule, 1 << 16);
-            tuner.took(schedule, 1 << 16, false, zero_copy, zero_copy == (schedule == 7) ? 1000 : 3000);
+            const bool zero_copy = choice.advise(schedule, 1 << 16).zero_copy;
+            choice.entered(schedule, 1 << 16);
+            choice.took(schedule, 1 << 16, false, zero_copy, zero_copy == (schedule == 7) ? 1000 : 3000);
         }
     u32 asked[2] = {};
     for (u32 call = 0; call < 1000; ++call)
         for (const u64 schedule : {7, 8}) {
-            const bool zero_copy = tuner.advise(schedule, 1 << 16).zero_copy;
-            tuner.entered(schedule, 1 << 16);
-            tuner.took(schedule, 1 << 16, false, zero_copy, zero_copy == (schedule == 7) ? 1000 : 3000);
+            const bool zero_copy = choice.advise(schedule, 1 << 16).zero_copy;
+            choice.entered(schedule, 1 << 16);
+            choice.took(schedule, 1 << 16, false, zero_copy, zero_copy == (schedule == 7) ? 1000 : 3000);
             asked[schedule - 7] += zero_copy;
         }
     CHECK(asked[0] > 900 && asked[1] < 100);

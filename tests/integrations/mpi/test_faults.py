@@ -95,6 +95,14 @@ def test_two_jobs_at_once(mpi: Mpi, library: Path, program: Program) -> None:
     assert left() <= before
 
 
+def test_files_may_not_be_as_long(mpi: Mpi, library: Path, program: Program) -> None:
+    """A limit that the MPI itself does not meet: a process that goes beyond it is ended by a signal."""
+    given = ("-c", 'ulimit -f 100000000; exec "$@"', "sh", str(program("collectives.c")), "151", "1")
+    done = ends_well(mpi.run("sh", *given, library=library, variables=TAKE_ALL))
+    assert taken(done) == set()
+    assert any("there is no memory to share" in line for line in done.report), done.text
+
+
 APART = """
 if [ "${PMI_RANK:-$OMPI_COMM_WORLD_RANK}" = 1 ]; then
     exec unshare --mount --ipc --uts --pid --fork \\

@@ -123,7 +123,10 @@ def test_every_collective_is_taken(mpi: Mpi, library: Path, program: Program) ->
         ({"HOCKET_MPI": "min-bytes:0,min-bytes:all_reduce=1G"}, {"small": 20}),
         ({"HOCKET_REPRODUCIBLE": "rank-order"}, {"taken": 20}),
         ({"HOCKET_MPI": "min-bytes:much"}, {}),
+        ({"HOCKET_MPI": "min-bytes:17179869184G"}, {}),  # 0 in a word
         ({"HOCKET_REACH": "sometimes"}, {}),
+        ({"HOCKET_CACHE_BYTES": "32M"}, {}),
+        ({"HOCKET_CACHE_BYTES": ""}, {"first": 8, "taken": 12}),
     ],
     ids=lambda given: ",".join(f"{name}={value}" for name, value in given.items()) or "defaults",
 )

@@ -140,14 +140,19 @@ static void vector_in_scatter_and_all_to_all(void) {
 }
 
 static void contiguous(void) {
-    MPI_Datatype seven, nested, block, twin;
+    MPI_Datatype seven, nested, block, twin, steps, hsteps, single;
     MPI_Type_contiguous(7, MPI_INT, &seven);
     MPI_Type_contiguous(2, seven, &nested);
     MPI_Type_create_struct(2, (int[]){7, 7}, (MPI_Aint[]){0, 7 * sizeof(int)}, (MPI_Datatype[]){MPI_INT, MPI_INT},
                            &block);
     MPI_Type_dup(MPI_INT, &twin);
-    MPI_Datatype kinds[] = {committed(seven), committed(nested), committed(block), committed(twin)};
-    for (int k = 0; k < 4; k++) EACH(n) {
+    MPI_Type_vector(5, 3, 3, MPI_INT, &steps);
+    MPI_Type_create_hvector(4, 2, 2 * sizeof(int), MPI_INT, &hsteps);
+    MPI_Type_vector(1, 6, 100, MPI_INT, &single);
+    MPI_Datatype kinds[] = {committed(seven), committed(nested), committed(block), committed(twin),
+                            committed(steps), committed(hsteps), committed(single)};
+    const int many = sizeof kinds / sizeof *kinds;
+    for (int k = 0; k < many; k++) EACH(n) {
             int size;
             MPI_Type_size(kinds[k], &size);
             size_t each = n * (size_t)size / sizeof(int);
@@ -162,7 +167,7 @@ static void contiguous(void) {
             CHECK(right(in, 0, 0, each, 1), "Bcast, type %d", k);
             free(in), free(out);
         }
-    for (int k = 0; k < 4; k++) MPI_Type_free(&kinds[k]);
+    for (int k = 0; k < many; k++) MPI_Type_free(&kinds[k]);
 }
 
 /* Extents larger and smaller than the data, and a lower bound that is not zero. */

@@ -1,10 +1,11 @@
-// The tuner: whether a call on private arrays goes through buffers or, by cross-memory attach, with zero copies.
+// The online choice: whether a call on private arrays goes through buffers or, by cross-memory attach, with zero
+// copies.
 #pragma once
 
 #include <algorithm>
 #include <bit>
 #include <map>
-#include <memory>
+#include <optional>
 
 #include "policy/tunables.h"
 #include "protocol/control_plane.h"
@@ -20,8 +21,8 @@ class OnlineTrial {
   public:
     explicit OnlineTrial(bool fills = false, const Tunables& tuned = kDefaults)
         : tuned_(&tuned),
-          patience_(fills ? u32(tuned.tuner_fruitless) : 0),
-          pause_(u32(tuned.tuner_least_pause) / 2) {}
+          patience_(fills ? u32(tuned.choice_fruitless) : 0),
+          pause_(u32(tuned.choice_least_pause) / 2) {}
 
     // Whether the next call is to go the second way.
     bool second() const { return trying_ ? tried_ : favours_second(); }
@@ -34,12 +35,12 @@ class OnlineTrial {
                    begun = tried_ || ticks_[1] != kUnknown;  // the first way is tried first
         trying_ = !trying_ || !begun;
         if (!trying_) {
-            pause_ = u32(favourite != favoured_ ? tuned_->tuner_least_pause
-                                                : std::min<u64>(2 * pause_, tuned_->tuner_most_pause));
+            pause_ = u32(favourite != favoured_ ? tuned_->choice_least_pause
+                                                : std::min<u64>(2 * pause_, tuned_->choice_most_pause));
             favoured_ = favourite;
         }
         tried_ = !favourite;
-        left_ = trying_ ? std::max(kRun, pause_ / u32(tuned_->tuner_trial_part)) : pause_;
+        left_ = trying_ ? std::max(kRun, pause_ / u32(tuned_->choice_trial_part)) : pause_;
         slower_ = fruitless_ = 0;
         least_ = kUnknown;
     }
@@ -49,14 +50,14 @@ class OnlineTrial {
     void took(bool second, u64 ticks) {
         if (trying_) {
             const u64 best = ticks_[!tried_];
-            const bool faster = second == tried_ && ticks < least_ - least_ / tuned_->tuner_faster_part;
+            const bool faster = second == tried_ && ticks < least_ - least_ / tuned_->choice_faster_part;
             fruitless_ = faster ? 0 : fruitless_ + 1;
             slower_ = second == tried_ && ticks > best + best / 2 && !faster ? slower_ + 1 : 0;
-            if (slower_ == tuned_->tuner_hopeless) left_ = 0;
+            if (slower_ == tuned_->choice_hopeless) left_ = 0;
             if (faster) least_ = ticks;
         }
         u64& known = ticks_[second];
-        const u64 part = tuned_->tuner_forgets_part;
+        const u64 part = tuned_->choice_forgets_part;
         known = ticks < known ? ticks : known + (std::min(ticks, 2 * known) - known + part - 1) / part;
     }
 
@@ -77,7 +78,7 @@ class OnlineTrial {
 class OnlineTrials {
   public:
     explicit OnlineTrials(const Tunables& tuned) {
-        const int huge = int(std::bit_width(tuned.tuner_huge_bytes));
+        const int huge = int(std::bit_width(tuned.choice_huge_bytes));
         for (const bool far : {false, true})
             for (int bits = 0; bits < 64; ++bits) of_[far][bits] = OnlineTrial(!far && bits < huge, tuned);
     }
@@ -94,43 +95,26 @@ class OnlineTrials {
     bool far_[64] = {};
 };
 
-// What decides, for calls of a schedule, by its digest, on units of so many bytes. Told the same, it says the same on
+// `timed`: whoever chose wants to know what the call took.
+struct Advice {
+    bool zero_copy, timed;
+};
+
+// The faster way for calls of a schedule, by its digest, on units of so many bytes. Told the same, it says the same on
 // all ranks.
-class Tuner {
+class OnlineChoice {
   public:
-    struct Advice {
-        bool zero_copy, timed;  // `timed`: it wants to know what the call took
-    };
-    virtual ~Tuner() = default;
-    virtual Advice advise(u64 schedule, u64 unit) = 0;
+    explicit OnlineChoice(const Tunables& tuned) : tuned_(tuned) {}
+
+    Advice advise(u64 schedule, u64 unit) { return {of(schedule).next(unit).second(), true}; }
     // All ranks have entered such a call, which is timed.
-    virtual void entered(u64 schedule, u64 unit) = 0;
+    void entered(u64 schedule, u64 unit) { of(schedule).next(unit).next(); }
     // What it took, and whether all buffers were in no cache near.
-    virtual void took(u64 schedule, u64 unit, bool far, bool zero_copy, u64 ticks) = 0;
-    // Whether they were when it was told last.
-    virtual bool far(u64 schedule, u64 unit) = 0;
-};
-
-// Zero copies wherever they are possible.
-class StaticTuner final : public Tuner {
-  public:
-    Advice advise(u64, u64) override { return {true, false}; }
-    void entered(u64, u64) override {}
-    void took(u64, u64, bool, bool, u64) override {}
-    bool far(u64, u64) override { return false; }
-};
-
-// What has been faster, found out by trying.
-class OnlineTuner final : public Tuner {
-  public:
-    explicit OnlineTuner(const Tunables& tuned) : tuned_(tuned) {}
-
-    Advice advise(u64 schedule, u64 unit) override { return {of(schedule).next(unit).second(), true}; }
-    void entered(u64 schedule, u64 unit) override { of(schedule).next(unit).next(); }
-    void took(u64 schedule, u64 unit, bool far, bool zero_copy, u64 ticks) override {
+    void took(u64 schedule, u64 unit, bool far, bool zero_copy, u64 ticks) {
         of(schedule).took(unit, far, zero_copy, ticks);
     }
-    bool far(u64 schedule, u64 unit) override { return of(schedule).far(unit); }
+    // Whether they were when it was told last.
+    bool far(u64 schedule, u64 unit) { return of(schedule).far(unit); }
 
   private:
     OnlineTrials& of(u64 schedule) {
@@ -145,16 +129,17 @@ class OnlineTuner final : public Tuner {
 
 // What a timed call took its slowest rank: each says, with the header of a later call, what it took itself. In each
 // call the methods are called in this order.
-class TunedCalls {
+class TimedCalls {
   public:
-    TunedCalls(std::unique_ptr<Tuner> tuner, const ControlPlane& control)
-        : tuner_(std::move(tuner)),
-          control_(control) {}
+    // `chooses`: whether what is faster is found out by trying; else all calls that can go with zero copies do.
+    TimedCalls(bool chooses, const Tunables& tuned, const ControlPlane& control) : control_(control) {
+        if (chooses) choice_.emplace(tuned);
+    }
 
     // For a call that this rank can make with zero copies by cross-memory attach.
-    Tuner::Advice advise(u64 schedule, u64 unit) {
+    Advice advise(u64 schedule, u64 unit) {
         begun_ = control_.clock().ticks();
-        return tuner_->advise(schedule, unit);
+        return choice_ ? choice_->advise(schedule, unit) : Advice{true, false};
     }
     // What this rank tells the others.
     CallTiming timing() const { return latest_.timing; }
@@ -162,8 +147,8 @@ class TunedCalls {
     bool agreed(u64 schedule, u64 unit, bool timed) {
         if (latest_.pending) learn();
         bool any = false;
-        for (u32 r = 0; r < control_.size(); ++r) any = any || control_.said(r).buffers.tuned;
-        if (any) tuner_->entered(schedule, unit);
+        for (u32 r = 0; r < control_.size(); ++r) any = any || control_.said(r).buffers.chooses;
+        if (any && choice_) choice_->entered(schedule, unit);
         if (timed) agreed_ = control_.clock().ticks();
         return any;
     }
@@ -176,7 +161,7 @@ class TunedCalls {
         const auto ticks = [](u64 from, u64 to) { return u32(std::clamp<u64>((to - from) / 16, 1, kMost)); };
         latest_.timing.before = ticks(begun_, said);
         latest_.timing.after = ticks(agreed_, control_.clock().ticks());
-        latest_.timing.far = probed ? far : tuner_->far(schedule, unit);
+        latest_.timing.far = probed ? far : choice_ && choice_->far(schedule, unit);
     }
 
   private:
@@ -191,7 +176,7 @@ class TunedCalls {
             after = std::max(after, u32(timing.after));
             far = far && timing.far;
         }
-        tuner_->took(latest_.schedule, latest_.unit, far, latest_.zero_copy, u64(before) + after);
+        if (choice_) choice_->took(latest_.schedule, latest_.unit, far, latest_.zero_copy, u64(before) + after);
         latest_ = {};
     }
 
@@ -202,7 +187,7 @@ class TunedCalls {
         CallTiming timing;
     };
 
-    const std::unique_ptr<Tuner> tuner_;
+    std::optional<OnlineChoice> choice_;
     const ControlPlane& control_;
     Latest latest_{};
     u64 begun_ = 0, agreed_ = 0;
