@@ -151,7 +151,11 @@ def test_equal_collectives_are_equal_however_they_were_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "ranks", [0, -1, 2.0, "2", None, True, (), (2, 0), (2, 1.5), (2, True), [2, 2], np.array([2, 3]), np.True_]
+    "ranks",
+    [
+        *(0, -1, 2.0, "2", None, True, (), (2, 0), (2, 1.5), (2, True), [2, 2], np.array([2, 3]), np.True_),
+        *(1 << 27, (1 << 20, 1 << 20), 10**4000),
+    ],
 )
 def test_ranks_are_refused(ranks: object) -> None:
     with pytest.raises(InvalidArgument, match="ranks"):
@@ -190,10 +194,14 @@ def test_impossible_promises_are_refused(wanted: Iterable[tuple[int, int]]) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["", "allreduce", "allreduce()", "ring(ranks=2, chunks=1)", "allreduce(ranks=2, chunks=1) "]
+    "text",
+    [
+        *("", "allreduce", "allreduce()", "ring(ranks=2, chunks=1)", "allreduce(ranks=2, chunks=1) "),
+        f"allreduce(ranks={'x'.join(['9999999999'] * 500)}, chunks=1)",
+    ],
 )
 def test_other_text_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="collective"):
+    with pytest.raises(ValueError, match=r"collective|ranks times chunks"):
         parse(text)
 
 

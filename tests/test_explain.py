@@ -140,8 +140,11 @@ def test_more_ranks_than_cores_take_turns() -> None:
 def refused(comm: Communicator) -> None:
     with pytest.raises(InvalidArgument, match="no collective 'all_reduced'"):
         comm.explain("all_reduced", 8)
-    with pytest.raises(InvalidArgument, match="nbytes must be a number of bytes, not -1"):
+    with pytest.raises(InvalidArgument, match=r"nbytes must be a number of bytes below 2\*\*62, not -1"):
         comm.explain("all_reduce", -1)
+    with pytest.raises(InvalidArgument, match="nbytes must be"):
+        comm.explain("all_reduce", True)
+    assert comm.explain("all_reduce", np.int64(64)).bytes == 64
     with pytest.raises(InvalidArgument, match="root must be in"):
         comm.explain("broadcast", 8, root=2)
     comm.barrier()

@@ -214,6 +214,8 @@ def test_storage_is_a_directive() -> None:
         chunk(1, "in", 0).reduce(chunk(0, "in", 0), storage="pull").copy(0, "in", 0, storage="fifo")
         with pytest.raises(InvalidArgument, match="there is no storage 'peer'"):
             chunk(0, "in", 1).copy(1, "sc", 0, storage="peer")  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match=r"there is no storage \['pull'\]"):
+            chunk(0, "in", 1).copy(1, "sc", 0, storage=["pull"])  # type: ignore[arg-type]
     assert [node.hints.storage for node in p.chunk_dag.nodes[2:]] == ["pull", "fifo"]
     assert "  storage=pull" in print_chunk_dag(p.chunk_dag)
 
@@ -227,6 +229,8 @@ def test_storage_of_a_compilation() -> None:
         p.compile(storage="pull")
     with pytest.raises(InvalidArgument, match="exclude each other"):
         p.compile(storage="peer", opcodes=True)
+    with pytest.raises(InvalidArgument, match="opcodes must be True or False, not 'no'"):
+        p.compile(opcodes="no")  # type: ignore[arg-type]
 
 
 def test_a_refused_operation_leaves_no_trace() -> None:

@@ -50,6 +50,10 @@ class Alias:
     offset: int
 
 
+MOST_CHUNKS = 1 << 26
+"""Of all ranks: more are refused before memory is taken for them."""
+
+
 @dataclass(frozen=True)
 class Collective(ABC):
     """Base of all collectives.
@@ -73,6 +77,8 @@ class Collective(ABC):
         if chunks is None or chunks < 1:
             raise InvalidArgument(f"chunks must be a positive number, not {self.chunks!r}", caller())
         self._normalize("chunks", chunks)
+        if self.size * chunks > MOST_CHUNKS:
+            raise InvalidArgument(f"ranks times chunks must be no more than {MOST_CHUNKS}", caller())
         if not isinstance(self.inplace, bool):
             raise InvalidArgument(f"inplace must be True or False, not {self.inplace!r}", caller())
 
@@ -543,10 +549,6 @@ _NAMED: tuple[type[Collective], ...] = (
 )
 
 
-_MOST_RANKS = 1 << 32
-"""A shape in a text may multiply to a number of thousands of digits, which Python does not print, even in an error."""
-
-
 def parse(text: str) -> Collective:
     """The inverse of ``str(collective)``. Raises ValueError for anything else."""
     name, _, rest = text.partition("(")
@@ -564,8 +566,6 @@ def parse(text: str) -> Collective:
         raise ValueError(f"{text!r} is no collective") from error
     if str(found) != text:
         raise ValueError(f"{text!r} is no collective; it reads like {found}")
-    if found.size > _MOST_RANKS:
-        raise ValueError(f"{text!r} is for more than {_MOST_RANKS} ranks")
     return found
 
 

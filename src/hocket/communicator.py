@@ -888,13 +888,14 @@ class Communicator:
         measures memory for some tenths of a second, which is best done while other ranks do nothing. Raises
         InvalidArgument.
         """
-        if not isinstance(nbytes, int) or nbytes < 0 or nbytes >> 62:
-            raise InvalidArgument(f"nbytes must be a number of bytes, not {nbytes!r}", caller())
+        size = whole(nbytes)
+        if size is None or size < 0 or size >> 62:
+            raise InvalidArgument(f"nbytes must be a number of bytes below 2**62, not {nbytes!r}", caller())
         call = self._wanted(name, "sum", root, None, reproducible).call
-        choice = choose(replace(call, size=nbytes), self._entries)
+        choice = choose(replace(call, size=size), self._entries)
         schedule = self._schedule(choice.key, choice.compile)
         lending = partial(self._zero_copy, choice, self._schedule)
-        explained = explain(self._endpoint, choice, schedule, lending, nbytes)
+        explained = explain(self._endpoint, choice, schedule, lending, size)
         tuner = "" if self._online is None else self._online.why(choice.call, "float32", "sum")
         return replace(explained, tuner=tuner)
 
@@ -1045,9 +1046,10 @@ class Communicator:
 
 
 def _seconds(timeout: object) -> float:
-    if not isinstance(timeout, int | float) or not timeout > 0:
+    value = timeout.item() if isinstance(timeout, np.number) else timeout
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise InvalidArgument(f"timeout must be a positive number of seconds, not {timeout!r}", caller())
-    return float(min(timeout, sys.float_info.max))
+    return float(min(value, sys.float_info.max))
 
 
 def init(
@@ -1135,9 +1137,10 @@ def spawn(
     raises, its exception is raised here, the remote traceback as its cause, and the other ranks are ended; RankFailed
     when a rank ends without a result. ``threads`` is that of ``init``.
     """
-    if not isinstance(ranks, int) or not 1 <= ranks <= MOST_RANKS:
+    number = whole(ranks)
+    if number is None or not 1 <= number <= MOST_RANKS:
         raise InvalidArgument(f"ranks must be a number from 1 to {MOST_RANKS}, not {ranks!r}", caller())
-    return launch.call(_in_rank, ranks, (fn, tuple(args), threads))
+    return launch.call(_in_rank, number, (fn, tuple(args), threads))
 
 
 def _in_rank(fn: Callable[..., Result], args: tuple[object, ...], threads: int | Literal["auto"]) -> Result:

@@ -97,14 +97,15 @@ class Tracer:
         ch, storage = wishes
         if ch is not None and type(ch) is not int:
             ch = _number("channel", ch, site)
+        if storage is not None and type(storage) is not str:  # it may have no hash
+            raise _no_storage(storage, site)
         key = ch, self.factor, storage
         hints = self._hints.get(key)
         if hints is None:
             if ch is not None and not 0 <= ch < MAX_CHANNEL:
                 raise OutOfRange("channel", ch, 0, MAX_CHANNEL, site)
             if storage not in (None, *STORAGES):
-                names = ", ".join(map(repr, STORAGES))
-                raise InvalidArgument(f"there is no storage {storage!r}", site, f"storages are {names}")
+                raise _no_storage(storage, site)
             hints = self._hints[key] = Hints(channel=ch, instances=self.factor, storage=storage)
         node = self._builder.add(kind, src, dst, hints, site)
         return Ref(self, span, dst, node + 1, site)
@@ -272,6 +273,10 @@ def _fragment(tracer: Tracer, factor: int) -> Iterator[None]:
         yield
     finally:
         tracer.factor = outer
+
+
+def _no_storage(storage: object, site: Site) -> InvalidArgument:
+    return InvalidArgument(f"there is no storage {storage!r}", site, f"storages are {', '.join(map(repr, STORAGES))}")
 
 
 def _number(what: str, value: object, site: Site) -> int:

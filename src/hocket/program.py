@@ -163,6 +163,8 @@ class Program:
                 "compile()", "was called inside of the program it compiles", caller(), "call it after the `with` block"
             )
         dag = replace(self.chunk_dag, protocol=_protocol(protocol) if protocol is not None else self.protocol)
+        if not isinstance(opcodes, bool):
+            raise InvalidArgument(f"opcodes must be True or False, not {opcodes!r}", caller())
         factor = self.instances if instances is None else _positive("instances", instances, MAX_INSTANCES)
         return compile_chunks(
             dag,

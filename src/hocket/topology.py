@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
-from hocket.errors import BadTopology
+from hocket.errors import BadTopology, OutOfRange, caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,10 @@ class Topology:
     thread_blocks: int
     costs: Costs = field(repr=False)
 
+    def __post_init__(self) -> None:
+        if isinstance(self.nodes, bool) or not isinstance(self.nodes, int) or self.nodes < 1:
+            raise BadTopology(f"a topology has at least one node, not {self.nodes!r}")
+
     @property
     def ranks(self) -> int:
         return self.nodes * self.gpus
@@ -142,7 +146,10 @@ class Topology:
         )
 
     def route(self, source: int, target: int) -> Route | None:
-        """The links from one rank to another; None if there are none."""
+        """The links from one rank to another; None if there are none. Raises OutOfRange for a rank it has not."""
+        for rank in (source, target):
+            if not 0 <= rank < self.ranks:
+                raise OutOfRange("rank", rank, 0, self.ranks, caller())
         node, gpu = divmod(source, self.gpus)
         other, peer = divmod(target, self.gpus)
         count = len(self.node_links)
@@ -296,16 +303,14 @@ BUILT_IN: Mapping[str, Callable[[int], Topology]] = MappingProxyType(
 
 def named(name: str, nodes: int = 1) -> Topology:
     """A built-in machine, or that of a TOML file. Raises BadTopology."""
-    if nodes < 1:
-        raise BadTopology(f"a topology has at least one node, not {nodes}")
     if name in BUILT_IN:
         return BUILT_IN[name](nodes)
     if name == "local":
-        if nodes > 1:
+        if nodes != 1:
             raise BadTopology("local is one node: this machine")
         return local()
-    if name.endswith(".toml"):
-        return load(Path(name), nodes)
+    if isinstance(name, str) and name.endswith(".toml"):
+        return load(name, nodes)
     known = ", ".join(BUILT_IN)
     raise BadTopology(f"there is no topology {name!r}", f"it is one of {known}, local, or a file NAME.toml")
 
@@ -368,10 +373,11 @@ def _network(
 # Files
 
 
-def load(path: Path, nodes: int = 1) -> Topology:
+def load(path: str | os.PathLike[str], nodes: int = 1) -> Topology:
     """The topology of a TOML file (docs/simulator.md). Raises BadTopology."""
     import tomllib  # programs load this module, and few read a file
 
+    path = Path(path)
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

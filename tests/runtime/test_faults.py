@@ -632,6 +632,8 @@ def test_a_timeout_may_be_as_long_as_one_likes(tmp_path: Path) -> None:
 def test_more_ranks_than_can_share_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidArgument, match="ranks must be a number from 1 to 4096, not 1000000000"):
         hocket.spawn(mistaken, 10**9)
+    with pytest.raises(InvalidArgument, match="ranks must be a number from 1 to 4096, not True"):
+        hocket.spawn(mistaken, True)
     variables = {"HOCKET_RANK": "1", "HOCKET_SIZE": str(10**9), "HOCKET_RENDEZVOUS": secrets.token_hex(8)}
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

@@ -370,6 +370,7 @@ def test_what_cannot_be_prepared() -> None:
             (WrongType, "complex64 has no max", lambda: comm.prepare("reduce", 3, "complex64", op="max")),
             (WrongType, "can be combined", lambda: comm.prepare("reduce", 3, "S3")),
             (InvalidArgument, "timeout must be a positive", lambda: comm.prepare("reduce", 3, float, timeout=0)),
+            (InvalidArgument, "timeout must be a positive", lambda: comm.prepare("reduce", 3, float, timeout=True)),
             (InvalidArgument, "so there is no avg", lambda: comm.prepare("all_gather", 3, float, op="avg")),
             (InvalidArgument, "so there is no avg", lambda: comm.prepare("all_gather", 3, float, scale=2)),
             (InvalidArgument, "not 2 of 'max'", lambda: comm.prepare("reduce", 3, float, op="max", scale=2)),

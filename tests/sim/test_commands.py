@@ -20,7 +20,7 @@ from hocket.algorithms import ring
 from hocket.algorithms.catalogue import CATALOGUE
 from hocket.cli import app
 from hocket.cli.search import NEAR, Candidate, Range, search, toml, write
-from hocket.errors import BadTopology, InvalidArgument, NoLink, PostconditionFailed, UsageError
+from hocket.errors import BadTopology, InvalidArgument, NoLink, OutOfRange, PostconditionFailed, UsageError
 from hocket.ir.chunk_dag import Kind
 from hocket.sends import Send
 from hocket.sim import Simulator
@@ -206,6 +206,25 @@ def test_a_wrong_file_is_named_with_its_key(text: str, reason: str, tmp_path: Pa
         named(str(path))
     assert reason in str(raised.value)
     assert "wrong.toml" in str(raised.value)
+
+
+@pytest.mark.parametrize("nodes", [0, True, 2.0, "2"])
+def test_nodes_are_counted(nodes: int) -> None:
+    with pytest.raises(BadTopology, match="a topology has at least one node, not"):
+        ndv4(nodes)
+
+
+def test_a_topology_has_a_name() -> None:
+    with pytest.raises(BadTopology, match="there is no topology 5"):
+        named(5)  # type: ignore[arg-type]
+    with pytest.raises(BadTopology, match="local is one node"):
+        named("local", 0)
+
+
+@pytest.mark.parametrize("ranks", [(-1, 0), (0, 16), (99, 99)])
+def test_a_route_joins_ranks_that_are_there(ranks: tuple[int, int]) -> None:
+    with pytest.raises(OutOfRange, match=r"must be in \[0, 16\)"):
+        ndv4(2).route(*ranks)
 
 
 def test_a_transfer_over_no_link_is_an_error_at_its_line() -> None:

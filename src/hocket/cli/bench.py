@@ -170,7 +170,7 @@ def _on_each_rank(comm: Communicator, sweep: Sweep) -> list[list[tuple[list[floa
         assert sweep.method or job.schedule is schedule  # pickled as one: it is prepared once, not for each size
         places = []
         for inplace in (False, True):
-            x, out = buffers(replace(collective, inplace=inplace), job, comm.rank)
+            x, out = buffers(collective.placed(inplace), job, comm.rank)
             seconds = timed(comm, job, call, x, out)
             places.append((seconds, count_wrong(job, comm.rank, out)))
         found.append(places)

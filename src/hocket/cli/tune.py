@@ -135,7 +135,7 @@ class _Result:
 
 def _on_each_rank(comm: Communicator, plan: Plan) -> _Result:
     kind, name, n = KINDS[plan.call.name], plan.call.name, plan.job.n
-    collective = replace(plan.default.collective, inplace=not kind.blocks)
+    collective = plan.default.collective.placed(not kind.blocks)
     x, out = buffers(collective, plan.job, comm.rank)
     arms = TunedKey(plan.key, plan.call)
     arms.arms = list(plan.arms)

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hocket.errors import InvalidArgument, OutOfRange, caller
+from hocket.collectives import whole
+from hocket.errors import InvalidArgument, OutOfRange, caller, counted
 from hocket.formats.drawing import CHARACTER, FORMATS, LINE, Box, Drawing, Line, Point, Shape, Text
 from hocket.ir.chunk_dag import ChunkDag, ChunkNode, Kind, Span
 from hocket.ir.instr_dag import OPCODES, InstrDag, opcode
@@ -75,15 +76,14 @@ def svg(stage: Stage, ranks: Sequence[int] | None = None) -> str:
 def _drawing(stage: Stage, ranks: Sequence[int] | None) -> Drawing:
     size = stage.collective.size
     for rank in ranks or ():
-        if not 0 <= rank < size:
-            raise OutOfRange("rank", rank, 0, size, caller())
+        number = whole(rank)
+        if number is None:
+            raise InvalidArgument(f"ranks are whole numbers, not {rank!r}", caller())
+        if not 0 <= number < size:
+            raise OutOfRange("rank", number, 0, size, caller())
     if isinstance(stage, Schedule):
         return _draw_schedule(stage, ranks)
     return _draw_graph(_of_chunks(stage, ranks) if isinstance(stage, ChunkDag) else _of_instructions(stage, ranks))
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def ranges(numbers: Sequence[int]) -> str:
@@ -327,9 +327,9 @@ def facts(schedule: Schedule) -> str:
             str(schedule.collective),
             f"protocol {schedule.protocol}",
             f"{schedule.slots} or more slots" if schedule.slots > 1 else "any number of slots",
-            f"{_many(len(blocks), 'thread block')} on {_many(len(schedule.ranks), 'rank')}",
-            _many(len({end.channel for block in blocks for end in block.sends}), "channel"),
-            _many(sum(len(block.steps) for block in blocks), "step"),
+            f"{counted(len(blocks), 'thread block')} on {counted(len(schedule.ranks), 'rank')}",
+            counted(len({end.channel for block in blocks for end in block.sends}), "channel"),
+            counted(sum(len(block.steps) for block in blocks), "step"),
         ]
     )
 
@@ -388,7 +388,7 @@ def _left_out(timeline: _Timeline, layout: _Layout, ranks: Sequence[int]) -> lis
     if layout.ticks < timeline.ticks:
         notes.append(f"logical times from {layout.ticks} to {timeline.ticks - 1}")
     stuck = sum(placed.start is None for placed in timeline.steps)
-    return notes + ([f"{_many(stuck, 'step')} that can never run"] if stuck else [])
+    return notes + ([f"{counted(stuck, 'step')} that can never run"] if stuck else [])
 
 
 def lane_label(schedule: Schedule, lane: Lane) -> str:
@@ -446,7 +446,7 @@ def _draw_steps(sheet: _Sheet, layout: _Layout, steps: dict[int, Step], corners:
                 sheet.shapes.append(Text(*middle, name, size, text, "middle"))
             elif size := _fitting((name,), tall, wide):
                 sheet.shapes.append(Text(*middle, name, size, text, "middle", turned=True))
-    return [f"what {_many(bare, 'step')} work{'s' * (bare == 1)} on, for lack of room"] if bare else []
+    return [f"what {counted(bare, 'step')} work{'s' * (bare == 1)} on, for lack of room"] if bare else []
 
 
 def _fitting(lines: Sequence[str], along: float, across: float) -> float | None:
@@ -500,16 +500,16 @@ def _of_chunks(dag: ChunkDag, ranks: Sequence[int] | None) -> _Graph:
     elif len(numbers) > _MAX_NODES // 5:
         numbers = _trace_first_chunk(dag)
         rest = len(dag.nodes) - len(numbers)
-        left_out += [f"{_many(rest, 'node')} that do not carry chunk 0 of an input"] if rest else []
+        left_out += [f"{counted(rest, 'node')} that do not carry chunk 0 of an input"] if rest else []
     if len(numbers) > _MAX_NODES:
-        left_out.append(f"{_many(len(numbers) - _MAX_NODES, 'later one')} that do")
+        left_out.append(f"{counted(len(numbers) - _MAX_NODES, 'later one')} that do")
         numbers = numbers[:_MAX_NODES]
     place = {number: i for i, number in enumerate(numbers)}
     operations = len(dag.nodes) - dag.collective.size
     nodes = [dag.nodes[number] for number in numbers]
     return _Graph(
         dag.name,
-        f"{dag.collective} · Chunk DAG · {_many(operations, 'operation')} on {_many(dag.collective.size, 'rank')}",
+        f"{dag.collective} · Chunk DAG · {counted(operations, 'operation')} on {counted(dag.collective.size, 'rank')}",
         [node.dst.rank for node in nodes],
         [_describe(node) for node in nodes],
         [node.kind.value for node in nodes],
@@ -531,7 +531,7 @@ def _of_instructions(dag: InstrDag, ranks: Sequence[int] | None) -> _Graph:
     if ranks is not None:
         left_out += [f"what is not on rank{'s' * (len(ranks) != 1)} {ranges(sorted(ranks))}"]
     if len(numbers) > _MAX_NODES:
-        left_out += [_many(len(numbers) - _MAX_NODES, "later instruction")]
+        left_out += [counted(len(numbers) - _MAX_NODES, "later instruction")]
         numbers = numbers[:_MAX_NODES]
     place = {number: i for i, number in enumerate(numbers)}
     instrs = [dag.instrs[number] for number in numbers]
@@ -543,8 +543,8 @@ def _of_instructions(dag: InstrDag, ranks: Sequence[int] | None) -> _Graph:
         texts.append("\n".join([name, *dict.fromkeys(places)]))
     return _Graph(
         dag.name,
-        f"{dag.collective} · Instruction DAG · {_many(len(dag.instrs), 'instruction')} "
-        f"on {_many(dag.collective.size, 'rank')}",
+        f"{dag.collective} · Instruction DAG · {counted(len(dag.instrs), 'instruction')} "
+        f"on {counted(dag.collective.size, 'rank')}",
         [instr.rank for instr in instrs],
         texts,
         names,

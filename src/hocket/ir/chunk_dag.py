@@ -15,7 +15,7 @@ from typing import Literal, TypeVar, get_args
 
 from msgspec import Struct
 
-from hocket.collectives import BufferName, Collective
+from hocket.collectives import MOST_CHUNKS, BufferName, Collective
 from hocket.errors import InvalidSchedule, Where
 
 V = TypeVar("V")
@@ -242,10 +242,6 @@ Sizes = tuple[dict[BufferName, int], ...]
 """For each rank the number of chunks of each physical buffer."""
 
 
-MAX_CHUNKS = 1 << 26
-"""Chunks of all buffers of all ranks: a text that claims more is refused before memory is taken for them."""
-
-
 def buffer_sizes(collective: Collective, scratch: Sequence[int]) -> Sizes:
     """The sizes of all buffers; ``scratch`` has one entry a rank. Raises InvalidSchedule if they are absurd."""
     sizes: Sizes = tuple(
@@ -253,8 +249,8 @@ def buffer_sizes(collective: Collective, scratch: Sequence[int]) -> Sizes:
         for rank in range(collective.size)
     )
     total = sum(sum(buffers.values()) for buffers in sizes)
-    if total > MAX_CHUNKS:
-        raise InvalidSchedule(f"its buffers have more than {MAX_CHUNKS} chunks in all")
+    if total > MOST_CHUNKS:
+        raise InvalidSchedule(f"its buffers have more than {MOST_CHUNKS} chunks in all")
     return sizes
 
 

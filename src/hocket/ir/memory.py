@@ -151,7 +151,7 @@ def lying_apart(schedule: Schedule) -> Schedule:
         part if collective.alias(rank) is None else apart(collective, rank, part) or part
         for rank, part in enumerate(schedule.ranks)
     )
-    return replace(schedule, collective=replace(collective, inplace=False), ranks=ranks)
+    return replace(schedule, collective=collective.placed(False), ranks=ranks)
 
 
 class _Move:
