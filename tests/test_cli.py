@@ -37,6 +37,7 @@ RING = "hocket.algorithms.ring:all_reduce"
 
 PROGRAMS = """
 from __future__ import annotations
+import functools, os
 from hocket import AllReduce, Broadcast, Program, chunk
 
 def ring(ranks: int, channels: int = 1) -> Program:
@@ -78,6 +79,15 @@ def forgetful(ranks: int):
 
 def divides(ranks: int):
     return ranks // 0
+
+class Rings:
+    def __call__(self, ranks: int):
+        return ring(6 // ranks)
+
+three, rings, halves = functools.partial(ring, 3), Rings(), functools.partial(divides, 2)
+
+def typed(ranks: os.no_such_type, channels=1):
+    return ring(ranks, channels)
 
 with Program(Broadcast(2), name="ready") as ready:
     chunk(0, "in", 0).copy(0, "out", 0)
@@ -250,6 +260,12 @@ def test_values_follow_annotations() -> None:
 
 def test_a_program_in_a_variable_needs_no_function() -> None:
     assert "proven for 2 ranks" in good("check", "programs.py:ready")
+
+
+def test_any_callable_will_do_and_any_annotation() -> None:
+    assert "proven for 3 ranks" in good("check", "programs.py:three")
+    assert "proven for 3 ranks" in good("check", "programs.py:rings", "ranks=2")
+    assert "proven for 3 ranks" in good("check", "programs.py:typed", "ranks=3", "channels=1")
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -457,7 +473,19 @@ def test_the_same_stage_gives_the_same_bytes(workplace: Path) -> None:
         (["check", "programs.py:shaped", "shape=4"], "shape=4 is no tuple", "2,3"),
         (["check", "programs.py:forgetful", "ranks=2"], "returned None", "return p"),
         (["check", "programs.py:divides", "ranks=2"], "ZeroDivisionError", "return ranks // 0"),
-        (["check", "broken.py:f"], "SyntaxError", "def f(:"),
+        (["check", "programs.py:halves"], "ZeroDivisionError", "return ranks // 0"),
+        (["check", "programs.py:rings", "ranks=0"], "ZeroDivisionError", "return ring(6 // ranks)"),
+        (["check", "os:getcwd"], "os:getcwd returned '/", ""),
+        (["check", "math:hypot"], "math:hypot does not say what its parameters are", ""),
+        (["check", "builtins:prnt"], "builtins has no function 'prnt'", ""),
+        (["check", "broken.py:f"], "SyntaxError", "1 | def f(:\n  |       ^"),
+        (["check", "broken_package.m:f"], "importing broken_package: SyntaxError", "def f(:"),
+        (["check", "raising_package.m:f"], "importing raising_package: RuntimeError: no", 'raise RuntimeError("no")'),
+        (["check", "folder.py:f"], "folder.py is a folder, not a file", "FILE.py:FUNC"),
+        *(
+            ([*command, "x" * 300 + ".py"], f"the system says of {'x' * 300}.py: File name too long", "")
+            for command in (["check"], ["show"], ["export"], ["launch", "-n", "2"], ["msccl"])
+        ),
         (["check", "notes.txt"], "neither Python with a function in it nor the text of a schedule", ""),
         (["show", RING, "ranks=2..3"], "one value for each parameter", "only check takes ranges"),
         (["show", RING, "ranks=3", "--dump-ir", "after=fues"], "there is no pass 'fues'", "fuse       receive"),
@@ -499,8 +527,12 @@ def test_newcomers_mistakes(workplace: Path, words: list[str], message: str, hin
     (workplace / "broken.py").write_text("def f(:\n")
     (workplace / "notes.txt").write_text("hello\n")
     (workplace / "notes.py").write_text("hello = 1\n")
-    for name in ("folder.svg", "folder.toml"):
+    for name in ("folder.svg", "folder.toml", "folder.py"):
         (workplace / name).mkdir()
+    for name, text in (("broken_package", "def f(:\n"), ("raising_package", 'raise RuntimeError("no")\n')):
+        (workplace / "packages" / name).mkdir(parents=True)
+        (workplace / "packages" / name / "__init__.py").write_text(text)
+    sys.path.insert(0, str(workplace / "packages"))
     result = run(*words)
     assert result.exit_code == 2
     assert message in result.output
@@ -517,6 +549,29 @@ def test_whether_a_file_can_be_written_is_asked_without_writing_it(workplace: Pa
     assert (workplace / "old.svg").read_text() == "old"
     with pytest.raises(UsageError, match=r"cannot write /proc/new\.svg: No such file"):
         check_writable(Path("/proc/new.svg"))
+
+
+@pytest.mark.parametrize("words", [["list"], ["launch", "-n", "2", "--", "seq", "20"]])
+def test_a_full_disk_is_said_in_one_line(words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-u", "-m", "hocket", *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (2, "error[usage]: the system says: No space left on device\n")
+
+
+def test_a_terminal_need_not_have_all_characters() -> None:
+    env = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    words = [sys.executable, "-m", "hocket", "list", "all_reduce"]
+    done = subprocess.run(words, env=env, capture_output=True, check=True)
+    assert b"hops ? 2 * floor_log2(p)" in done.stdout
+    assert b"Tr\xe4ff" in done.stdout
+
+
+def test_files_are_written_in_utf8_whatever_the_locale() -> None:
+    told = ["-X", "warn_default_encoding", "-W", "error::EncodingWarning"]
+    words = ["export", RING, "ranks=2", "-o", "two.xml"]
+    subprocess.run([sys.executable, *told, "-m", "hocket", *words], check=True)
 
 
 def test_starting_loads_neither_pictures_nor_native_code() -> None:
@@ -538,6 +593,9 @@ def test_sizes() -> None:
     assert [show_seconds(t) for t in (1.5, 0.0123, 4.2e-6, 3e-8)] == ["1.50 s", "12.3 ms", "4.20 us", "30 ns"]
     with pytest.raises(UsageError):
         parse_size("64 sheep")
+    assert good("export", RING, "ranks=2", "--max-bytes", "128 MB") == good(
+        "export", RING, "ranks=2", "--max-bytes", "134217728"
+    )
 
 
 def test_bus_bandwidth_is_that_of_nccl_tests() -> None:

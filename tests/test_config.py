@@ -228,6 +228,7 @@ def test_a_digest_tells_entries_apart() -> None:
         ("program = 'mine.py:raises'", ["tracing mine.py:raises: KeyError: 'no such thing'", "mine.py:24:"]),
         ("program = 'mine.py:misspells'", ["mine.py:misspells on 2 ranks is refused: ", "inn", "mine.py:28:"]),
         ("program = 'builtins:max'", ["builtins:max is refused: builtins:max does not say what its parameters are"]),
+        ("program = 'os:getcwd'", ["os:getcwd is refused: os:getcwd returned '/"]),
         ("program = 'mine.py:wrongs'", ["mine.py has no function 'wrongs'", "did you mean wrong?"]),
         ("program = 'mine.py'", ["which function of mine.py?"]),
         ("program = 'none.py:wrong'", ["there is no file ", "none.py", "mine.py?"]),

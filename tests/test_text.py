@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from hocket import AllReduce, Broadcast, Custom, Program, chunk, prove
 from hocket.algorithms import all_pairs, all_to_next, hierarchical, ring, sccl, two_step
-from hocket.errors import HocketError, InvalidSchedule, ParseError
+from hocket.errors import HocketError, InvalidSchedule, ParseError, WrongType
 from hocket.ir.chunk_dag import Span
 from hocket.ir.instr_dag import InstrDag
 from hocket.ir.schedule import Receive, Schedule, Step
@@ -145,6 +146,7 @@ def test_comments_blank_lines_and_line_ends_do_not_matter(kind: str) -> None:
     assert parse("# a comment\n\n" + text.replace("\n", "\n\n")) == value
     assert parse(text.replace("\n", "\r\n")) == value
     assert parse(text.replace("\n", "   \n")) == value
+    assert parse(text.replace("  after ", "  \t  after ")) == value
     assert parse("\n".join(line.partition("  # ")[0] for line in text.split("\n"))) == value
 
 
@@ -200,6 +202,12 @@ def test_a_wrong_collective_is_refused(line: str) -> None:
         parse_schedule("\n".join([lines[0], line, *lines[2:]]))
     assert caught.value.line == 2
     assert "error[" not in caught.value.reason
+
+
+@pytest.mark.parametrize("parse", [parse_schedule, parse_instr_dag])
+def test_only_a_text_can_be_parsed(parse: Callable[[object], Stage]) -> None:
+    with pytest.raises(WrongType, match=r"not PosixPath(.|\n)*read_text\(\)"):
+        parse(Path("ring.txt"))
 
 
 @pytest.mark.parametrize("name", ["5", "null", "ring", '["a"]', '"ring', "[" * 100_000, ""])
@@ -277,10 +285,18 @@ def test_what_a_text_stands_for_is_bounded_by_its_length(collective: str, rank: 
 
 
 @pytest.mark.parametrize(
-    "collective", ["allreduce(ranks=1, chunks={})", "custom(ranks=1, chunks=1, inputs={}, outputs=1, post=-)"]
+    ("collective", "error", "reason"),
+    [
+        ("allreduce(ranks=1, chunks={})", ParseError, "ranks times chunks must be no more than 67108864"),
+        (
+            "custom(ranks=1, chunks=1, inputs={}, outputs=1, post=-)",
+            InvalidSchedule,
+            "its buffers have more than 67108864 chunks in all",
+        ),
+    ],
 )
-def test_numbers_that_python_does_not_print(collective: str) -> None:
-    with pytest.raises(InvalidSchedule, match="its buffers have more than 67108864 chunks in all"):
+def test_numbers_that_python_does_not_print(collective: str, error: type[HocketError], reason: str) -> None:
+    with pytest.raises(error, match=reason):
         parse_schedule(stands_for(collective.format("9" * 4300), "scratch 0"))
 
 

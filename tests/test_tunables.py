@@ -64,20 +64,24 @@ def test_who_sleeps_soon() -> None:
 def test_sizes() -> None:
     for size, text in ((0, "0 B"), (500, "500 B"), (1536, "1536 B"), (64 << 10, "64 KB"), (1 << 40, "1 TB")):
         assert show_size(size) == text
-        assert parse_size(text.replace(" ", "")) == size
-    assert [parse_size(text) for text in ("1.5K", " 8 ", "64KiB", "-1", "", "K", "8 X")] == [
-        1536,
-        8,
-        64 << 10,
-        None,
-        None,
-        None,
-        None,
-    ]
+        assert parse_size(text) == parse_size(text.replace(" ", "")) == size
+    for text, size in (
+        ("1.5K", 1536),
+        (" 8 ", 8),
+        ("64KiB", 64 << 10),
+        ("1.3K", 1331),
+        ("9007199254740993", (1 << 53) + 1),
+    ):
+        assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["-1", "", "K", "8 X", "8  KB", "1.5", "0.5", "1.0", "1.0B", "8iB", "8i"])
+def test_what_is_no_size(text: str) -> None:
+    assert parse_size(text) is None
 
 
 def test_what_can_be_said() -> None:
-    found = given(" slots=8, small_bytes=64KB,,spins = 0,early_tile_bytes=4096", ALL)
+    found = given(" slots=8, small_bytes=64 KB,,spins = 0,early_tile_bytes=4096", ALL)
     assert found == {"slots": 8, "small_bytes": 64 << 10, "spins": 0, "early_tile_bytes": 4096}
     assert given("", ALL) == {}
 

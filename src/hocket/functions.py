@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -11,7 +12,7 @@ import os
 import sys
 import types
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from hocket.errors import HocketError, Location, Site, Unreadable, UsageError, UserCodeFailed, Where
@@ -56,8 +57,8 @@ def find(target: str, folder: Path = Path()) -> Callable[..., object] | Program:
     found = getattr(module, function, None)
     if isinstance(found, Program) or callable(found):
         return found
-    source = Path(module.__file__ or name)
-    names = list(_functions(source))
+    source = getattr(module, "__file__", None)  # not that of a module built in
+    names = list(_functions(Path(source))) if source else []
     close = difflib.get_close_matches(function, names, 1)
     hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(names) or 'no function'}"
     raise UsageError(f"{name} has no function {function!r}", hint)
@@ -111,6 +112,8 @@ def _module(name: str, function: str, folder: Path) -> types.ModuleType:
 
 
 def _missing(path: Path) -> UsageError:
+    if path.is_dir():
+        return UsageError(f"{path} is a folder, not a file", f"a program is named FILE.py:FUNC, or as in {_EXAMPLE}")
     around = sorted(other.name for other in path.parent.glob("*.py")) if path.parent.is_dir() else []
     close = difflib.get_close_matches(path.name, around, 1)
     return UsageError(f"there is no file {path}", f"did you mean {path.parent / close[0]}?" if close else None)
@@ -135,6 +138,13 @@ def _no_function(target: str, folder: Path) -> UsageError:
 
 
 def _find(name: str) -> importlib.machinery.ModuleSpec | None:
+    """Where a module is. The packages that it is in are imported, as find_spec would: their code is the user's."""
+    if package := name.rpartition(".")[0]:
+        spec = _find(package)
+        if spec is None:
+            return None
+        with user_code(Path(spec.origin or ""), f"importing {package}"):
+            importlib.import_module(package)
     try:
         return importlib.util.find_spec(name)
     except (ImportError, ValueError):
@@ -175,7 +185,7 @@ class user_code:  # noqa: N801 (reads as the statement it is used as)
         where: Where | None = None
         if isinstance(error, SyntaxError) and error.filename is not None:
             column = (error.offset or 1) - 1
-            where = Location(error.filename, error.lineno or 1, column, column + 1, error.text)
+            where = Location(error.filename, error.lineno or 1, column, column + 1, (error.text or "").rstrip())
         while trace is not None:
             code = trace.tb_frame.f_code
             if Path(code.co_filename).resolve() == self._path:
@@ -188,10 +198,20 @@ class user_code:  # noqa: N801 (reads as the statement it is used as)
 def traced(target: str, function: Callable[..., object], values: Mapping[str, object]) -> Program:
     """The program that a function makes of its arguments. Raises UsageError, UserCodeFailed where the function raises,
     and what is wrong with the program."""
-    source = inspect.getsourcefile(inspect.unwrap(function)) or ""
-    with user_code(Path(source), f"tracing {target}"):
+    with user_code(_written_in(function), f"tracing {target}"):
         made = function(**values)
     if isinstance(made, Program):
         return made
     hint = "it must end with `return p`, where `with Program(...) as p:`" if made is None else None
     raise UsageError(f"{target} returned {made!r}, which is no Program", hint)
+
+
+def _written_in(function: Callable[..., object]) -> Path:
+    """The file of a function, of what a partial calls, or of an object's ``__call__``; no file for what is built in."""
+    function = inspect.unwrap(function)
+    while isinstance(function, functools.partial):
+        function = inspect.unwrap(function.func)
+    for code in (function, type(function).__call__):
+        with suppress(TypeError):
+            return Path(inspect.getsourcefile(code) or "")
+    return Path()

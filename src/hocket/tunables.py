@@ -18,16 +18,18 @@ VARIABLE = "HOCKET_TUNABLES"
 CONFIG = "HOCKET_CONFIG"
 """The variable that names the file of config.py."""
 
-_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]+)?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18}(?= ?[KMGT]))?) ?(?:([KMGT])i?)?B?", re.IGNORECASE)
 _UNITS = "KMGT"
 
 
 def parse_size(text: str) -> int | None:
-    """Bytes of ``64MB``, ``1.5K`` or ``8``; K is 1024. None for what is no size."""
+    """Bytes of ``64MB``, ``64 MB``, ``1.5K`` or ``8``, rounded down; K is 1024. None for what is no size."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return None
-    return int(float(match[1]) * 1024 ** (_UNITS.index(match[2].upper()) + 1 if match[2] else 0))
+    whole, _, part = match[1].partition(".")
+    unit = 1024 ** (_UNITS.index(match[2].upper()) + 1 if match[2] else 0)
+    return int(whole + part) * unit // 10 ** len(part)
 
 
 def show_size(size: int) -> str:

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from enum import StrEnum
 from importlib import import_module
 from importlib.util import find_spec
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,6 +52,11 @@ class _Commands(TyperGroup):
             found = error
         except MemoryError as error:  # here, or on a rank
             found = UsageError(": ".join(filter(None, ["there is not enough memory", str(error)])))
+        except BrokenPipeError:  # typer ends quietly where nobody reads on
+            raise
+        except OSError as error:
+            about = f" of {error.filename}" if error.filename else ""
+            found = UsageError(f"the system says{about}: {error.strerror or error}")
         print_error(found, Console(stderr=True))
         raise typer.Exit(Verdict.of(found).exit_code)
 
@@ -115,6 +121,8 @@ Chakra = Annotated[
 
 def main() -> None:
     """Entry point of the command ``hocket``."""
+    if isinstance(sys.stdout, TextIOWrapper):  # a terminal need not have all characters that are printed
+        sys.stdout.reconfigure(errors="replace")
     app()
 
 

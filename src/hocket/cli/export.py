@@ -101,7 +101,7 @@ def outputs(files: Mapping[str, Path], folder: Path) -> dict[str, Path]:
 
 def write_text(path: Path, text: str) -> None:
     with writing(path):
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
 
 
 def check_folder(folder: Path) -> None:

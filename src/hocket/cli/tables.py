@@ -14,7 +14,7 @@ from rich.text import Text
 from hocket.cli.console import print_diagnostic, print_error, say
 from hocket.cli.result import Report, Result, Skipped, Taken
 from hocket.cli.target import show_value
-from hocket.errors import printable
+from hocket.errors import counted, printable
 from hocket.tunables import show_size
 
 if TYPE_CHECKING:
@@ -69,10 +69,6 @@ def _verdict(result: Result) -> str:
     if result.error is not None:
         return f"{result.verdict}: {result.error.code}"
     return ", ".join([result.verdict, *(warning.code for warning in result.warnings)])
-
-
-def _many(n: int, noun: str) -> str:
-    return f"{n} {noun}{'s' * (n != 1)}"
 
 
 _VERDICT = _Column("verdict", _verdict)
@@ -195,8 +191,8 @@ def _print_one(result: Result, console: Console) -> None:
     counts = ((facts.thread_blocks, "thread block"), (facts.channels, "channel"), (facts.steps, "step"))
     sums = f"; sums: {result.sums}" if result.sums is not None else ""
     traffic = f"{facts.traffic:.4g} buffers of memory traffic"
-    say(console, f"{', '.join(_many(n, noun) for n, noun in counts)}; {traffic}{sums}", "dim")
-    rounds = "" if facts.rounds is None else f"{_many(facts.rounds, 'round')}; "
+    say(console, f"{', '.join(counted(n, noun) for n, noun in counts)}; {traffic}{sums}", "dim")
+    rounds = "" if facts.rounds is None else f"{counted(facts.rounds, 'round')}; "
     reductions = f" and reductions {facts.reductions:.4g}" if facts.reductions else ""
     say(console, f"{rounds}volume {facts.volume:.4g}{reductions} {facts.unit}s on the busiest rank", "dim")
     for warning in result.warnings:

@@ -99,8 +99,11 @@ def _arguments(target: str, function: Callable[..., object], words: Sequence[str
     """The product of all ranges, in the order in which the parameters are written."""
     try:
         signature = inspect.signature(function, eval_str=True)
-    except NameError:  # an annotation that exists only for type checkers
-        signature = inspect.signature(function)
+    except Exception:  # of an annotation that only type checkers understand, or for want of any signature
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):
+            raise UsageError(f"{target} does not say what its parameters are") from None
     parameters = signature.parameters
     shown = f"it is {target.rpartition(':')[2]}{signature.replace(return_annotation=inspect.Signature.empty)}"
     open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from hocket import collectives
 from hocket.collectives import BufferName, Collective
-from hocket.errors import InvalidArgument, InvalidSchedule, Location, ParseError, Where, printable
+from hocket.errors import InvalidArgument, InvalidSchedule, Location, ParseError, Where, WrongType, caller, printable
 from hocket.ir import instr_dag
 from hocket.ir import schedule as msccl_ir
 from hocket.ir.chunk_dag import STORAGES, ChunkDag, Kind, Span, Storage
@@ -140,6 +140,9 @@ class _Lines:
     """The lines of a text, one at a time, and the error that names the current one."""
 
     def __init__(self, text: str, source: str) -> None:
+        if not isinstance(text, str):
+            hint = "that of a file is Path(...).read_text()"
+            raise WrongType(f"only a text can be parsed, not {type(text).__name__}", caller(), hint)
         self._lines = text.split("\n")
         self._source = source
         self.number = 0
@@ -214,7 +217,7 @@ def _place(word: str, lines: _Lines) -> Span:
 
 
 def _clauses(line: str) -> list[str]:
-    return [clause for clause in line.split("  ") if clause]
+    return [clause for clause in line.split("  ") if clause.strip()]
 
 
 def _operands(body: str, lines: _Lines) -> tuple[str, list[str], list[str]]:
@@ -226,7 +229,8 @@ def _operands(body: str, lines: _Lines) -> tuple[str, list[str], list[str]]:
 
 
 def parse_schedule(text: str, source: str = "schedule") -> Schedule:
-    """The inverse of ``print_schedule``. Raises ParseError with the line, or what ``ir.schedule.verify`` raises."""
+    """The inverse of ``print_schedule``. Raises WrongType for what is no text, ParseError with the line, or what
+    ``ir.schedule.verify`` raises."""
     lines = _Lines(text, source)
     name = lines.name(lines.take("schedule"))
     collective = lines.collective(lines.take("collective"))
