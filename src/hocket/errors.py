@@ -11,9 +11,9 @@ import linecache
 import os
 import sys
 import unicodedata
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import ClassVar, Literal
@@ -32,7 +32,7 @@ _TORCH = ("-packages/torch/", "-packages/typing_extensions.py")
 class Location:
     """A span of one source line. Lines count from 1, columns from 0 in bytes; ``end_column`` is exclusive.
 
-    ``source`` is that line, where whoever made the location had read it. No file is ever opened for a location.
+    ``source`` is that line, where whoever made the location had read it: no file is opened for a location.
     """
 
     file: str
@@ -94,14 +94,29 @@ class Site(_Sourced, frozen=True, gc=False):
     lasti: int
 
     def resolve(self) -> Location:
+        number = self.lasti // 2
         line, end_line, column, end_column = next(
-            islice(self.code.co_positions(), self.lasti // 2, None), (None, None, None, None)
+            iter(_positions(self.code)[number : number + 1]), (None, None, None, None)
         )
         file = self.code.co_filename
         if line is None:
             line, column, end_line = self.code.co_firstlineno, 0, None
         end = end_column if end_line == line else None
         return Location(file, line, column or 0, end, _source(file, line))
+
+
+_Position = tuple[int | None, int | None, int | None, int | None]
+
+_POSITIONS: dict[int, list[_Position]] = {}
+"""Of the instructions of each code object, by its id as long as it lives: equal code may lie in other columns."""
+
+
+def _positions(code: CodeType) -> list[_Position]:
+    found = _POSITIONS.get(id(code))
+    if found is None:
+        found = _POSITIONS[id(code)] = list(code.co_positions())
+        weakref.finalize(code, _POSITIONS.pop, id(code), None)
+    return found
 
 
 class TextSite(_Sourced, frozen=True, gc=False):

@@ -28,8 +28,9 @@ def parse_size(text: str) -> int | None:
     if match is None:
         return None
     whole, _, part = match[1].partition(".")
-    unit = 1024 ** (_UNITS.index(match[2].upper()) + 1 if match[2] else 0)
-    return int(whole + part) * unit // 10 ** len(part)
+    power = _UNITS.index(match[2].upper()) + 1 if match[2] else 0
+    scale: int = 10 ** len(part)
+    return (int(whole + part) << 10 * power) // scale
 
 
 def show_size(size: int) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 
 from hocket.errors import Where
 from hocket.ir.chunk_dag import Span, shares_chunk
@@ -15,16 +16,17 @@ from hocket.ir.instr_dag import Instr, InstrDag, Source
 
 @dataclass(slots=True)
 class _Chain:
-    """Local instructions that become one, stored to ``target``, by their numbers; ``others`` come after one of them.
+    """Local instructions that become one, stored to ``target``, by their numbers. ``lengths``: see ``lengths``.
 
-    ``lengths``: see ``lengths``.
+    ``others``, a heap, come after one of them and are not among them; an instruction is there once for each that it
+    comes after.
     """
 
     srcs: list[Source]
     target: Span
     where: list[Where]
     members: list[int]
-    others: set[int]
+    others: list[int]
     lengths: set[tuple[int, int]]
 
 
@@ -51,7 +53,7 @@ def _chains(dag: InstrDag, local: Sequence[bool]) -> dict[int, _Chain]:
         its = lengths(dag, instr)
         end = next((e for e in dag.after[i] if e in chains and _joins(dag, chains[e], i, its)), None)
         if end is None:
-            others = set(followers.get(i, ()))
+            others = followers.get(i, [])  # in ascending order, which is a heap
             chains[i] = _Chain(list(instr.srcs), _target(instr), list(instr.where), [i], others, its)
             continue
         chain = chains[i] = chains.pop(end)
@@ -59,8 +61,10 @@ def _chains(dag: InstrDag, local: Sequence[bool]) -> dict[int, _Chain]:
         chain.target = _target(instr)
         chain.where += instr.where
         chain.members.append(i)
-        chain.others.discard(i)
-        chain.others.update(followers.get(i, ()))
+        while chain.others and chain.others[0] == i:
+            heappop(chain.others)
+        for other in followers.get(i, ()):
+            heappush(chain.others, other)
         chain.lengths |= its
     return chains
 
@@ -102,7 +106,7 @@ def _joins(dag: InstrDag, chain: _Chain, i: int, its: set[tuple[int, int]]) -> b
     instr = dag.instrs[i]
     between, added = chain.target, instr.srcs[1:]
     # Whatever else waits for the chain has to come after its end.
-    if instr.srcs[0] != between or min(chain.others, default=i) < i:
+    if instr.srcs[0] != between or chain.others[0] < i:
         return False
     if added:
         fits = instr.dsts[0] == between and not any(shares_chunk(between, source) for source in added)

@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import NoReturn
 from xml.parsers import expat
@@ -195,17 +193,32 @@ def _pieces(source: str | Path) -> Iterator[bytes]:
             yield piece
 
 
-def _line(source: str | Path, number: int) -> str:
-    """The beginning of a line. What can be read only once, such as a pipe, has none."""
-    if isinstance(source, str):
-        return next(islice(source.split("\n", number), number - 1, None), "")[:_PIECE]
-    if not source.is_file():
-        return ""
-    with source.open(errors="replace") as file:
-        found = 1
-        while found < number and (part := file.readline(_PIECE)):
-            found += part.endswith("\n")
-        return file.readline(_PIECE).rstrip("\n")
+class _Lines:
+    """Gives the beginnings of lines. What can be read only once, such as a pipe, has none.
+
+    Most are asked for in their order: it goes on from where the line given last begins, and keeps no text.
+    """
+
+    def __init__(self, source: str | Path) -> None:
+        self._source = source
+        self._last = 1, 0
+
+    def __call__(self, number: int) -> str:
+        found, start = self._last if self._last[0] <= number else (1, 0)
+        source = self._source
+        if isinstance(source, str):
+            for _ in range(found, number):
+                start = source.find("\n", start) + 1 or len(source)
+            self._last = number, start
+            return source[start : start + _PIECE].partition("\n")[0]
+        if not source.is_file():
+            return ""
+        with source.open(errors="replace") as file:
+            file.seek(start)
+            while found < number and (part := file.readline(_PIECE)):
+                found += part.endswith("\n")
+            self._last = (number, file.tell()) if found == number else (1, 0)
+            return file.readline(_PIECE).rstrip("\n")
 
 
 @dataclass(slots=True)
@@ -220,7 +233,7 @@ class _Open:
 class _Parser:
     def __init__(self, source: str | Path, name: str) -> None:
         self._source = source
-        self._read = partial(_line, source)
+        self._read = _Lines(source)
         self._name = name
         self._open: list[tuple[str, _Open]] = []
         self._promise: str | None = None

@@ -84,7 +84,9 @@ def in_order(schedule: Schedule) -> Iterator[Happening]:
     todo = [(r, b) for r, rank in enumerate(schedule.ranks) for b in range(len(rank.thread_blocks))]
     while todo:
         block = r, b = todo.pop()
-        for step in schedule.ranks[r].thread_blocks[b].steps[done[block] :]:
+        steps = schedule.ranks[r].thread_blocks[b].steps
+        while done[block] < len(steps):
+            step = steps[done[block]]
             arriving = [(s.peer, r, s.channel) for s in step.srcs if isinstance(s, Receive)]
             needs: list[_Event] = [(*connection, messages[False, connection]) for connection in arriving]
             needs += [(r, wait.thread_block, wait.step) for wait in step.waits]

@@ -19,7 +19,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 from msgspec import Struct, structs
@@ -425,6 +425,8 @@ def _wrong_overlap(step: Step, in_place: bool) -> str | None:
         reads, writes = (tuple([o for o in operands if isinstance(o, Span)]) for operands in (step.srcs, step.dsts))
     if len(writes) < 2 and (not reads or reads == writes):
         return None
+    if _apart([*writes, *set(reads).difference(writes)]):
+        return None
     written: dict[tuple[int, BufferName], list[Span]] = {}
     for target in writes:
         others = written.setdefault((target.rank, target.buffer), [])
@@ -438,6 +440,18 @@ def _wrong_overlap(step: Step, in_place: bool) -> str | None:
             if source is not target and source != target and shares_chunk(source, target):
                 return f"a step reads {source} and writes {target}, which overlap"
     return None
+
+
+def _apart(spans: list[Span]) -> bool:
+    """Whether each span ends before the next one of its buffer begins, as in what the compiler makes.
+
+    Spans with a stride may also lie between each other's chunks: this does not tell them apart.
+    """
+    spans.sort(key=lambda span: (span.rank, span.buffer, span.index))
+    return all(
+        (one.rank, one.buffer) != (other.rank, other.buffer) or one.indices()[-1] < other.index
+        for one, other in pairwise(spans)
+    )
 
 
 def _wrong_wait(step: Step, block: int, lengths: Sequence[int]) -> str | None:

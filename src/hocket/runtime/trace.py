@@ -17,9 +17,10 @@ import fcntl
 import json
 import os
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 
 from hocket import _native
@@ -170,6 +171,7 @@ class Trace:
     def _steps(self, thread: int, steps: Sequence[StepEvent], calls: dict[int, CallEvent]) -> Iterator[str]:
         """The steps of a thread, each followed by the ends of the arrows that begin or end in it."""
         said: dict[tuple[int, int, int], tuple[str, list[_End]]] = {}
+        ends_of: dict[tuple[int, int], list[list[_End]]] = {}
         for event in steps:
             call = calls.get(event.call)
             if call is None:  # it had not ended
@@ -177,7 +179,9 @@ class Trace:
             key = call.plan, event.block, event.step
             if key not in said:
                 part = self.plans[call.plan][1]
-                said[key] = describe(part, event.block, event.step), list(_ends(part, event.block, event.step))
+                if key[:2] not in ends_of:
+                    ends_of[key[:2]] = _ends(part, event.block)
+                said[key] = describe(part, event.block, event.step), ends_of[key[:2]][event.step]
             text, ends = said[key]
             yield (
                 f'{self._head("X", event.block + 1, event.begin)},"dur":{us(event.end - event.begin)},{text}'
@@ -202,12 +206,12 @@ class _End:
     messages: int
 
 
-def _ends(part: Rank, block: int, step: int) -> Iterator[_End]:
-    """A connection belongs to one thread block, so its messages are in the order of that."""
-    steps = part.thread_blocks[block].steps
-    for connection in _connections(steps[step]):
-        users = [s for s, other in enumerate(steps) if connection in _connections(other)]
-        yield _End(*connection, users.index(step), len(users))
+def _ends(part: Rank, block: int) -> list[list[_End]]:
+    """Of each step. A connection belongs to one thread block, so its messages are in the order of that."""
+    used = [_connections(step) for step in part.thread_blocks[block].steps]
+    messages = Counter(chain.from_iterable(used))
+    numbers = {connection: count() for connection in messages}
+    return [[_End(*each, next(numbers[each]), messages[each]) for each in connections] for connections in used]
 
 
 def _connections(step: Step) -> list[tuple[bool, int, int]]:
