@@ -262,8 +262,7 @@ template <class Step, class Blame> Outcome ControlPlane::drive_alone(const Step&
             progress = step();  // the second one, after the bell was raised (waiting.h)
             if (progress == Progress::kStalled) {
                 nap(bell, seen, nap_nanoseconds());
-                progress = step();  // most often it was woken for that
-                if (progress == Progress::kStalled) visits = most;
+                visits = most;
             }
         }
         if (progress == Progress::kDone) return {};
