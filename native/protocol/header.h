@@ -35,6 +35,7 @@ constexpr u64 kUsuallyExchanged = 120 << 10, kUsuallyEager = 32 << 10;  // the s
 constexpr u64 kAtOnce = 62 << 10;      // of a message between nodes: what MPIs send at once over TCP is less than 64 KB
 constexpr u64 kLeastApart = 16 << 10;  // bytes of an eager area, from which on what is longer goes in messages apart
 constexpr u64 kMostRotated = 256 << 20;  // bytes of the eager areas of all ranks that messages rotate through
+constexpr u64 kCallsAnArea = 64;         // of a communicator, for each of them that is in use
 
 // What all ranks must say alike, but for what `flags` excuse. `counts` is equal on all ranks or, pairwise, adds up to 0
 // (call.h: Units). `element` is a hash of what elements are, where kernels do not know their type, or of what

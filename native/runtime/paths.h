@@ -58,8 +58,11 @@ class EagerPath {
 
   private:
     bool rotates(u64 bytes) const { return rotated_areas_ > 2 && bytes >= tunables_.rotated_slot_bytes; }
+    // Grows with the calls that were made, in powers of two: so calls in succession have different areas also where it
+    // does, and few calls touch little memory for the first time.
+    u64 areas_in_use(u64 call) const { return std::clamp<u64>(std::bit_floor(call / kCallsAnArea), 2, rotated_areas_); }
     char* area(u32 rank, u64 call, u64 bytes) const {
-        if (rotates(bytes)) return rotated_ + (rank * rotated_areas_ + call % rotated_areas_) * area_bytes_;
+        if (rotates(bytes)) return rotated_ + (rank * rotated_areas_ + (call & (areas_in_use(call) - 1))) * area_bytes_;
         return eager_area(control_.blocks(), control_.size(), area_bytes_, rank, call);
     }
     static u64 sent_bytes(const Plan& plan, const Shape& shape) {  // of the rank that sends most

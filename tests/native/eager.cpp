@@ -46,7 +46,7 @@ TEST(rounds) {
 
 TEST(rounds_that_rotate) {
     for (u32 ranks = 2; ranks <= 4; ++ranks)
-        for (const u64 first : {u64(0), ~u64(0) - 50})
+        for (const u64 first : {u64(0), 4 * kCallsAnArea - 50, 8 * kCallsAnArea - 50, ~u64(0) - 50})
             for (const u64 areas : {2, 4, 8}) rounds_of(ranks, first, 1, areas * kEager);
 }
 
