@@ -57,10 +57,13 @@ u64 machine() {
     return found;
 }
 
-constexpr const char* kProcessors = "/sys/devices/system/cpu";
-
 u32 processors() {
     static const u32 found = u32(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
+    return found;
+}
+
+const Caches& caches() {
+    static const Caches found = find_caches(processors(), "/sys/devices/system/cpu");
     return found;
 }
 
@@ -458,7 +461,8 @@ void Group::begin(const std::vector<Hello>& all) {
     std::vector<int> lifelines;
     for (u32 r = 0; r < size_; ++r) lifelines.push_back(r == rank_ || !is_mate(r) ? -1 : lifeline(all[r].host.process));
     Settings settings{{.patience = file_->patience(crowded_), .timeout = std::numeric_limits<double>::infinity()}};
-    settings.cache_bytes = options_.cache_bytes.value_or(cache_bytes(u32(mates_of(rank_)), processors(), kProcessors));
+    if (options_.cache_bytes) settings.cache_bytes = *options_.cache_bytes;
+    else settings.cache_bytes = caches().bytes(u32(mates_of(rank_)));
     if (!options_.cache_bytes && Clock::trusted()) settings.is_far = is_far;
     if (attaches_) settings.cma_use = options_.always_attaches ? CmaUse::kAlways : CmaUse::kWhereFaster;
     if (!options_.always_attaches) tried_ = settings.tunables.tried_bytes;

@@ -13,10 +13,6 @@ namespace {
 constexpr u64 kMostOfAProcessor = 32 << 20;
 constexpr u32 kMostIndices = 8;  // caches of one processor; there are three to five
 
-struct Level {
-    u64 bytes, instances;
-};
-
 std::string said(const std::string& file) {
     std::string word;
     std::ifstream(file) >> word;
@@ -46,19 +42,19 @@ u64 length_of(const std::string& ranges) {
 
 }  // namespace
 
-u64 cache_bytes(u32 ranks, u64 processors, const std::string& cpus) {
-    Level second{1 << 20, processors}, third{kMostOfAProcessor, 1};  // where the system does not say
+Caches find_caches(u64 processors, const std::string& cpus) {
+    Caches found{{1 << 20, processors}, {kMostOfAProcessor, 1}};  // where the system does not say
     for (u32 index = 0; index < kMostIndices; ++index) {
         const std::string cache = cpus + "/cpu0/cache/index" + std::to_string(index) + "/";
         const std::string level = said(cache + "level");
         if ((level != "2" && level != "3") || said(cache + "type") == "Instruction") continue;
         const u64 bytes = size_of(said(cache + "size")), sharers = length_of(said(cache + "shared_cpu_list"));
         if (bytes == 0 || sharers == 0) continue;
-        Level& found = level == "2" ? second : third;
-        found.bytes = std::min(bytes, sharers * kMostOfAProcessor);
-        found.instances = std::max<u64>(1, processors / sharers);
+        Caches::Level& known = level == "2" ? found.second : found.third;
+        known.bytes = std::min(bytes, sharers * kMostOfAProcessor);
+        known.instances = std::max<u64>(1, processors / sharers);
     }
-    return second.bytes * std::min<u64>(ranks, second.instances) + third.bytes * std::min<u64>(ranks, third.instances);
+    return found;
 }
 
 }  // namespace hocket

@@ -318,8 +318,8 @@ template <class Step, class Blame>
     return overdue(since, std::move(outcome), waits_for);
 }
 
-// Notes whom this rank waits for, of several one that does not wait itself. Returns how the wait has ended, if it has
-// taken too long.
+// Notes whom this rank waits for, of several one that does not wait itself, where a wait may take too long. Returns how
+// it has ended, if it has.
 template <class Blame>
 std::optional<Outcome> ControlPlane::overdue(double& since, Outcome outcome, const Blame& waits_for) {
     const double now = seconds();

@@ -88,10 +88,11 @@ const Plan::Details& Plan::details(std::string_view element, std::string_view un
     if (kept.author == 0 || kept.element != element || kept.units != units) {
         u64 digest = element.size();
         for (const char byte : element) digest = mix(digest ^ u64(static_cast<unsigned char>(byte)));
-        kept = {std::string(element), std::string(units), name_ + "\n", u32(digest),
+        std::string text = name_ + "\n";
+        text += units;
+        if (!element.empty()) (text += '\n') += element;
+        kept = {std::string(element), std::string(units), std::move(text), u32(digest),
                 communicator.control().new_author()};
-        kept.text += kept.units;
-        if (!element.empty()) kept.text += "\n" + kept.element;
     }
     return kept;
 }

@@ -1046,8 +1046,8 @@ class Communicator:
 
 
 def _seconds(timeout: object) -> float:
-    value = timeout.item() if isinstance(timeout, np.number) else timeout
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+    value = float(timeout) if isinstance(timeout, float | np.floating) else whole(timeout)
+    if value is None or not value > 0:
         raise InvalidArgument(f"timeout must be a positive number of seconds, not {timeout!r}", caller())
     return float(min(value, sys.float_info.max))
 

@@ -97,7 +97,7 @@ class Tracer:
         ch, storage = wishes
         if ch is not None and type(ch) is not int:
             ch = _number("channel", ch, site)
-        if storage is not None and type(storage) is not str:  # it may have no hash
+        if storage is not None and not isinstance(storage, str):  # it may have no hash
             raise _no_storage(storage, site)
         key = ch, self.factor, storage
         hints = self._hints.get(key)

@@ -6,12 +6,14 @@ GPUs, a PCIe switch, a node's memory. Units: microseconds, bytes, GB/s (1e9 byte
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
+from typing import SupportsIndex
 
 from hocket.errors import BadTopology, OutOfRange, caller
 
@@ -129,8 +131,10 @@ class Topology:
     costs: Costs = field(repr=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.nodes, bool) or not isinstance(self.nodes, int) or self.nodes < 1:
-            raise BadTopology(f"a topology has at least one node, not {self.nodes!r}")
+        number = isinstance(self.nodes, SupportsIndex) and not isinstance(self.nodes, bool)
+        if not number or self.nodes < 1:
+            raise BadTopology(f"nodes must be a positive whole number, not {self.nodes!r}")
+        object.__setattr__(self, "nodes", operator.index(self.nodes))
 
     @property
     def ranks(self) -> int:

@@ -28,7 +28,7 @@ u64 bytes_of(u32 ranks, u64 processors, const std::vector<Cache>& caches) {
         std::ofstream(index / "size") << caches[c].size << "\n";
         std::ofstream(index / "shared_cpu_list") << caches[c].sharers << "\n";
     }
-    const u64 found = cache_bytes(ranks, processors, folder);
+    const u64 found = find_caches(processors, folder).bytes(ranks);
     std::filesystem::remove_all(folder);
     return found;
 }

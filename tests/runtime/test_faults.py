@@ -407,9 +407,9 @@ def test_an_environment_that_makes_no_sense(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_time_that_went_before_counts_and_the_error_has_the_timeout_asked_for(rank: int) -> None:
-    here, begun = bootstrap.Place(rank, 2, secrets.token_hex(16)), time.monotonic() - 30
+    here = bootstrap.Place(rank, 2, secrets.token_hex(16))
     with pytest.raises(BootstrapFailed, match="not all of the 2 ranks were here after 30 s: "):
-        bootstrap.gather(here, 30, {}, begun=begun)
+        bootstrap.gather(here, 30, {}, spent=30)
 
 
 def missing(comm: Communicator, who: int) -> str:

@@ -210,7 +210,7 @@ def test_a_wrong_file_is_named_with_its_key(text: str, reason: str, tmp_path: Pa
 
 @pytest.mark.parametrize("nodes", [0, True, 2.0, "2"])
 def test_nodes_are_counted(nodes: int) -> None:
-    with pytest.raises(BadTopology, match="a topology has at least one node, not"):
+    with pytest.raises(BadTopology, match="nodes must be a positive whole number, not"):
         ndv4(nodes)
 
 

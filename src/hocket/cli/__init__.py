@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import sys
@@ -41,6 +42,9 @@ from hocket.language import MAX_INSTANCES
 from hocket.program import Program
 from hocket.verify import Contract
 
+_SURROUNDINGS = {errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENAMETOOLONG, errno.ENOSPC, errno.EROFS}
+"""Errors of the system that are not hocket's."""
+
 
 class _Commands(TyperGroup):
     """Shows our errors as they render themselves; the exit code is that of the verdict, for every command."""
@@ -55,6 +59,8 @@ class _Commands(TyperGroup):
         except BrokenPipeError:  # typer ends quietly where nobody reads on
             raise
         except OSError as error:
+            if error.errno not in _SURROUNDINGS:
+                raise
             about = f" of {error.filename}" if error.filename else ""
             found = UsageError(f"the system says{about}: {error.strerror or error}")
         print_error(found, Console(stderr=True))
@@ -121,7 +127,8 @@ Chakra = Annotated[
 
 def main() -> None:
     """Entry point of the command ``hocket``."""
-    if isinstance(sys.stdout, TextIOWrapper):  # a terminal need not have all characters that are printed
+    # A terminal need not have all characters that are printed.
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")
     app()
 

@@ -223,7 +223,7 @@ def meet(
     if store is not None:
         with seat(store, rank, size, timeout) as mine:
             here = stores.place(mine, PROTOCOL, node)
-    return gather(here, timeout, watched, schedules, begun)
+    return gather(here, timeout, watched, schedules, spent=time.monotonic() - begun)
 
 
 def no_schedules(_ranks: int) -> str:
@@ -236,9 +236,10 @@ def gather(
     timeout: float,
     watched: Mapping[int, int | None],
     schedules: Schedules = no_schedules,
-    begun: float | None = None,
+    spent: float = 0.0,
 ) -> Meeting:
-    """Wait until all ranks of one token are here and have what they need, ``timeout`` seconds from ``begun`` or now on.
+    """Wait until all ranks of one token are here and have what they need. ``spent``: seconds of ``timeout`` that are
+    over.
 
     ``watched`` maps sockets to the rank whose end makes them readable, None where a message on it says which. No rank
     can leave a meeting before all have come, so if one ends while this rank waits for any, they never will meet.
@@ -249,14 +250,13 @@ def gather(
         arena.own()
         memory, cores = _memory(here), machine.cores(os.sched_getaffinity(0))
         return Meeting(0, 1, memory, [-1], [-1], cores, secrets.token_hex(16))
-    begun = time.monotonic() if begun is None else begun
     known: str | HocketError
     try:
         known = schedules(here.size)
     except HocketError as error:
         known = error
     try:
-        met = (_host if here.rank == 0 else _join)(here, common_of(here, known), timeout, begun, watched)
+        met = (_host if here.rank == 0 else _join)(here, common_of(here, known), timeout, spent, watched)
     except HocketError:
         if isinstance(known, HocketError):  # it says more than what all were told
             raise known from None
@@ -268,8 +268,8 @@ def gather(
     return met
 
 
-def _host(here: Place, common: Common, timeout: float, begun: float, watched: Mapping[int, int | None]) -> Meeting:
-    host = _Host(here, timeout, begun, watched)
+def _host(here: Place, common: Common, timeout: float, spent: float, watched: Mapping[int, int | None]) -> Meeting:
+    host = _Host(here, timeout, spent, watched)
     created: int | BootstrapFailed = -1
     own: socket.socket | None = None
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
@@ -323,7 +323,7 @@ def _created(here: Place) -> int | BootstrapFailed:
 class _Host:
     """Rank 0's side of a meeting."""
 
-    def __init__(self, here: Place, timeout: float, begun: float, watched: Mapping[int, int | None]) -> None:
+    def __init__(self, here: Place, timeout: float, spent: float, watched: Mapping[int, int | None]) -> None:
         self.lifelines = [-1] * here.size
         self.arenas = [-1] * here.size
         self.cores = [os.sched_getaffinity(0)] * here.size  # of each rank, once it has come
@@ -331,7 +331,7 @@ class _Host:
         self.common: dict[int, Common] = {}
         self._here = here
         self._timeout = timeout
-        self._deadline = begun + timeout
+        self._deadline = time.monotonic() + timeout - spent
         self._watched = watched
         self._guests: dict[int, socket.socket] = {}
         self._strangers: set[socket.socket] = set()  # who have connected and not said hello
@@ -461,8 +461,8 @@ class _Host:
         return found
 
 
-def _join(here: Place, common: Common, timeout: float, begun: float, watched: Mapping[int, int | None]) -> Meeting:
-    deadline = begun + timeout
+def _join(here: Place, common: Common, timeout: float, spent: float, watched: Mapping[int, int | None]) -> Meeting:
+    deadline = time.monotonic() + timeout - spent
     received: list[int] = []
     own: socket.socket | None = None
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as host, selectors.PollSelector() as waiting:
