@@ -139,7 +139,7 @@ def test_long_sums_between_nodes_are_the_mpis(mpi: Mpi, library: Path, program: 
     variables = {"HOCKET_MPI_REPORT": "1", "HOCKET_NODES": "1+1"}
     pairs = program(str(Path(__file__).parents[3] / "benchmarks" / "mpi_pairs.c"))
     for size, why in (("4096", "taken"), ("1048576", "large")):
-        done = mpi.run(pairs, "allreduce", size, size, "3", library=library, variables=variables)
+        done = mpi.run(pairs, "allreduce", size, size, "3", "0", library=library, variables=variables)
         assert done.code == 0, done.text
         assert re.search(f"all_reduce .* {why}$", "\n".join(done.report), re.MULTILINE), done.text
 
