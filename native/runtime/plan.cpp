@@ -90,7 +90,8 @@ const Plan::Details& Plan::details(std::string_view element, std::string_view un
         for (const char byte : element) digest = mix(digest ^ u64(static_cast<unsigned char>(byte)));
         std::string text = name_ + "\n";
         text += units;
-        if (!element.empty()) (text += '\n') += element;
+        if (!element.empty()) text += '\n';
+        text += element;
         kept = {std::string(element), std::string(units), std::move(text), u32(digest),
                 communicator.control().new_author()};
     }

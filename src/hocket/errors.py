@@ -94,10 +94,8 @@ class Site(_Sourced, frozen=True, gc=False):
     lasti: int
 
     def resolve(self) -> Location:
-        number = self.lasti // 2
-        line, end_line, column, end_column = next(
-            iter(_positions(self.code)[number : number + 1]), (None, None, None, None)
-        )
+        number, positions = self.lasti // 2, _positions(self.code)
+        line, end_line, column, end_column = positions[number] if number < len(positions) else (None, None, None, None)
         file = self.code.co_filename
         if line is None:
             line, column, end_line = self.code.co_firstlineno, 0, None

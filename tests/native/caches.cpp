@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <string>
 #include <vector>
 
 #include "runner.h"
@@ -18,8 +19,9 @@ struct Cache {
 };
 
 u64 bytes_of(u32 ranks, u64 processors, const std::vector<Cache>& caches) {
-    char made[] = "/tmp/hocket-caches-XXXXXX";
-    const std::filesystem::path folder = ::mkdtemp(made);
+    std::string made = std::filesystem::temp_directory_path() / "hocket-caches-XXXXXX";
+    CHECK(::mkdtemp(made.data()) != nullptr);
+    const std::filesystem::path folder = made;
     for (u64 c = 0; c < caches.size(); ++c) {
         const auto index = folder / "cpu0" / "cache" / ("index" + std::to_string(c));
         std::filesystem::create_directories(index);
