@@ -17,6 +17,7 @@ from pathlib import Path
 from peers import Contender, Missing, end, run
 
 import hocket
+from hocket.cli.target import parse_size
 
 REQUIREMENTS = {
     "openmpi": ("openmpi", "mpi4py"),
@@ -156,10 +157,10 @@ def add_speed_arguments(parser: argparse.ArgumentParser, programs: Sequence[str]
     """Those of scripts that time programs with the library beside the MPI alone."""
     parser.add_argument("--only", nargs="+", choices=programs, default=programs)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--begin", type=int, default=8, metavar="BYTES", help="of a message or block")
-    parser.add_argument("--end", type=int, default=16 << 20, metavar="BYTES")
+    parser.add_argument("--begin", type=parse_size, default=8, metavar="BYTES", help="of a message or block")
+    parser.add_argument("--end", type=parse_size, default=16 << 20, metavar="BYTES")
     parser.add_argument("--launches", type=int, default=launches, metavar="N", help="of each program and MPI")
-    parser.add_argument("--min-bytes", type=int, metavar="BYTES", help="below which hocket takes no call")
+    parser.add_argument("--min-bytes", type=parse_size, metavar="BYTES", help="below which hocket takes no call")
     parser.add_argument("--json", type=Path, metavar="FILE")
 
 

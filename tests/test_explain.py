@@ -289,7 +289,8 @@ def test_on_the_command_line() -> None:
 @pytest.mark.parametrize(
     ("name", "ranks", "least"),
     [
-        ("all_reduce", 2, 2 << 10),
+        ("all_reduce", 2, 4 << 10),
+        ("all_reduce", 4, 2731),
         ("all_gather", 2, 4095),
         ("all_gather", 8, 16377),
         ("broadcast", 3, 2 << 10),

@@ -17,14 +17,14 @@ namespace {
 constexpr u64 K = 1 << 10, kNo = kNeverBytes;
 
 // From which size on hocket is no slower than the MPI underneath, by Vendor, whether ranks share cores, and Collective:
-// benchmarks/results/mpi.md, on the EPYC, and on the Xeon what is only moved over Intel MPI. What was not measured
+// benchmarks/results/mpi.md, on the EPYC, and what is only moved over Intel MPI on the Xeon too. What was not measured
 // follows what is most like it.
 constexpr u64 kLeast[][2][kCollectives] = {
     {{2 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, kNo, kNo},
      {2 * K, 4 * K, 512 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, 4 * K, kNo, kNo}},
-    {{2 * K, 2 * K, 128 * K, 1, 1, 2 * K, 2 * K, 2 * K, 2 * K, 1, 1, kNo},
+    {{2 * K, 2 * K, 32 * K, 1, 1, 2 * K, 2 * K, 2 * K, 2 * K, 1, 1, kNo},
      {2 * K, 2 * K, 128 * K, 1, 1, 2 * K, 2 * K, 2 * K, 2 * K, 1, 1, kNo}},
-    {{K, 2 * K, 4 * K, 32 * K, 32 * K, 4 * K, 4 * K, 4 * K, 4 * K, 32 * K, kNo, kNo},
+    {{K, 2 * K, 4 * K, 32 * K, 32 * K, 4 * K, 4 * K, 4 * K, 4 * K, 8 * K, kNo, kNo},
      {K, 2 * K, 4 * K, 256 * K, 256 * K, 4 * K, 4 * K, 4 * K, 4 * K, 256 * K, kNo, kNo}},
 };
 

@@ -464,7 +464,7 @@ def declined(choice: Choice, one_round: bool, attached: bool) -> str | None:
     if call.oversubscribed or call.name not in _ZERO_COPY_IN_ONE_ROUND:
         return "it takes one round"
     sent = call.size
-    if call.kind.blocks:
+    if call.kind.blocks or call.name == "all_reduce":  # of which others read what they read of a ReduceScatter
         block = -(-call.size // call.ranks)
         sent = block if call.name == "all_gather" else sent - block  # the same block to all is stored once
     least = call.tuned.lent_bytes
