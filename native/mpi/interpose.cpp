@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <cstring>
 #include <list>
 #include <tuple>
 #include <type_traits>
@@ -454,10 +453,10 @@ template <class N> struct Blocks {
         return good;
     }
     void collect(const char* from, char* to) const {
-        for (u32 r = 0; r < ranks; to += bytes(r++)) std::memcpy(to, from + place(r), bytes(r));
+        for (u32 r = 0; r < ranks; to += bytes(r++)) hocket::copy(to, from + place(r), bytes(r));
     }
     void hand_out(const char* from, char* to) const {
-        for (u32 r = 0; r < ranks; from += bytes(r++)) std::memcpy(to + place(r), from, bytes(r));
+        for (u32 r = 0; r < ranks; from += bytes(r++)) hocket::copy(to + place(r), from, bytes(r));
     }
 };
 

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <stdexcept>
 
 #include "python/arrays.h"
@@ -398,7 +397,7 @@ Outcome BoundCall::run() {
 
 void BoundCall::copy_in() const {
     if (lists_)
-        for (const Copy& copy : lists_->before) std::memcpy(copy.to, copy.from, copy.bytes);
+        for (const Copy& one : lists_->before) copy(one.to, one.from, one.bytes);
 }
 
 bool BoundCall::post() {
@@ -416,7 +415,7 @@ Outcome BoundCall::go_on() {
 
 void BoundCall::ended(const Outcome& outcome) {
     if (lists_ && outcome.fault == Fault::kNone)
-        for (const Copy& copy : lists_->after) std::memcpy(copy.to, copy.from, copy.bytes);
+        for (const Copy& one : lists_->after) copy(one.to, one.from, one.bytes);
     exposed_ = outcome.exposed;
     prepared_.variant_ = outcome.variant;
 }

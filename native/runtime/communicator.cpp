@@ -481,7 +481,7 @@ int Communicator::open_path(CallState& state) {
     } else {
         fifo_.open(chosen, state.buffers);
     }
-    if (state.call.initial_bytes != 0) std::memcpy(state.call.initial_to, state.call.initial, state.call.initial_bytes);
+    if (state.call.initial_bytes != 0) copy(state.call.initial_to, state.call.initial, state.call.initial_bytes);
     return 0;
 }
 
@@ -606,7 +606,7 @@ const Scale* Communicator::scale(const CallState& state) const {
 void Communicator::finish(const CallState& state) const {
     const Finish& left = state.call.finish;
     char* const result = left.result;
-    if (left.taken != nullptr && state.variant == kBuffered) std::memcpy(result, left.taken, left.bytes);
+    if (left.taken != nullptr && state.variant == kBuffered) copy(result, left.taken, left.bytes);
     if (state.call.scale != nullptr && scale(state) == nullptr)
         kernels().types[state.type].reduce[kAverage](&result, 1, &result, 1, left.bytes, {.scale = state.call.scale});
 }

@@ -71,20 +71,23 @@ def test_long_ones(dtype: str, op: str) -> None:
 
 @pytest.mark.parametrize("isa", _native.ISAS)
 def test_copies(isa: str) -> None:
-    """Of every length at which another way is taken, wherever they begin; to where they are nothing happens."""
+    """Of every length at which another way is taken, wherever in a line they begin, or in a page behind their source;
+    to where they are nothing happens."""
     short = (0, 1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 191, 192)
     sizes = (*short, 2047, 2048, 2049, 4095, 4096, 4097, 9000)
     code = _native.TYPES.index("uint8"), _native.OPERATORS.index("sum")
-    for size, start in product(sizes, (0, 1, 40)):
+    begins = ((64, 0), (64, 1), (64, 40), (4096, 0), (4096, 1), (4096, 16), (4096, 63), (4096, 64))
+    for size, (unit, start) in product(sizes, begins):
         source = data(size, size + 7, "uint8")[7:]
-        memory = np.full(size + 192, 0x5A, np.uint8)
-        begin = -memory.ctypes.data % 64 + start
+        memory = np.full(size + unit + 128, 0x5A, np.uint8)
+        behind = source.ctypes.data if unit == 4096 else 0
+        begin = (behind - memory.ctypes.data) % unit + start
         place = memory[begin : begin + size]
         for ahead in (0, 256):
             place[:] = 0
             _native.reduce([place], [source], *code, isa, ahead=ahead)
             _native.reduce([place], [place], *code, isa, ahead=ahead)
-            assert (place == source).all(), (size, start, ahead)
+            assert (place == source).all(), (size, unit, start, ahead)
         assert (memory[:begin] == 0x5A).all()
         assert (memory[begin + size :] == 0x5A).all()
 
