@@ -1,8 +1,8 @@
 """Calls by where arrays begin in a page: ``python benchmarks/alignment.py [--json FILE]``.
 
 Two ranks on a core each call collectives by name, out of place but for the Broadcast. Where an input and an output
-begin, in bytes from a page: 0, as arrays of this benchmark's peers do; 16, as NumPy's do from some size on; 32, as of
-two arrays one of which follows the other in the heap. A time is the least over turns of the median of a turn's calls,
+begin, in bytes from a page: 0, as arrays of peers.py do; 16, as NumPy's of 128 KB and more; 16 and 32, as two arrays of
+which one follows the other in the heap. A time is the least over turns of the median of a turn's calls,
 in microseconds; in brackets, to that of the first column.
 """
 
