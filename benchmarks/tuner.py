@@ -4,9 +4,9 @@ In one job, of the same ranks, four communicators: two by the static policy, one
 of each key is measured in turn. First the third makes ``--calls`` calls of each collective and size, all in turn. Then
 blocks of such calls by the first and each of the others take turns. A ratio is the time of a call to that by the first,
 in the same turn, and the mean of that over the blocks of a launch; below 1 is faster. Its 95 % interval is over
-launches: what a short call takes depends on where its communicator happens to lie in memory. ``best`` is the arm whose
-mean ratio is least. The least of many measurements is low by luck too, so that only what exceeds the ratio of the
-second communicator, of the static policy to itself, counts.
+launches: what a short call takes depends on where its communicator happens to lie in memory. The best arm of a launch
+is the one whose mean ratio is least in the others, since the least of many measurements is low by luck, too. The second
+communicator shows what differs where nothing does.
 
 With ``--alone`` each call is measured again and again, so that its arrays are in the cache, though the tuner has
 learned from all in turn. With ``--wrong`` the tuner begins with a table by which the last arm of each key is by far the
@@ -269,6 +269,11 @@ def best(cells: Sequence[Cell]) -> str:
     return min(cells[0].arms, key=lambda arm: statistics.fmean(cell.arms[arm] for cell in cells))
 
 
+def of_best(cells: Sequence[Cell]) -> list[float]:
+    """Of each launch: what it measured of the arm that took least in the others."""
+    return [cell.arms[best([*cells[:n], *cells[n + 1 :]])] for n, cell in enumerate(cells)]
+
+
 def show(launches: Sequence[Sequence[Cell]]) -> None:
     rows = list(zip(*launches, strict=True))
     for cells in rows:
@@ -278,15 +283,20 @@ def show(launches: Sequence[Sequence[Cell]]) -> None:
             f"{statistics.median(cell.microseconds for cell in cells):10.2f} us  "
             f"{Mean.of([[cell.tuned] for cell in cells])}  "
             f"{', '.join(f'{count} {taken}' for taken, count in takes.most_common()):<42} "
-            f"{Mean.of([[cell.arms[arm]] for cell in cells])}  {arm}",
+            f"{Mean.of([[log] for log in of_best(cells)])}  {arm}",
             flush=True,
         )
     for name in (*COLLECTIVES, None):
         of = [cells for cells in rows if name in (cells[0].collective, None)]
-        tuned = Mean.of([[cell.tuned for cell in launch] for launch in zip(*of, strict=True)])
-        least = Mean.of([[cells[n].arms[best(cells)] for cells in of] for n in range(len(launches))])
-        again = Mean.of([[cell.again for cell in launch] for launch in zip(*of, strict=True)])
-        print(f"{name or 'all':>15} tuned {tuned}, best arm {least}, static to itself {again}")
+        found = list(zip(*of, strict=True))
+        least = list(zip(*map(of_best, of), strict=True))
+        off = [[cell.tuned - log for cell, log in zip(*each, strict=True)] for each in zip(found, least, strict=True)]
+        tuned = Mean.of([[cell.tuned for cell in launch] for launch in found])
+        again = Mean.of([[cell.again for cell in launch] for launch in found])
+        print(
+            f"{name or 'all':>15} tuned {tuned}, best arm {Mean.of(least)}, tuned to that {Mean.of(off)}, "
+            f"static to itself {again}"
+        )
 
 
 def main() -> None:

@@ -160,6 +160,20 @@ def test_what_a_neighbour_found_is_tried_first() -> None:
     assert low[3] < 0.75 * high[3]
 
 
+def test_a_neighbour_counts_for_less_than_what_was_measured_here() -> None:
+    """Predictions are right there and wrong here. After a change here, of all arms alike, they are still wrong."""
+    learner = Learner()
+    learner.add("near", names(2), [3.0, 1.0])
+    learner.add("key", names(2), [3.0, 1.0], ["near"])
+    for seconds in (3.0, 1.0):
+        learner.observe("near", seconds == 1.0, Samples.of([math.log2(seconds)] * 100))
+    learner.counted("near", 200)
+    for version in range(40):
+        batch(learner, [1.0, 2.0] if version < 20 else [1.5, 3.0], version=version)
+        assert version < 10 or learner.choice("key").incumbent == 0
+    assert learner.why("key").changes > 0
+
+
 def test_a_wrong_file_is_noticed() -> None:
     """It has the slowest for the fastest, and was measured when that took half."""
     learner = of([1.0, 1.0, 1.0, 1.0])

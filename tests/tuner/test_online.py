@@ -237,7 +237,8 @@ LATE = 0.004  # seconds, hundreds of times what calls take
 
 def timed(comm: Communicator, what: str) -> list[float]:
     """Of each key the median of the means that were observed, log2 of seconds: all calls, or all of a key, had to wait
-    so long for something else. A rank that other processes of the machine keep waiting now and then moves no median."""
+    so long for something else, so that each would be LATE or more. What other processes of the machine take now and
+    then moves no median."""
     learner = every_arm(comm)
     means: dict[Hashable, list[float]] = defaultdict(list)
     if learner is not None:

@@ -41,15 +41,15 @@ class Settings:
     """
 
     explored: float = 0.02  # issue 27: the guard
-    advance: float = 48.0  # no job of the gym exceeded it (benchmarks/results/tuner_gym.md)
-    kept: float = 24.0  # of the advance, for trials that take longer than planned; the rest is for three that do not
+    advance: float = 48.0  # in the gym's table no job exceeded it (benchmarks/results/tuner_gym.md)
+    kept: float = 20.0  # of the advance, for trials that take longer than planned; fitted
     run: int = 4  # calls of a trial, as a path leaves caches in another state; the first is not timed (online.WINDOW)
     part: float = 1 / 32  # of a batch for an arm, at least a trial; fitted
     share: float = 0.5  # of a batch for all trials, so that the incumbent is measured beside them as often
     careful: float = 2.0  # standard deviations by which a trial may take longer than expected, as planned; fitted
     spread: float = 0.5  # of predictions, two arms against each other: sim.md, 8 to 30 % off, sometimes a factor of 2
     nearby: float = 0.35  # by how much a neighbouring size may differ in what the prediction lacks; fitted
-    changed: float = 0.7  # what a change does to an arm, one standard deviation: a factor of 1.6; fitted
+    changed: float = 0.5  # a factor of 1.4: what a change does to an arm, and what neighbours are off besides; fitted
     restless: float = 0.07  # the same in 1000 calls without a change that was noticed; fitted
     unseen: float = 0.25  # of changes, for each that was noticed; fitted
     noise: float = 0.2  # of one call, before any was measured: 15 %
@@ -63,8 +63,8 @@ class Settings:
     window: int = 16  # calls of a batch, at least; fitted
     memory: int = 32  # batches by which the CUSUM knows what is usual
     still: float = 0.07  # least deviation of such a step: 5 %
-    slack: float = 1.0  # of the CUSUM, in deviations: for shifts of 2 of them (Page, Biometrika 1954)
-    alarm: float = 4.0  # with slack 1: a false alarm in 15 000 steps of normal noise (Siegmund's approximation)
+    slack: float = 1.5  # of the CUSUM, in deviations: for shifts of 3 of them (Page, Biometrika 1954); fitted
+    alarm: float = 4.0  # with slack 1.5: a false alarm in 600 000 steps of normal noise (Siegmund's approximation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,19 +257,19 @@ class Learner:
         left, share, refused = self._left(state), s.share, False
         beliefs = self._beliefs(state)
         most = max(coming, s.window) if coming else 2 * state.pace  # none before the first batch, unless it is said
-        trial = max(s.run, s.part * state.pace)
+        trial, chance = max(s.run, s.part * state.pace), 2 * s.run  # calls that dealing may give an arm besides
         for arm in self._wanted(state, beliefs) if s.explored else []:
             able = min(trial, share * most)
             if not able or able < min(s.run, most / 2):
                 break
             worst = self._worst(state, beliefs, arm)
-            paid = left / worst - s.run if worst else able  # chance may give an arm a run more
+            paid = left / worst - chance if worst else able
             if paid < min(able, s.run):
                 refused = True
                 continue
             explore[arm] = min(able, paid) / most
             share -= explore[arm]
-            left -= worst * (min(able, paid) + s.run)
+            left -= worst * (min(able, paid) + chance)
         return Choice(state.incumbent, tuple(explore), self._reason(state, any(explore), refused))
 
     def why(self, key: Name) -> Explanation:
@@ -407,7 +407,8 @@ class Learner:
     # What follows
 
     def _beliefs(self, state: KeyState) -> list[_Belief]:
-        """Of each arm: what was measured here, and what neighbours found of it."""
+        """Of each arm: what was measured here, and what neighbours found of it. Neighbours count for less of an
+        arm that was measured here, and after a change here, which may not be theirs."""
         own = [_Belief(arm.mean, arm.variance) for arm in state.arms]
         near = [self._keys[key] for key in state.neighbours if key in self._keys]
         for other in near:
@@ -430,6 +431,8 @@ class Learner:
             weights = sum(1 / variance for _, variance in both)
             shift = sum(apart / variance for apart, variance in both) / weights if both else 0.0
             for number, mean, variance in offs:
+                if state.arms[number].samples or state.changes:
+                    variance += self.settings.changed**2
                 mine = own[number]
                 gain = mine.variance / (mine.variance + variance)
                 own[number] = _Belief(mine.mean + gain * (mean + shift - mine.mean), mine.variance * (1 - gain))
