@@ -371,9 +371,9 @@ void prefetch_short(char* const* srcs, u32 k, u64 bytes) {
         for (u64 at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(srcs[s] + at);
 }
 
-// Whether memcpy may take ten times as long: glibc copies by `rep movsb`, which crawls on AMD's processors where it
-// stores less than a line behind what it reads, modulo a page (glibc's bug 30994; benchmarks/results/alignment.md).
-bool crawls(const char* to, const char* from) {
+// Whether memcpy may take ten times as long by page aliasing: glibc copies by `rep movsb`, which AMD's processors slow
+// where it stores less than a line behind what it reads, modulo a page (benchmarks/results/alignment.md).
+bool page_aliased(const char* to, const char* from) {
     constexpr u64 page = 4096;
     const u64 behind = (reinterpret_cast<u64>(to) - reinterpret_cast<u64>(from)) % page;
     return behind != 0 && behind < kCacheLine;
@@ -395,7 +395,7 @@ void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, Manner as
         ahead.stored(to, at);
     };
     const bool is_long = bytes > kShortBytes;
-    if (bytes < kRegister || (is_long && ahead.by == 0 && !crawls(to, from))) __builtin_memcpy(to, from, bytes);
+    if (bytes < kRegister || (is_long && ahead.by == 0 && !page_aliased(to, from))) __builtin_memcpy(to, from, bytes);
     else if (!is_long) sweep<Plain<u8>>(bytes, step);
     else sweep_lines<Plain<u8>>(to, bytes, step, ask);
 }

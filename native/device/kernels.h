@@ -114,7 +114,7 @@ inline const KernelTable& kernels() {
     return chosen;
 }
 
-// memcpy, but for where that of the system crawls (`move`).
+// memcpy, but for where page aliasing makes that of the system slow (`move`).
 inline void copy(char* to, const char* from, u64 bytes) {
     char* source = const_cast<char*>(from);
     kernels().move(&to, 1, &source, 1, bytes, {});
