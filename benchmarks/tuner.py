@@ -3,9 +3,10 @@
 In one job, of the same ranks, four communicators: two by the static policy, one that learns, and one by which each arm
 of each key is measured in turn. First the third makes ``--calls`` calls of each collective and size, all in turn. Then
 blocks of such calls by the first and each of the others take turns. A ratio is the time of a call to that by the first,
-in the same turn, and the mean of that over the blocks of a launch; below 1 is faster. Its 95 % interval is over
-launches: what a short call takes depends on where its communicator happens to lie in memory. The best arm of a launch
-is the one whose mean ratio is least in the others, since the least of many measurements is low by luck, too. The second
+in the same turn, and the mean of that over the blocks of a launch; below 1 is faster. What merges of what ranks have
+timed take is counted apart, as one of some milliseconds can fall into any call. The 95 % interval is over launches:
+what a short call takes depends on where its communicator happens to lie in memory. The best arm of a launch is the one
+whose mean ratio is least in the others, since the least of many measurements is low by luck, too. The second
 communicator shows what differs where nothing does.
 
 With ``--alone`` each call is measured again and again, so that its arrays are in the cache, though the tuner has
@@ -16,7 +17,7 @@ With ``--cost`` or ``--change`` arms are not compared, and the tuner learns of s
 ``--cost``: the nanoseconds that a call of one size, of which the tuner has learned by ``--calls`` calls, takes longer
 than by the static policy, with quartiles over blocks.
 ``--change``: after ``--calls`` calls of each size a process begins to use the core of one rank, and the calls are
-counted until the tuner notices.
+counted until the tuner notices, of each launch; and so are the changes that it noticed in as many calls before.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -127,17 +129,33 @@ def calls_of(comm: Communicator, sizes: Sequence[int]) -> Cells:
     return found
 
 
-def block(comm: Communicator, cells: Cells, alone: bool) -> dict[tuple[str, int], float]:
-    """Mean seconds of a call of each, all in turn, as they were when the tuner learned, or each ``alone``."""
+class Subject:
+    """A communicator of which calls are timed. ``merging``: seconds that merges of its tuner have taken so far."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self.comm, self.merging = comm, 0.0
+        if comm._online is not None:
+            comm._online.merge = partial(self._merge, comm._online.merge)  # type: ignore[method-assign]
+
+    def _merge(self, merge: Callable[[], None]) -> None:
+        begin = time.perf_counter()
+        merge()
+        self.merging += time.perf_counter() - begin
+
+
+def block(meet: Communicator, subject: Subject, cells: Cells, alone: bool) -> dict[tuple[str, int], float]:
+    """Mean seconds of a call of each on the slowest rank, without merges: all in turn, as they were when the tuner
+    learned, or each ``alone``. Ranks begin a call together, so that none is charged what another left behind."""
     took = dict.fromkeys(cells, 0.0)
-    comm.barrier()
     for group in [[cell] for cell in cells] if alone else [list(cells)]:
         for turn in range(REPEATS + 1):  # the first is not timed: arms may have to be prepared
             for cell in group:
-                begin = time.perf_counter()
-                cells[cell](comm)
-                took[cell] += (time.perf_counter() - begin) * (turn > 0)
-    return {cell: seconds / REPEATS for cell, seconds in took.items()}
+                meet.barrier()
+                begin = time.perf_counter() - subject.merging
+                cells[cell](subject.comm)
+                took[cell] += (time.perf_counter() - subject.merging - begin) * (turn > 0)
+    slowest = meet.all_reduce(np.array(list(took.values())), op="max") / REPEATS
+    return dict(zip(cells, slowest.tolist(), strict=True))
 
 
 def measure(
@@ -149,9 +167,11 @@ def measure(
     alone: bool,
     short: bool,
     launch: int,
-) -> list[Cell]:
+) -> tuple[list[Cell], float]:
+    """What was measured, and the part of the job's time that merges of the tuner took meanwhile."""
     static, again = under(comm, "off"), under(comm, "off")
     learns, forced = under(comm, "learn", short=short), under(comm, "learn", short=True)
+    plainly, twin, tuned, by_force = map(Subject, (static, again, learns, forced))
     if wrong:
         online(learns).learner = Misled()
     every = Forced()
@@ -176,23 +196,25 @@ def measure(
     plain: dict[tuple[str, int], list[float]] = {cell: [] for cell in cells}
     logs: dict[tuple[str, int], dict[object, list[float]]] = {cell: {} for cell in cells}
 
-    def compared(what: object, other: Communicator, turn: int) -> None:
-        order = (static, other) if turn % 2 else (other, static)
-        first, second = (block(each, cells, alone) for each in order)
+    def compared(what: object, other: Subject, turn: int) -> None:
+        order = (plainly, other) if turn % 2 else (other, plainly)
+        first, second = (block(comm, each, cells, alone) for each in order)
         base, theirs = (first, second) if turn % 2 else (second, first)
         for cell in cells:
             plain[cell].append(base[cell])
             logs[cell].setdefault(what, []).append(math.log(theirs[cell] / base[cell]))
 
+    begin, before = time.perf_counter(), tuned.merging
     for turn in range(blocks):
-        compared("learns", learns, turn)
-        compared("again", again, turn)
+        compared("learns", tuned, turn)
+        compared("again", twin, turn)
+    merging = (tuned.merging - before) / (time.perf_counter() - begin)
     for arm in range(arms):
         every.arm = arm
         online(forced).merge()
         for turn in range(blocks // 2 + 1):
-            compared(arm, forced, turn)
-    return [_cell(cell, plain[cell], logs[cell], learns, forced, slots) for cell in cells]
+            compared(arm, by_force, turn)
+    return [_cell(cell, plain[cell], logs[cell], learns, forced, slots) for cell in cells], merging
 
 
 def _cell(
@@ -215,9 +237,9 @@ def _cell(
     return Cell(*cell, statistics.median(plain) * 1e6, found["learns"], takes, by_name, found["again"])
 
 
-def noticed(comm: Communicator, size: int, calls: int) -> tuple[int, str]:
-    """Calls of an AllReduce after a process has begun to use the core of the last rank, until the tuner notices, and
-    what rank 0 says then."""
+def noticed(comm: Communicator, size: int, calls: int) -> tuple[int, int]:
+    """Calls of an AllReduce after a process has begun to use the core of the last rank, until the tuner notices; and
+    the changes that it has noticed in ``calls`` of them before that."""
     learns = under(comm, "learn", short=True)
     x = np.ones(size // 4, np.float32)
     cores = sorted(os.sched_getaffinity(0))
@@ -228,19 +250,24 @@ def noticed(comm: Communicator, size: int, calls: int) -> tuple[int, str]:
         count = online(learns).learner.why(str(known[0].key)).changes if known and comm.rank == 0 else 0
         return int(comm.all_reduce(np.array([count]), op="max")[0])
 
-    for _ in range(calls):
-        learns.all_reduce(x, x)
-    before, made = changes(), 0
+    def watched(most: int, until: float = math.inf) -> tuple[int, int]:
+        """Calls, until the tuner has noticed so many changes or there are enough; and the changes."""
+        before, made, found = changes(), 0, 0
+        while found < until and made < most:
+            for _ in range(16):
+                learns.all_reduce(x, x)
+            made, found = made + 16, changes() - before
+        return made, found
+
+    watched(calls)
+    alarms = watched(calls)[1]
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if comm.rank == comm.size - 1 else None
-    while changes() == before and made < calls:
-        for _ in range(16):
-            learns.all_reduce(x, x)
-        made += 16
+    made = watched(calls, 1)[0]
     if busy is not None:
         busy.kill()
         busy.wait()
     comm.barrier()
-    return made, learns.explain("all_reduce", x.nbytes).tuner
+    return made, alarms
 
 
 def cost(comm: Communicator, size: int, calls: int, blocks: int) -> tuple[float, list[float]]:
@@ -320,9 +347,10 @@ def main() -> None:
     sizes = [size for size in map(parse_size, given.sizes) if size]
     if given.change:
         for size in sizes:
-            calls, said = hocket.spawn(noticed, given.ranks, (size, given.calls))[0]
-            when = f"noticed after {calls} calls" if calls < given.calls else f"not noticed in {calls} calls"
-            print(f"{show_size(size):>8}: {when}; {said.splitlines()[0]}")
+            made = [hocket.spawn(noticed, given.ranks, (size, given.calls))[0] for _ in range(given.launches)]
+            after, alarms = map(sorted, zip(*made, strict=True))
+            said = ", ".join(str(calls) if calls < given.calls else "never" for calls in after)
+            print(f"{show_size(size):>8}: noticed after {said} calls; {sum(alarms)} changes before", flush=True)
         return
     if given.cost:
         for size in sizes:
@@ -330,8 +358,10 @@ def main() -> None:
             print(f"{show_size(size):>8}: {base:.0f} ns, {middle:+.0f} ns [{low:+.0f}, {high:+.0f}] by the tuner")
         return
     how = sizes, given.calls, given.blocks, given.wrong, given.alone, given.short
-    launches = [hocket.spawn(measure, given.ranks, (*how, launch))[0] for launch in range(given.launches)]
+    found = [hocket.spawn(measure, given.ranks, (*how, launch))[0] for launch in range(given.launches)]
+    launches = [cells for cells, _ in found]
     show(launches)
+    print(f"merges take {statistics.fmean(merging for _, merging in found):.2%} of the time besides")
     if given.json is not None:
         given.json.write_text(
             json.dumps({"machine": machine, "launches": [list(map(asdict, each)) for each in launches]}, indent=2)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -860,12 +860,16 @@ class Communicator:
             return None
         from hocket.tuner.online import Online
 
-        def call(name: str, x: NDArray[Scalar], *, in_place: bool) -> NDArray[Scalar] | None:
+        @cache
+        def prepared(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic], in_place: bool) -> PreparedCall:
             """One by name that is not tuned itself."""
-            wanted, given = self._wanted(name, "sum", 0, None, None), Operand(x.shape, element_type(x.dtype))
+            wanted, given = self._wanted(name, "sum", 0, None, None), Operand(shape, element_type(dtype))
             operands = wanted.in_place(given, self.rank) if in_place else wanted.apart(given)
-            choice = choose(replace(wanted.call, size=wanted.bytes(operands), item=x.itemsize))
-            return cast("NDArray[Scalar] | None", self._chosen(wanted, operands, [False], None, None, choice)(x))
+            choice = choose(replace(wanted.call, size=wanted.bytes(operands), item=dtype.itemsize))
+            return self._chosen(wanted, operands, [False], None, None, choice)
+
+        def call(name: str, x: NDArray[Scalar], *, in_place: bool) -> NDArray[Scalar] | None:
+            return cast("NDArray[Scalar] | None", prepared(name, x.shape, x.dtype, in_place)(x))
 
         gather, broadcast = partial(call, "gather", in_place=False), partial(call, "broadcast", in_place=True)
         endpoint = self._endpoint

@@ -184,6 +184,24 @@ def test_a_wrong_file_is_noticed() -> None:
     assert learner.choice("key").incumbent == 1
 
 
+def test_an_arm_that_is_slow_by_a_file_alone_is_tried() -> None:
+    learner = of([1.0, 1.0, 1.0, 1.0])
+    learner.recall("key", [(4.0, 0.02, 500), (2.0, 0.02, 500), (1.5, 0.02, 500), (1.0, 0.02, 500)], 3)
+    for version in range(40):
+        batch(learner, [0.8, 1.0, 1.0, 1.0], version=version)
+    assert learner.choice("key").incumbent == 0
+
+
+def test_a_file_is_believed_of_arms_as_fast_as_the_chosen_one() -> None:
+    """Three calls by another that are faster do not change that."""
+    learner = of([1.0, 1.0, 1.0])
+    learner.recall("key", [(1.05, 0.02, 500), (1.0, 0.02, 500), (1.05, 0.02, 500)], 1)
+    learner.observe("key", 0, Samples.of([math.log2(0.9)] * 3))
+    learner.observe("key", 1, Samples.of([math.log2(1.0)] * 20))
+    learner.counted("key", 64)
+    assert learner.choice("key").incumbent == 1
+
+
 def test_why_says_what_is_known() -> None:
     learner = of([1.0, 2.0, NAN])
     for version in range(20):

@@ -23,12 +23,12 @@ from hocket.errors import BootstrapFailed, PeerFailed, PeerRefused, WrongType
 from hocket.runtime.machine import fingerprint
 from hocket.tuner import online, store
 from hocket.tuner.learner import Choice, Explanation, Reason, Samples
-from hocket.tuner.online import KEYS, LEAST_BETWEEN, MOST_BETWEEN, PART, WORTH, paced
+from hocket.tuner.online import ENOUGH_BETWEEN, KEYS, LEAST_BETWEEN, MOST_BETWEEN, PART, WORTH, batch, paced
 from tests.runtime import processes
 from tests.runtime.test_arena import prepared_calls
 from tests.runtime.test_reach import LARGE
 
-CALLS = 1500
+CALLS = 2500
 EVERY = "learned_bytes=0,learned_crowded_bytes=0"
 SIZES = (4, 6000, 40_000)
 
@@ -461,16 +461,22 @@ def test_a_file_that_says_nothing_of_this_machine_is_refused_alike(tmp_path: Pat
 
 def test_merges_take_the_part_of_the_time_that_they_may() -> None:
     call, cost = 3e-6, 2e-3
-    assert paced(1000, 1000 * call, cost) * call * PART == pytest.approx(cost, rel=0.01)
-    assert paced(LEAST_BETWEEN, 1.0, cost) == LEAST_BETWEEN
-    assert paced(LEAST_BETWEEN, LEAST_BETWEEN * 1e-9, 1.0) == MOST_BETWEEN
+    assert paced(1000, 1000 * call, cost, LEAST_BETWEEN) * call * PART == pytest.approx(cost, rel=0.01)
+    assert paced(LEAST_BETWEEN, 1.0, cost, LEAST_BETWEEN) == LEAST_BETWEEN
+    assert paced(LEAST_BETWEEN, LEAST_BETWEEN * 1e-9, 1.0, LEAST_BETWEEN) == MOST_BETWEEN
 
 
 def test_an_hour_without_calls_is_for_one_merge() -> None:
     call, cost = 3e-6, 2e-3
-    between = paced(LEAST_BETWEEN, 3600.0, cost)
+    between = paced(LEAST_BETWEEN, 3600.0, cost, LEAST_BETWEEN)
     assert between == LEAST_BETWEEN
-    assert paced(between, between * call, cost) * call * PART == pytest.approx(cost, rel=0.01)
+    assert paced(between, between * call, cost, LEAST_BETWEEN) * call * PART == pytest.approx(cost, rel=0.01)
+
+
+def test_a_merge_comes_when_there_is_a_batch_of_a_key() -> None:
+    assert batch(LEAST_BETWEEN, 0) == batch(100, 100) == LEAST_BETWEEN
+    assert batch(300, 100) == 3 * LEAST_BETWEEN
+    assert batch(1000, 1) == ENOUGH_BETWEEN
 
 
 def ring(comm: Communicator) -> None:

@@ -49,6 +49,7 @@ class Settings:
     careful: float = 2.0  # standard deviations by which a trial may take longer than expected, as planned; fitted
     spread: float = 0.5  # of predictions, two arms against each other: sim.md, 8 to 30 % off, sometimes a factor of 2
     nearby: float = 0.35  # by how much a neighbouring size may differ in what the prediction lacks; fitted
+    recalled: float = 0.1  # what a file says of an arm is off, or half of what sets it apart from the chosen; fitted
     changed: float = 0.5  # a factor of 1.4: what a change does to an arm, and what neighbours are off besides; fitted
     restless: float = 0.07  # the same in 1000 calls without a change that was noticed; fitted
     unseen: float = 0.25  # of changes, for each that was noticed; fitted
@@ -139,9 +140,14 @@ class ArmState:
     predicted: float | None
     mean: float
     variance: float
-    samples: int = 0
+    samples: int = 0  # timed here
+    recalled: int = 0  # timed before, as a file says
     witness: bool = False  # predicted to be slow, and tried once to see whether it is
     quarantined: bool = False
+
+    @property
+    def timed(self) -> int:
+        return self.samples + self.recalled
 
 
 @dataclass(slots=True)
@@ -281,21 +287,24 @@ class Learner:
             mean, low, high = (2 ** (state.level + belief.mean + d) for d in (0.0, -wide, wide))
             said = "quarantined" if arm.quarantined else "pruned" if pruned else ""
             prior = None if arm.predicted is None else 2**arm.predicted
-            candidates.append(Candidate(arm.name, prior, mean, low, high, arm.samples, said))
+            candidates.append(Candidate(arm.name, prior, mean, low, high, arm.timed, said))
         return Explanation(self.choice(key), tuple(candidates), state.calls, self._left(state), state.changes)
 
     def recall(self, key: Name, known: Sequence[tuple[float, float, int] | None], chosen: int) -> None:
         """What a file says of a key that was added: of each arm the mean of seconds, the standard deviation of log2 of
-        that, and the number of samples. It is believed as far as predictions are, but for where the incumbent is. By
-        what predictions of the measured arms were off in the mean, they are taken to be off of the others.
+        that, and the number of samples. An arm is believed the less the further it is from the chosen one, so that each
+        may be tried again: files can be wrong. By what predictions of the measured arms were off in the mean, they are
+        taken to be off of the others.
         """
         s, state = self.settings, self._keys[key]
         pairs = [(arm, found) for arm, found in zip(state.arms, known, strict=True) if found is not None]
         if pairs:
             state.level = fmean(math.log2(seconds) - arm.mean for arm, (seconds, _, _) in pairs)
-        for arm, (seconds, deviation, samples) in pairs:
-            arm.mean, arm.samples = math.log2(seconds) - state.level, samples
-            arm.variance = deviation * deviation + s.spread * s.spread
+        for arm, (seconds, _, samples) in pairs:
+            arm.mean, arm.recalled, arm.witness = math.log2(seconds) - state.level, samples, False
+        for arm, (_, deviation, _) in pairs:
+            apart = abs(arm.mean - state.arms[chosen].mean)
+            arm.variance = deviation * deviation + max(s.recalled, apart / 2) ** 2
         state.incumbent, state.restored = chosen, True
         if known[chosen] is not None:
             state.steps, state.reference = 1, state.level + state.arms[chosen].mean
@@ -359,7 +368,8 @@ class Learner:
         if state.steps == 1:
             state.reference = state.latest = value
             return False
-        deviation = max(s.still, math.sqrt(state.wander))
+        sampling = self._variance(state) / samples.count * (1 + 1 / (state.steps - 1))
+        deviation = max(s.still, math.sqrt(max(state.wander, sampling)))
         apart = (value - state.reference) / deviation
         state.sums = [max(0.0, state.sums[0] + apart - s.slack), max(0.0, state.sums[1] - apart - s.slack)]
         state.latest = value
@@ -401,7 +411,7 @@ class Learner:
         if most > math.log2(s.pruned) and not state.misled:  # as wrong as it would be of an arm that is pruned
             state.misled = True
             for arm in state.arms:
-                arm.variance += 0.0 if arm.samples else most * most
+                arm.variance += 0.0 if arm.timed else most * most
         state.settling = state.settling and bool(self._wanted(state, beliefs))
 
     # What follows
@@ -468,7 +478,7 @@ class Learner:
             else min(belief.mean for belief in beliefs) + math.log2(self.settings.pruned)
         )
         return [
-            belief.mean > most and not arm.samples and arm.predicted is not None
+            belief.mean > most and not arm.timed and arm.predicted is not None
             for arm, belief in zip(state.arms, beliefs, strict=True)
         ]
 

@@ -40,8 +40,9 @@ _NEW = 4
 """Keys at most that a merge adds, while the other ranks wait: to compile and simulate the arms of one takes up to 0.2 s
 on the most ranks for which programs are tried (arms.COMPILED)."""
 
-LEAST_BETWEEN, MOST_BETWEEN = 128, 1 << 20
-"""Calls between two merges, and before the first: chosen."""
+LEAST_BETWEEN, ENOUGH_BETWEEN, MOST_BETWEEN = 64, 1 << 10, 1 << 20
+"""Calls between two merges, and before the first: chosen. Where several keys are called, that with most of them has the
+least number, unless enough were made."""
 ADVANCE, PART = 0.05, 0.005
 """Seconds that merges may take at the beginning; from then on, the part of the time between two: chosen."""
 SAVED_EVERY = 60.0
@@ -84,6 +85,7 @@ class TunedKey:
 
     def __init__(self, key: Key, call: Call) -> None:
         self.key, self.call, self.native = key, call, KeyArms()
+        self.name = str(key)  # for the learner
         self.arms: list[Arm] = []  # none before all ranks know them
         self.slot: int | None = None
         self.incumbent = 0
@@ -157,7 +159,7 @@ class Online:
         known = [
             Tuned.learned(each.key, each.arms, found)
             for each in self._slots
-            if self._says_more(each.key, found := self.learner.why(str(each.key)))
+            if self._says_more(each.key, found := self.learner.why(each.name))
         ]
         try:
             store.update(self._file, self._machine, known)
@@ -184,7 +186,7 @@ class Online:
             return f"the static policy: a key is tuned after {WORTH} calls of it"
         if self._endpoint.rank != 0:
             return f"{known.arms[known.incumbent]}; rank 0 knows why"
-        found = self.learner.why(str(known.key))
+        found = self.learner.why(known.name)
         said = f"{found.choice.reason.name}: {found.choice.reason.value}; {found.calls} calls, {found.changes} changes"
         return "\n".join([said, *map(str, found.candidates)])
 
@@ -244,63 +246,66 @@ class Online:
         for known in list(self._keys.values()):
             calls, timed = known.native.take()
             known.calls += calls
-            if known.slot is None:
-                continue
-            noted[known.slot, 0, 0] = calls
-            for arm, (count, total, squares) in enumerate(timed):
-                in_seconds = total + count * tick
-                noted[known.slot, 1 + arm] = count, in_seconds, squares + 2 * tick * total + count * tick * tick
+            if known.slot is not None:
+                noted[known.slot, 0, 0] = calls
+                noted[known.slot, 1:] = timed
+        count, total, squares = noted[:, 1:].transpose(2, 0, 1)
+        squares += 2 * tick * total + count * tick * tick
+        total += count * tick
         return noted
 
     def _learn(self, said: NDArray[np.float64], number: int, pause: float) -> _News:
         """On rank 0: what is new. ``number``: that of the merge, ``pause`` seconds after the latest one."""
-        calls, between = max(1, number - self._merged_at), LEAST_BETWEEN
-        if self._spent >= ADVANCE and self._cost:
-            between = paced(calls, pause, self._cost)
-        for slot, known in enumerate(self._slots):
-            for arm, samples in enumerate(slowest(said[:, slot, 1:])):
-                if samples.count:
-                    self.learner.observe(str(known.key), arm, samples)
-            self.learner.counted(str(known.key), int(said[0, slot, 0, 0]))
-        begun = time.perf_counter()
-        added = self._add()
+        made = said[0, :, 0, 0].tolist()  # calls of each key, the same on all ranks
+        for known, of_key, timed in zip(self._slots, made, slowest(said[:, : len(self._slots), 1:]), strict=False):
+            for arm, samples in timed:
+                self.learner.observe(known.name, arm, samples)
+            self.learner.counted(known.name, int(of_key))
+        calls, begun, waiting = max(1, number - self._merged_at), time.perf_counter(), self._waiting()
+        added = self._add(waiting[:_NEW])
         self._adding = time.perf_counter() - begun
-        keys = [*(known.key for known in self._slots), *(new.key for new in added)]
-        tables = [self._table(slot, key, said[0, slot, 0, 0] / calls, between) for slot, key in enumerate(keys)]
+        between = LEAST_BETWEEN if len(waiting) > _NEW else batch(calls, max(made))
+        if self._spent >= ADVANCE and self._cost:
+            between = paced(calls, pause, self._cost, between)
+        names = [*(known.name for known in self._slots), *(str(new.key) for new in added)]
+        tables = [self._table(slot, name, made[slot] / calls, between) for slot, name in enumerate(names)]
         return _News(self.version + 1, number + between, added, tables)
 
-    def _add(self) -> list[_NewKey]:
-        """Give slots to keys that are worth it: those with most calls first."""
-        new = [known for known in list(self._keys.values()) if known.slot is None]
+    def _waiting(self) -> list[TunedKey]:
+        """Keys that are worth a slot, as far as there are any: those with most calls first."""
         worth = WORTH if self._tries else math.inf
-        waiting = [known for known in new if known.calls >= (1 if known.key in self._restored else worth)]
-        waiting.sort(key=lambda known: -known.calls)
+        new = [known for known in list(self._keys.values()) if known.slot is None]
+        found = [known for known in new if known.calls >= (1 if known.key in self._restored else worth)]
+        return sorted(found, key=lambda known: -known.calls)[: KEYS - len(self._slots)]
+
+    def _add(self, waiting: list[TunedKey]) -> list[_NewKey]:
+        """Give them slots."""
         added: list[_NewKey] = []
-        here = calibrated()
-        for known in waiting[: min(_NEW, KEYS - len(self._slots))]:
+        here = calibrated() if waiting else None
+        for known in waiting:
             key, arms = known.key, candidates(known.key, known.call)
             added.append(_NewKey(len(self._slots) + len(added), key, arms))
             prior = [predicted(arm, known.call, here) for arm in arms]
             near = [str(replace(key, bits=key.bits + apart)) for apart in (-1, 1)]
-            self.learner.add(str(key), list(map(str, arms)), prior, near)
+            self.learner.add(known.name, list(map(str, arms)), prior, near)
             if (restored := self._restored.get(key)) is not None:
-                self._recall(key, arms, restored)
+                self._recall(known, arms, restored)
         return added
 
-    def _recall(self, key: Key, arms: list[Arm], restored: Tuned) -> None:
+    def _recall(self, known: TunedKey, arms: list[Arm], restored: Tuned) -> None:
         """Have the learner know what the file knows of arms that are still there."""
         found = {each.arm: each.recalled for each in restored.arms}
         best = restored.best.arm
         chosen = arms.index(best) if best in arms else 0
-        self.learner.recall(str(key), [found.get(arm) for arm in arms], chosen)
+        self.learner.recall(known.name, [found.get(arm) for arm in arms], chosen)
         if not self._tries:
-            self.learner.pin(str(key), chosen)
+            self.learner.pin(known.name, chosen)
 
-    def _table(self, slot: int, key: Key, share: float, between: int) -> _Table:
+    def _table(self, slot: int, name: str, share: float, between: int) -> _Table:
         """``share``: that of the key in the latest calls; ``between``: calls until the next merge. Of a key that was
         not called nothing is tried: how many calls a trial would be is not known."""
         coming = round(share * between)
-        choice = self.learner.choice(str(key), coming)
+        choice = self.learner.choice(name, coming)
         until, total = [], 0.0
         for part in choice.explore if coming >= WINDOW else ():
             total += part
@@ -328,20 +333,30 @@ def _learned(call: Call) -> int:
     return call.tuned.learned_crowded_bytes if call.oversubscribed else call.tuned.learned_bytes
 
 
-def paced(calls: int, seconds: float, cost: float) -> int:
+def batch(calls: int, most: float) -> int:
+    """Calls until the next merge, so that it has something to say, if a key has ``most`` of ``calls``."""
+    return min(int(LEAST_BETWEEN * calls / most), ENOUGH_BETWEEN) if most else LEAST_BETWEEN
+
+
+def paced(calls: int, seconds: float, cost: float, least: int) -> int:
     """Calls until the next merge, so that merges of ``cost`` seconds take no more than their part of the time, if calls
     come as the latest ``calls`` did, in ``seconds``. After a pause, in which none came, one merge comes early, and not
     many in a row.
     """
-    return max(LEAST_BETWEEN, min(int(calls * cost / (PART * seconds)), MOST_BETWEEN))
+    return max(least, min(int(calls * cost / (PART * seconds)), MOST_BETWEEN))
 
 
-def slowest(said: NDArray[np.float64]) -> list[Samples]:
-    """Of what each rank has timed of each arm, that of the rank that was slowest in the mean of all that it timed: the
-    slowest of each arm by itself would be the slower the fewer calls of it were timed."""
-    counts, totals = said[:, :, 0].sum(1), said[:, :, 1].sum(1)
-    rank = int(np.argmax(np.divide(totals, counts, out=np.full_like(totals, -np.inf), where=counts > 0)))
+def slowest(said: NDArray[np.float64]) -> list[list[tuple[int, Samples]]]:
+    """Of what each rank has timed of each arm of each key, that of the rank that was slowest in the mean of all that it
+    timed of the key: the slowest of each arm by itself would be the slower the fewer calls of it were timed. By key,
+    the arms that were timed."""
+    counts, totals = said[..., 0].sum(2), said[..., 1].sum(2)
+    ranks = np.divide(totals, counts, out=np.full_like(totals, -np.inf), where=counts > 0).argmax(0)
     return [
-        Samples(int(count), total / count, squares / count) if count else Samples(0, 0.0, 0.0)
-        for count, total, squares in said[rank].tolist()
+        [
+            (arm, Samples(int(count), total / count, squares / count))
+            for arm, (count, total, squares) in enumerate(arms)
+            if count
+        ]
+        for arms in said[ranks, np.arange(len(ranks))].tolist()
     ]
