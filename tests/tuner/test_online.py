@@ -28,7 +28,7 @@ from tests.runtime import processes
 from tests.runtime.test_arena import prepared_calls
 from tests.runtime.test_reach import LARGE
 
-CALLS = 2500
+CALLS = 1500
 EVERY = "learned_bytes=0,learned_crowded_bytes=0"
 SIZES = (4, 6000, 40_000)
 
@@ -89,7 +89,7 @@ def every_arm(comm: Communicator) -> EveryArm | None:
     """Has a communicator that learns take them all, and merge as often as it may. None where the tuner is off."""
     if comm._online is None:
         return None
-    online.ADVANCE = math.inf
+    online.ADVANCE, online.ENOUGH_BETWEEN = math.inf, LEAST_BETWEEN
     learner = EveryArm()
     comm._online.learner = learner  # type: ignore[assignment]
     return learner
@@ -173,6 +173,25 @@ def test_a_job_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.match(r" {11}default: [\d.]+ us \[[\d.]+, [\d.]+\], \d+ timed, ", row[1])
     assert len(row) > 5
     assert other.endswith("; rank 0 knows why")
+
+
+def without_new_keys(comm: Communicator) -> int:
+    """Merges once all keys have slots."""
+    every_arm(comm)
+    assert comm._online is not None
+    for _ in range(2 * LEAST_BETWEEN):
+        comm.all_reduce(np.ones(1000))
+    online.calibrated = None  # type: ignore[assignment]
+    before = comm._online.version
+    for _ in range(3 * LEAST_BETWEEN):
+        comm.all_reduce(np.ones(1000))
+    return comm._online.version - before
+
+
+def test_only_a_new_key_needs_the_calibrated_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To read its file takes ten times as long as all else of a merge."""
+    monkeypatch.setenv("HOCKET_TUNER", "learn")
+    assert hocket.spawn(without_new_keys, 2) == [3, 3]
 
 
 def short_and_long(comm: Communicator) -> tuple[list[str], str, str, int]:
