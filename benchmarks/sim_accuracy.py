@@ -4,8 +4,9 @@ What ``hocket calibrate`` does measures the machine, on other programs and other
 the least counts as it does for calls; or ``--topology F`` gives what it found. Programs of the library for AllReduce,
 AllGather, ReduceScatter and AllToAll are called by name on two ranks, hot, in place where they are so, in float32, each
 rank on a core of its own: in one round where they are short, through the fifo, and with zero copies in arrays of
-``comm.empty``. Cross-memory attach is off. Measured is the least over batches of the slowest rank's mean, all programs
-in turns in each of several rounds. At the end the median of the errors, the worst ratio, and for each size what the
+``comm.empty``. Cross-memory attach is off. Measured is the least over batches of the slowest rank's mean. A machine may
+be faster for some seconds, so there are several rounds, and in each all programs of a size follow each other.
+At the end the median of the errors, the worst ratio, and for each size what the
 program predicted to be the best costs more than the one that is.
 """
 
@@ -24,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 from machine import describe, title
+from numpy.typing import NDArray
 
 import hocket
 from hocket import Communicator, Program, Schedule, calibrate
@@ -34,8 +36,8 @@ from hocket.tuning import Call, choose, declined, zero_copy_program
 
 RANKS = 2
 SIZES = tuple(1 << shift for shift in range(10, 27, 2))
-ROUNDS, BATCHES = 3, 24
-FEW, LONG = 8, 1 << 23  # batches of calls that are so long
+ROUNDS = 8
+MOST_BATCHES, LEAST_BATCHES = 128, 2  # in a round: as calibrate has, some 20 ms of short calls
 WARM = 0.05  # seconds in which a core that was idle comes up to speed
 AIM_MEDIAN, AIM_WORST, AIM_LOSS = 0.25, 2.0, 0.15
 
@@ -103,43 +105,51 @@ def candidates() -> list[Candidate]:
     return found
 
 
-def timed(comm: Communicator, one: Candidate) -> list[list[float]]:
-    """For each size the seconds of a call in each batch."""
+def timed(comm: Communicator, found: list[Candidate]) -> list[list[list[float]]]:
+    """By size and candidate, the seconds of a call in each batch."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
-    if not one.lent:
-        comm.use(one.schedule)
+    users = []
+    for one in found:
+        user = comm.split(0)
+        assert user is not None
+        if not one.lent:
+            user.use(one.schedule)
+        users.append(user)
     end = time.perf_counter() + WARM
     while time.perf_counter() < end:
         pass
-    found = []
+    times = []
     for size in SIZES:
-        n, share = size // 4, size // 4 // comm.size
-        whole = comm.empty(n, np.float32) if one.lent else np.empty(n, np.float32)
-        other = comm.empty(n, np.float32) if one.lent else np.empty(n, np.float32)
-        whole[:] = other[:] = 1
-        own = whole[comm.rank * share : (comm.rank + 1) * share]
-        inplace = one.schedule.collective.inplace
-        given = {
-            "all_reduce": (whole, None if inplace else other),
-            "all_gather": (own if inplace else other[:share], whole),
-            "reduce_scatter": (whole, own if inplace else other[:share]),
-            "all_to_all": (whole, other),
-        }
-        x, out = given[one.collective]
-        call, calls, seconds = getattr(comm, one.collective), max(1, min(100, (1 << 19) // size)), []
-        for batch in range((BATCHES if size < LONG else FEW) + 1):
+        private, shared = np.empty((2, size // 4), np.float32), comm.empty((2, size // 4), np.float32)
+        arrays = [shared if one.lent else private for one in found]
+        times.append([batches(*which, size) for which in zip(users, found, arrays, strict=True)])
+    return times
+
+
+def batches(comm: Communicator, one: Candidate, memory: NDArray[np.float32], size: int) -> list[float]:
+    """``memory``: two arrays of the size."""
+    (whole, other), share = memory, size // 4 // comm.size
+    own, inplace = whole[comm.rank * share : (comm.rank + 1) * share], one.schedule.collective.inplace
+    x, out = {
+        "all_reduce": (whole, None if inplace else other),
+        "all_gather": (own if inplace else other[:share], whole),
+        "reduce_scatter": (whole, own if inplace else other[:share]),
+        "all_to_all": (whole, other),
+    }[one.collective]
+    call, calls, seconds = getattr(comm, one.collective), max(1, min(100, (1 << 19) // size)), []
+    memory[:] = 1
+    for batch in range(max(LEAST_BATCHES, min((1 << 26) // size, MOST_BATCHES)) + 1):
+        call(x, out)
+        comm.barrier()
+        begin = time.perf_counter()
+        for _ in range(calls):
             call(x, out)
-            comm.barrier()
-            begin = time.perf_counter()
-            for _ in range(calls):
-                call(x, out)
-            if batch:
-                seconds.append((time.perf_counter() - begin) / calls)
-            if one.collective in ("all_reduce", "reduce_scatter"):
-                whole[:] = 1
-        found.append(seconds)
-    return found
+        if batch:
+            seconds.append((time.perf_counter() - begin) / calls)
+        if one.collective in ("all_reduce", "reduce_scatter"):
+            whole[:] = 1
+    return seconds
 
 
 def measured(found: list[Candidate], given: Topology | None) -> tuple[dict[int, list[list[float]]], Topology]:
@@ -150,8 +160,8 @@ def measured(found: list[Candidate], given: Topology | None) -> tuple[dict[int, 
         if given is None:
             for key, figure in calibrate.measure(RANKS, lambda _: None).items():
                 figures[key] = min(figure, figures.get(key, figure), key=lambda one: one.least)
-        for number, one in enumerate(found):
-            for place, of_ranks in enumerate(zip(*hocket.spawn(timed, RANKS, (one,), threads=1), strict=True)):
+        for place, of_size in enumerate(zip(*hocket.spawn(timed, RANKS, (found,), threads=1), strict=True)):
+            for number, of_ranks in enumerate(zip(*of_size, strict=True)):
                 times[number][place] += list(np.max(of_ranks, axis=0) * 1e6)
     return times, given or calibrate.topology(figures)
 
