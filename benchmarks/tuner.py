@@ -313,6 +313,14 @@ def show(launches: Sequence[Sequence[Cell]]) -> None:
             f"{Mean.of([[log] for log in of_best(cells)])}  {arm}",
             flush=True,
         )
+    print("of all")
+    summarise(rows)
+    print("of those that it learns of")
+    summarise([cells for cells in rows if any(cell.takes for cell in cells)])
+
+
+def summarise(rows: Sequence[Sequence[Cell]]) -> None:
+    """``rows``: by collective and size, what each launch measured."""
     for name in (*COLLECTIVES, None):
         of = [cells for cells in rows if name in (cells[0].collective, None)]
         found = list(zip(*of, strict=True))
