@@ -260,6 +260,12 @@ def test_no_run_is_below_its_floors(simulator: Simulator) -> None:
             assert found.time >= found.link_floor
 
 
+def test_the_best_protocol_is_that_of_the_least_time(simulator: Simulator) -> None:
+    """Though those whose floors are above it are not simulated."""
+    for size in (1, 1 << 12, 1 << 20, 1 << 28):
+        assert simulator.best(size).time == min(simulator.predict(size, name).time for name in simulator.protocols())
+
+
 def test_two_runs_are_equal(simulator: Simulator) -> None:
     again = Simulator(simulator.schedule, simulator.topology)
     for size in (1 << 10, 1 << 24):

@@ -73,6 +73,7 @@ class Simulator:
         collective = schedule.collective
         ranks = range(collective.size)
         self._larger = max((max(collective.inputs(r), collective.outputs(r)) for r in ranks), default=1) or 1
+        self._protocols = self._able()
 
     @property
     def work(self) -> Work:
@@ -84,6 +85,9 @@ class Simulator:
 
         On cores the path of short calls: eager, where there is such, goes through the fifo from some size on.
         """
+        return self._protocols
+
+    def _able(self) -> tuple[str, ...]:
         if self._cores is not None:
             return (self._cores.shortest(),)
         direct, needed = self.schedule.in_place(), self.schedule.slots
@@ -140,7 +144,19 @@ class Simulator:
         if not names:
             needs = f"{self.schedule.protocol}, with {self.schedule.slots} slots"
             raise BadTopology(f"{self.topology.name} has no protocol for {self.schedule.name}: {needs}")
-        return min((self.predict(size, name) for name in names), key=lambda found: found.time)
+        floors = {name: self._floor(size, self.topology.costs.protocol(name)) for name in names}
+        best: Prediction | None = None
+        for name in sorted(names, key=floors.__getitem__):
+            if best is None or floors[name] < best.time:
+                found = self.predict(size, name)
+                best = found if best is None else min(best, found, key=lambda one: one.time)
+        assert best is not None
+        return best
+
+    def _floor(self, size: int, protocol: Protocol) -> float:
+        """Microseconds below which no run is."""
+        links = self._estimator.link_floor(protocol, self.share(size))[0]
+        return max(self._estimator.start(protocol) + links, self._estimator.latency_floor(protocol))
 
     def trace(self, size: int, protocol: str) -> Trace:
         """Simulate a call tile by tile, to the last, and keep what happened."""
@@ -162,7 +178,7 @@ class Simulator:
             time,
             floor,
             self.topology.links[busiest].name if busiest >= 0 else "",
-            self._estimator.chain(protocol, 0.0, [1.0] * len(self._work.block)),
+            self._estimator.latency_floor(protocol),
             self.estimate(size, protocol.name),
             tiles,
         )

@@ -24,7 +24,9 @@ class Estimator:
             for sent, received in zip(connection.sends, connection.receives, strict=True):
                 self._sender[received].append((number, sent))
         self._order = self._sorted()
+        self._follows = [i > work.first[work.block[i]] for i in range(len(work.block))]
         self._link_chunks = work.link_chunks()
+        self._latency_floors: dict[Protocol, float] = {}
 
     def _sorted(self) -> list[int]:
         """Steps after all that they depend on in a tile."""
@@ -63,29 +65,33 @@ class Estimator:
                 floor, busiest = time, number
         return floor, busiest
 
+    def latency_floor(self, protocol: Protocol) -> float:
+        """Microseconds of the longest chain of latencies."""
+        if protocol not in self._latency_floors:
+            self._latency_floors[protocol] = self.chain(protocol, 0.0, [1.0] * len(self._work.block))
+        return self._latency_floors[protocol]
+
     def chain(self, protocol: Protocol, tile: float, rates: Sequence[float]) -> float:
         """When the last step of a tile of so many bytes ends if no link is loaded; of none: latencies only."""
         work, costs = self._work, self._work.topology.costs
+        waits, awaited, moves, passes = work.waits, work.awaited, work.moves, work.passes
         starts, ends = [0.0] * len(work.block), [0.0] * len(work.block)
-        last = start = self.start(protocol)
+        start = self.start(protocol)
         for i in self._order:
-            begin = ends[i - 1] if i > work.first[work.block[i]] else start
+            begin = ends[i - 1] if self._follows[i] else start
             size = work.chunks[i] * tile
             grain = min(size, protocol.grain)
             tail = 0.0
-            for other in work.waits[i]:
+            for other in waits[i]:
                 begin = max(begin, ends[other])
             for number, sent in self._sender[i]:
                 head, arrived = self._arrival(number, sent, size, grain, starts, ends, protocol, rates)
                 begin = max(begin, head)
-                tail = max(
-                    tail, arrived + (grain / rates[i] / work.passes[i] if work.moves[i] and arrived > head else 0.0)
-                )
-            starts[i] = begin + costs.decode + (costs.wait if work.waits[i] else 0.0)
-            own = size / rates[i] if work.moves[i] else 0.0
-            ends[i] = max(starts[i] + own, tail) + (costs.publish if work.awaited[i] else 0.0)
-            last = max(last, ends[i])
-        return last
+                tail = max(tail, arrived + (grain / rates[i] / passes[i] if moves[i] and arrived > head else 0.0))
+            starts[i] = begin + costs.decode + (costs.wait if waits[i] else 0.0)
+            own = size / rates[i] if moves[i] else 0.0
+            ends[i] = max(starts[i] + own, tail) + (costs.publish if awaited[i] else 0.0)
+        return max(ends, default=start)
 
     def _arrival(
         self,
