@@ -5,9 +5,9 @@ the least counts as it does for calls; or ``--topology F`` gives what it found. 
 AllGather, ReduceScatter and AllToAll are called by name on two ranks, hot, in place where they are so, in float32, each
 rank on a core of its own: in one round where they are short, through the fifo, and with zero copies in arrays of
 ``comm.empty``. Cross-memory attach is off. Measured is the least over batches of the slowest rank's mean. A machine may
-be faster for some seconds, so there are several rounds, and in each all programs of a size follow each other.
-At the end the median of the errors, the worst ratio, and for each size what the
-program predicted to be the best costs more than the one that is.
+be faster for some seconds, so there are several rounds, and in each all programs of a size follow each other. At the
+end the median of the errors, the worst ratio, and for each size what the program predicted to be the best costs more
+than the one that is.
 """
 
 from __future__ import annotations
@@ -121,14 +121,15 @@ def timed(comm: Communicator, found: list[Candidate]) -> list[list[list[float]]]
         pass
     times = []
     for size in SIZES:
-        private, shared = np.empty((2, size // 4), np.float32), comm.empty((2, size // 4), np.float32)
+        private = [np.empty(size // 4, np.float32) for _ in range(2)]
+        shared = [comm.empty(size // 4, np.float32) for _ in range(2)]
         arrays = [shared if one.lent else private for one in found]
         times.append([batches(*which, size) for which in zip(users, found, arrays, strict=True)])
     return times
 
 
-def batches(comm: Communicator, one: Candidate, memory: NDArray[np.float32], size: int) -> list[float]:
-    """``memory``: two arrays of the size."""
+def batches(comm: Communicator, one: Candidate, memory: list[NDArray[np.float32]], size: int) -> list[float]:
+    """The seconds of a call in each batch. ``memory``: two arrays of the size."""
     (whole, other), share = memory, size // 4 // comm.size
     own, inplace = whole[comm.rank * share : (comm.rank + 1) * share], one.schedule.collective.inplace
     x, out = {
@@ -138,7 +139,7 @@ def batches(comm: Communicator, one: Candidate, memory: NDArray[np.float32], siz
         "all_to_all": (whole, other),
     }[one.collective]
     call, calls, seconds = getattr(comm, one.collective), max(1, min(100, (1 << 19) // size)), []
-    memory[:] = 1
+    whole[:] = other[:] = 1
     for batch in range(max(LEAST_BATCHES, min((1 << 26) // size, MOST_BATCHES)) + 1):
         call(x, out)
         comm.barrier()

@@ -7,11 +7,11 @@ in the same turn, and the mean of that over the blocks of a launch; below 1 is f
 timed take is counted apart, as one of some milliseconds can fall into any call. The 95 % interval is over launches:
 what a short call takes depends on where its communicator happens to lie in memory. The best arm of a launch is the one
 whose mean ratio is least in the others, since the least of many measurements is low by luck, too. The second
-communicator shows what differs where nothing does.
+communicator shows what differs where nothing does; the default as an arm, what it costs to be one.
 
 With ``--alone`` each call is measured again and again, so that its arrays are in the cache, though the tuner has
-learned from all in turn. With ``--wrong`` the tuner begins with a table by which the last arm of each key is by far the
-fastest.
+learned from all in turn. With ``--wrong`` the tuner begins with a table by which the last arm of each key takes what
+calls do take, and each one before it 19 % longer.
 
 With ``--cost`` or ``--change`` arms are not compared, and the tuner learns of short calls too, as with ``--short``.
 ``--cost``: the nanoseconds that a call of one size, of which the tuner has learned by ``--calls`` calls, takes longer
@@ -65,12 +65,18 @@ class Cell:
 
 
 class Misled(Learner):
-    """One that believes, from a file, that the last arm of each key is the fastest, and the first the slowest."""
+    """One that believes, from a file, that the last arm of each key is the fastest, and the first the slowest.
+    ``took``: seconds of the calls of each, which the last is said to take."""
+
+    def __init__(self, took: dict[str, float]) -> None:
+        super().__init__()
+        self._took = took
 
     def add(self, key: Name, names: Sequence[str], prior: Sequence[float], neighbours: Iterable[Name] = ()) -> None:
         super().add(key, names, prior, neighbours)
         last = len(names) - 1
-        self.recall(key, [(1e-5 * 2 ** ((last - arm) / 4), 0.1, 100) for arm in range(len(names))], last)
+        seconds = next(seconds for call, seconds in self._took.items() if str(key).startswith(call))
+        self.recall(key, [(seconds * 2 ** ((last - arm) / 4), 0.1, 100) for arm in range(len(names))], last)
 
 
 class Forced:
@@ -172,11 +178,12 @@ def measure(
     static, again = under(comm, "off"), under(comm, "off")
     learns, forced = under(comm, "learn", short=short), under(comm, "learn", short=True)
     plainly, twin, tuned, by_force = map(Subject, (static, again, learns, forced))
+    cells = calls_of(comm, sizes)
     if wrong:
-        online(learns).learner = Misled()
+        took = block(comm, plainly, cells, alone)
+        online(learns).learner = Misled({f"{name} {show_size(size)} ": each for (name, size), each in took.items()})
     every = Forced()
     online(forced).learner = every  # type: ignore[assignment]
-    cells = calls_of(comm, sizes)
     made = static, again, learns, forced
     for number in range(len(made)):  # the one whose calls are prepared first takes 4 % longer for those of 2 KB
         for call in cells.values():
@@ -237,9 +244,9 @@ def _cell(
     return Cell(*cell, statistics.median(plain) * 1e6, found["learns"], takes, by_name, found["again"])
 
 
-def noticed(comm: Communicator, size: int, calls: int) -> tuple[int, int]:
-    """Calls of an AllReduce after a process has begun to use the core of the last rank, until the tuner notices; and
-    the changes that it has noticed in ``calls`` of them before that."""
+def noticed(comm: Communicator, size: int, calls: int) -> tuple[int | None, int]:
+    """Calls of an AllReduce after a process has begun to use the core of the last rank, until the tuner notices, None
+    if it does not; and the changes that it has noticed in ``calls`` of them before that."""
     learns = under(comm, "learn", short=True)
     x = np.ones(size // 4, np.float32)
     cores = sorted(os.sched_getaffinity(0))
@@ -262,12 +269,12 @@ def noticed(comm: Communicator, size: int, calls: int) -> tuple[int, int]:
     watched(calls)
     alarms = watched(calls)[1]
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if comm.rank == comm.size - 1 else None
-    made = watched(calls, 1)[0]
+    made, found = watched(calls, 1)
     if busy is not None:
         busy.kill()
         busy.wait()
     comm.barrier()
-    return made, alarms
+    return made if found else None, alarms
 
 
 def cost(comm: Communicator, size: int, calls: int, blocks: int) -> tuple[float, list[float]]:
@@ -315,8 +322,10 @@ def show(launches: Sequence[Sequence[Cell]]) -> None:
         )
     print("of all")
     summarise(rows)
-    print("of those that it learns of")
-    summarise([cells for cells in rows if any(cell.takes for cell in cells)])
+    learned = [cells for cells in rows if any(cell.takes for cell in cells)]
+    print(f"of {len(learned)} that it learns of")
+    if learned:
+        summarise(learned)
 
 
 def summarise(rows: Sequence[Sequence[Cell]]) -> None:
@@ -327,10 +336,11 @@ def summarise(rows: Sequence[Sequence[Cell]]) -> None:
         least = list(zip(*map(of_best, of), strict=True))
         off = [[cell.tuned - log for cell, log in zip(*each, strict=True)] for each in zip(found, least, strict=True)]
         tuned = Mean.of([[cell.tuned for cell in launch] for launch in found])
+        default = Mean.of([[cell.arms["default"] for cell in launch] for launch in found])
         again = Mean.of([[cell.again for cell in launch] for launch in found])
         print(
             f"{name or 'all':>15} tuned {tuned}, best arm {Mean.of(least)}, tuned to that {Mean.of(off)}, "
-            f"static to itself {again}"
+            f"default as an arm {default}, static to itself {again}"
         )
 
 
@@ -356,9 +366,11 @@ def main() -> None:
     if given.change:
         for size in sizes:
             made = [hocket.spawn(noticed, given.ranks, (size, given.calls))[0] for _ in range(given.launches)]
-            after, alarms = map(sorted, zip(*made, strict=True))
-            said = ", ".join(str(calls) if calls < given.calls else "never" for calls in after)
-            print(f"{show_size(size):>8}: noticed after {said} calls; {sum(alarms)} changes before", flush=True)
+            after = ", ".join(
+                str(calls or "never") for calls, _ in sorted(made, key=lambda found: found[0] or math.inf)
+            )
+            alarms = sum(alarms for _, alarms in made)
+            print(f"{show_size(size):>8}: calls until it is noticed: {after}; {alarms} changes before", flush=True)
         return
     if given.cost:
         for size in sizes:

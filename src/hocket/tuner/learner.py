@@ -49,7 +49,8 @@ class Settings:
     careful: float = 2.0  # standard deviations by which a trial may take longer than expected, as planned; fitted
     spread: float = 0.5  # of predictions, two arms against each other: sim.md, 8 to 30 % off, sometimes a factor of 2
     nearby: float = 0.35  # by how much a neighbouring size may differ in what the prediction lacks; fitted
-    recalled: float = 0.1  # what a file says of an arm is off, or half of what sets it apart from the chosen; fitted
+    recalled: float = 0.1  # of what a file says of an arm, at least: a factor of 1.07; chosen
+    distrust: float = 1.5  # the same, as a share of what sets an arm apart from the one chosen there; chosen
     changed: float = 0.5  # a factor of 1.4: what a change does to an arm, and what neighbours are off besides; fitted
     restless: float = 0.07  # the same in 1000 calls without a change that was noticed; fitted
     unseen: float = 0.25  # of changes, for each that was noticed; fitted
@@ -140,13 +141,13 @@ class ArmState:
     predicted: float | None
     mean: float
     variance: float
-    samples: int = 0  # timed here
-    recalled: int = 0  # timed before, as a file says
+    samples: int = 0  # timed in this job
+    recalled: int = 0  # and before, as a file says
     witness: bool = False  # predicted to be slow, and tried once to see whether it is
     quarantined: bool = False
 
     @property
-    def timed(self) -> int:
+    def known(self) -> int:
         return self.samples + self.recalled
 
 
@@ -173,6 +174,7 @@ class KeyState:
     restored: bool = False  # nothing was measured since
     steps: int = 0  # of the CUSUM on the incumbent: a batch each
     reference: float = 0.0
+    doubt: float = 0.0  # variance of the reference, as few calls made it
     wander: float = 0.0  # mean square of the deviations of steps from the reference
     latest: float = 0.0
     sums: list[float] = field(default_factory=lambda: [0.0, 0.0])  # CUSUM upwards, downwards
@@ -287,7 +289,7 @@ class Learner:
             mean, low, high = (2 ** (state.level + belief.mean + d) for d in (0.0, -wide, wide))
             said = "quarantined" if arm.quarantined else "pruned" if pruned else ""
             prior = None if arm.predicted is None else 2**arm.predicted
-            candidates.append(Candidate(arm.name, prior, mean, low, high, arm.timed, said))
+            candidates.append(Candidate(arm.name, prior, mean, low, high, arm.known, said))
         return Explanation(self.choice(key), tuple(candidates), state.calls, self._left(state), state.changes)
 
     def recall(self, key: Name, known: Sequence[tuple[float, float, int] | None], chosen: int) -> None:
@@ -304,10 +306,10 @@ class Learner:
             arm.mean, arm.recalled, arm.witness = math.log2(seconds) - state.level, samples, False
         for arm, (_, deviation, _) in pairs:
             apart = abs(arm.mean - state.arms[chosen].mean)
-            arm.variance = deviation * deviation + max(s.recalled, apart / 2) ** 2
+            arm.variance = max(deviation, s.recalled, s.distrust * apart) ** 2
         state.incumbent, state.restored = chosen, True
-        if known[chosen] is not None:
-            state.steps, state.reference = 1, state.level + state.arms[chosen].mean
+        if (found := known[chosen]) is not None:
+            state.steps, state.reference, state.doubt = 1, state.level + state.arms[chosen].mean, found[1] ** 2
             state.latest = state.reference
 
     def state(self) -> dict[Name, KeyState]:
@@ -362,20 +364,23 @@ class Learner:
         return (4 * self.settings.noise**2 + state.squares) / (4 + state.freedom)
 
     def _has_changed(self, state: KeyState, samples: Samples) -> bool:
-        """A two-sided CUSUM on the incumbent's times, of a batch each, against the mean of the latest ones."""
+        """A two-sided CUSUM on the incumbent's times, of a batch each, against the mean of the latest ones. Its unit is
+        what steps have deviated by, or what follows from the few calls of this one and of those before."""
         s, value = self.settings, samples.mean
+        sampling = self._variance(state) / samples.count
         state.steps += 1
         if state.steps == 1:
             state.reference = state.latest = value
+            state.doubt = sampling
             return False
-        sampling = self._variance(state) / samples.count * (1 + 1 / (state.steps - 1))
-        deviation = max(s.still, math.sqrt(max(state.wander, sampling)))
+        deviation = max(s.still, math.sqrt(max(state.wander, sampling + state.doubt)))
         apart = (value - state.reference) / deviation
         state.sums = [max(0.0, state.sums[0] + apart - s.slack), max(0.0, state.sums[1] - apart - s.slack)]
         state.latest = value
         part = 1 / min(state.steps, s.memory)
         state.wander += (min(apart * apart, s.clipped * s.clipped) * deviation * deviation - state.wander) * part
         state.reference += (value - state.reference) * part
+        state.doubt = (1 - part) ** 2 * state.doubt + part * part * sampling
         return max(state.sums) > s.alarm
 
     def _forget(self, state: KeyState) -> None:
@@ -411,7 +416,7 @@ class Learner:
         if most > math.log2(s.pruned) and not state.misled:  # as wrong as it would be of an arm that is pruned
             state.misled = True
             for arm in state.arms:
-                arm.variance += 0.0 if arm.timed else most * most
+                arm.variance += 0.0 if arm.known else most * most
         state.settling = state.settling and bool(self._wanted(state, beliefs))
 
     # What follows
@@ -436,12 +441,12 @@ class Learner:
             both = [
                 (state.arms[n].mean - mean, variance + state.arms[n].variance)
                 for n, mean, variance in offs
-                if state.arms[n].samples
+                if state.arms[n].known
             ]
             weights = sum(1 / variance for _, variance in both)
             shift = sum(apart / variance for apart, variance in both) / weights if both else 0.0
             for number, mean, variance in offs:
-                if state.arms[number].samples or state.changes:
+                if state.arms[number].known or state.changes:
                     variance += self.settings.changed**2
                 mine = own[number]
                 gain = mine.variance / (mine.variance + variance)
@@ -478,13 +483,13 @@ class Learner:
             else min(belief.mean for belief in beliefs) + math.log2(self.settings.pruned)
         )
         return [
-            belief.mean > most and not arm.timed and arm.predicted is not None
+            belief.mean > most and not arm.known and arm.predicted is not None
             for arm, belief in zip(state.arms, beliefs, strict=True)
         ]
 
     def _worst(self, state: KeyState, beliefs: Sequence[_Belief], number: int) -> float:
-        """Of a call of a trial: what it may take longer, as a share of the incumbent's. Of an arm that was never tried,
-        or not since a change, that is as much as would have it quarantined, unless it is expected to take longer."""
+        """Of a call of a trial: what it may take longer, as a share of the incumbent's. Of an arm that was never tried
+        in this job, that is as much as would have it quarantined, unless it is expected to take longer."""
         s, held, belief = self.settings, beliefs[state.incumbent], beliefs[number]
         apart = 2 ** (belief.mean - held.mean)
         likely = apart * 2 ** (s.careful * math.sqrt(belief.variance + held.variance))
@@ -502,7 +507,7 @@ class Learner:
             return Reason.GUARD
         if state.restored:
             return Reason.FILE
-        if not state.arms[state.incumbent].samples:
+        if not state.arms[state.incumbent].known:
             return Reason.PRIOR
         return Reason.EXPLOIT if state.incumbent else Reason.KEPT
 

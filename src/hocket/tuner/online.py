@@ -41,8 +41,8 @@ _NEW = 4
 on the most ranks for which programs are tried (arms.COMPILED)."""
 
 LEAST_BETWEEN, ENOUGH_BETWEEN, MOST_BETWEEN = 64, 1 << 10, 1 << 20
-"""Calls between two merges, and before the first: chosen. Where several keys are called, that with most of them has the
-least number, unless enough were made."""
+"""Calls between two merges: the least before the first and of the key with most calls, unless enough were made of all
+keys; the most where calls are short. Chosen."""
 ADVANCE, PART = 0.05, 0.005
 """Seconds that merges may take at the beginning; from then on, the part of the time between two: chosen."""
 SAVED_EVERY = 60.0
@@ -239,8 +239,8 @@ class Online:
             raise
 
     def _noted(self, member: Member) -> NDArray[np.float64]:
-        """By slot: the calls, and of each arm how many were timed, and the sums of log2 of their seconds and of its
-        square."""
+        """By slot: first the calls; then of each arm how many were timed, and the sums of log2 of their seconds and of
+        its square."""
         noted = np.zeros((KEYS, ARMS + 1, 3))
         tick = math.log2(member.tick)
         for known in list(self._keys.values()):
@@ -264,7 +264,7 @@ class Online:
         calls, begun, waiting = max(1, number - self._merged_at), time.perf_counter(), self._waiting()
         added = self._add(waiting[:_NEW])
         self._adding = time.perf_counter() - begun
-        between = LEAST_BETWEEN if len(waiting) > _NEW else batch(calls, max(made))
+        between = LEAST_BETWEEN if waiting else batch(calls, max(made))
         if self._spent >= ADVANCE and self._cost:
             between = paced(calls, pause, self._cost, between)
         names = [*(known.name for known in self._slots), *(str(new.key) for new in added)]
@@ -334,14 +334,14 @@ def _learned(call: Call) -> int:
 
 
 def batch(calls: int, most: float) -> int:
-    """Calls until the next merge, so that it has something to say, if a key has ``most`` of ``calls``."""
+    """Calls until the next merge, so that it has something to say, if the key with most calls has ``most`` of them."""
     return min(int(LEAST_BETWEEN * calls / most), ENOUGH_BETWEEN) if most else LEAST_BETWEEN
 
 
 def paced(calls: int, seconds: float, cost: float, least: int) -> int:
     """Calls until the next merge, so that merges of ``cost`` seconds take no more than their part of the time, if calls
-    come as the latest ``calls`` did, in ``seconds``. After a pause, in which none came, one merge comes early, and not
-    many in a row.
+    come as the latest ``calls`` did, in ``seconds``; ``least`` of them. After a pause, in which none came, one merge
+    comes early, and not many in a row.
     """
     return max(least, min(int(calls * cost / (PART * seconds)), MOST_BETWEEN))
 
