@@ -184,6 +184,15 @@ def test_a_wrong_file_is_noticed() -> None:
     assert learner.choice("key").incumbent == 1
 
 
+def test_a_batch_of_few_calls_is_no_reference_to_tell_a_change_by() -> None:
+    """The first batch times one call, which takes half as long again; the others many."""
+    learner = of([1.0])
+    for calls in (1, 30, 30, 30, 30):
+        learner.observe("key", 0, Samples.of([math.log2(1.5 if calls == 1 else 1.0)] * calls))
+        learner.counted("key", 64)
+    assert learner.why("key").changes == 0
+
+
 def test_an_arm_that_is_slow_by_a_file_alone_is_tried() -> None:
     learner = of([1.0, 1.0, 1.0, 1.0])
     learner.recall("key", [(4.0, 0.02, 500), (2.0, 0.02, 500), (1.5, 0.02, 500), (1.0, 0.02, 500)], 3)
