@@ -7,6 +7,7 @@ that a chain of loaded links joins to it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 _SLACK = 1 + 1e-9
@@ -134,26 +135,30 @@ class Links:
         """Progressive filling: who reaches its cap, or fills a link with the others on it, is settled."""
         room = {link: self._bandwidths[link] for link in loaded}
         count = {link: len(self._flows[link]) for link in loaded}
+        waiting = dict.fromkeys(flows)
+        capped = deque(sorted(flows, key=lambda flow: flow.cap))
         settled: list[tuple[Flow, float, int]] = []
-        while flows:
+        while waiting:
             narrow, share = -1, float("inf")
             for link, users in count.items():
-                if users and room[link] < share * users:
+                if room[link] < share * users:
                     narrow, share = link, room[link] / users
-            reached = [flow for flow in flows if flow.cap <= share]
+            reached = []
+            while capped and capped[0].cap <= share:
+                reached.append(capped.popleft())
+            reached = [flow for flow in reached if flow in waiting]
             if reached:
                 narrow = -1
             else:
-                reached = [flow for flow in flows if narrow in flow.links]
+                reached = [flow for flow in self._flows[narrow] if flow in waiting]
             for flow in reached:
                 rate = flow.cap if narrow < 0 else share
                 settled.append((flow, rate, narrow))
+                del waiting[flow]
                 for link in flow.links:
-                    if link in room:
+                    if link in count:
                         room[link] -= rate
                         count[link] -= 1
-            if len(reached) == len(flows):
-                break
-            done = set(reached)
-            flows = [flow for flow in flows if flow not in done]
+                        if not count[link]:
+                            del count[link]
         return settled
