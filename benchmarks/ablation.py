@@ -49,11 +49,16 @@ class Heuristic:
 
 
 HEURISTICS = {
-    "online choice of path (else fifo)": Heuristic(reach="never", least=128 << 10, kinds=("private",)),
-    "online choice of path (else cross-memory attach)": Heuristic(reach="always", least=128 << 10, kinds=("private",)),
-    "online choice of path below 128 KB": Heuristic(
-        {"tried_bytes": str(128 << 10)}, least=64 << 10, most=(128 << 10) - 1, kinds=("private",)
+    "cross-memory attach of messages one way (else fifo)": Heuristic(
+        reach="never", least=256 << 10, collectives=("broadcast",), kinds=("private",)
     ),
+    "cross-memory attach of messages both ways (else fifo)": Heuristic(
+        {"attached_bytes": NEVER},
+        least=64 << 10,
+        collectives=tuple(name for name in COLLECTIVES if name != "broadcast"),
+        kinds=("private",),
+    ),
+    "fifo for private arrays (else cross-memory attach)": Heuristic(reach="always", least=64 << 10, kinds=("private",)),
     "cross-memory attach where ranks share cores": Heuristic(
         {"cma_crowded_bytes": NEVER},
         least=256 << 10,

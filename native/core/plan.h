@@ -25,7 +25,7 @@ constexpr u64 kLine = 2 * kCacheLine;  // neighbours are fetched in pairs
 // clang-format off
 #define HOCKET_PLAN_HEADER(X) \
     X(magic) X(rank) X(ranks) X(chunks) X(input_blocks) X(output_blocks) X(scratch) X(slots) X(widest) X(fan) X(work) \
-    X(depth) X(eager) X(two_rounds) X(averages) X(blocks) X(steps) X(operands) X(waits) X(connections) X(multicasts)
+    X(depth) X(eager) X(two_rounds) X(one_way) X(averages) X(blocks) X(steps) X(operands) X(waits) X(connections) X(multicasts)
 // clang-format on
 
 // A thread block: `steps` steps from `first_step`.
@@ -79,7 +79,7 @@ struct MulticastRecord {
 #undef HOCKET_FIELD
 
 // Changes whenever the layout or its meaning does.
-constexpr u32 kPlanMagic = 0x686b0007;
+constexpr u32 kPlanMagic = 0x686b0008;
 
 constexpr u32 kMostReaders = 31;  // of a multicast
 

@@ -464,8 +464,8 @@ void Group::begin(const std::vector<Hello>& all) {
     if (options_.cache_bytes) settings.cache_bytes = *options_.cache_bytes;
     else settings.cache_bytes = caches().bytes(u32(mates_of(rank_)));
     if (!options_.cache_bytes && Clock::trusted()) settings.is_far = is_far;
+    settings.crowded = crowded_;
     if (attaches_) settings.cma_use = options_.always_attaches ? CmaUse::kAlways : CmaUse::kWhereFaster;
-    if (!options_.always_attaches) tried_ = settings.tunables.tried_bytes;
     if (nodes_.empty()) {
         settings.progress = {get_on, this};
     } else {  // the network gets on with all messages of the MPI
@@ -586,7 +586,7 @@ Outcome Group::run(const Rule& rule, const Request& request) {
     call.size_known = true;
     call.units = request.units;
     Offer offer;
-    if (std::max(x_bytes, out_bytes) >= tried_ && offers(rule, request, offer, at)) call.offer = &offer;
+    if (offers(rule, request, offer, at)) call.offer = &offer;
     // What is thrown when others have been told of the call ends the process.
     Outcome outcome = [&]() noexcept {
         return communicator_->run(binding.apart && main.apart ? *main.apart : *main.plan, call);

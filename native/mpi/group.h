@@ -124,7 +124,6 @@ class Group {
     std::string name_, closed_;
     u32 rank_ = 0, size_ = 0, asked_ = 0;
     bool crowded_ = false, attaches_ = false, finished_ = false;
-    u64 tried_ = 0;           // bytes of a larger buffer from which on others are offered to attach to it
     std::vector<u32> nodes_;  // by rank; none where all are on one
     std::shared_ptr<const PlanFile> file_;
     std::unique_ptr<SharedMemory> memory_;

@@ -87,6 +87,14 @@ inline Selection select(const PlanHeader& plan, const Shape& shape, u32 all, u32
     return {is_inline ? Path::kInlineEager : Path::kEager, kBuffered};
 }
 
+// The fewest bytes of a rank's larger buffer with which it offers private ones to others, for cross-memory attach.
+// `far`: they were in no cache near; `crowded`: ranks share cores.
+inline u64 least_attached(const PlanHeader& plan, bool far, bool crowded, const Tunables& tuned) {
+    const bool one_way = plan.one_way != 0 && !crowded;
+    if (far) return one_way ? tuned.attached_far_bytes : kNeverBytes;
+    return one_way ? tuned.attached_one_way_bytes : tuned.attached_bytes;
+}
+
 // The bytes that a call touches on all ranks (YHCCL, section 4: the working set), if each has the buffers that this one
 // has.
 inline u64 touched_bytes(const PlanView& plan, const Shape& shape, bool input, bool output) {

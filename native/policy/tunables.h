@@ -17,7 +17,7 @@ struct Unit {
 };
 constexpr u64 kNeverBytes = u64(1) << 40;  // no buffer has as many
 constexpr Unit kBytes{"bytes", 0, kNeverBytes}, kSomeBytes{"bytes", 1, kNeverBytes};
-constexpr Unit kSlotCount{"slots", 1, 1 << 10}, kCalls{"calls", 1, 1 << 20}, kPart{"one part in", 1, 1 << 20};
+constexpr Unit kSlotCount{"slots", 1, 1 << 10}, kCalls{"calls", 1, 1 << 20};
 constexpr u64 kNeverTicks = u64(1) << 40;
 constexpr Unit kVisits{"visits", 2, 1 << 30}, kTicks{"ticks", 1, kNeverTicks};
 constexpr Unit kCount{"", 0, 1 << 10}, kNanoseconds{"nanoseconds", 0, u64(1) << 40};

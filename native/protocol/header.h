@@ -57,21 +57,13 @@ struct Terms {
 enum Variant : u32 { kBuffered = 0, kInPlace = 1, kApart = 2, kVariants = 3 };
 constexpr Variant kZeroCopy[] = {kInPlace, kApart};  // the better one first
 
-// What a call took a rank, in sixteenths of ticks: until it had said that it enters, and from when all had, 0 if it did
-// not measure. `far`: its buffers were in no cache near, or those of all were when they looked last, if it did not.
-struct CallTiming {
-    u32 before, after : 31, far : 1;
-};
-
-// A rank's buffers, for others to access in this call; and what its latest call took in which any rank `chooses`.
+// A rank's buffers, for others to access in this call.
 struct BufferDescription {
     u32 variants;       // a bit for each Variant that these buffers are for
     bool is_private;    // they are addresses in the rank's process, not places in its arena
-    bool chooses;       // by what it has timed, whether calls go so
     u64 input, output;  // kNowhere for none
     u64 end;            // nothing lies beyond it in the arena
     u64 since;          // when it said so, in ticks, where they are private
-    CallTiming timing;
 };
 static_assert(sizeof(BufferDescription) <= kInlined);
 

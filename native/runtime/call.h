@@ -75,7 +75,7 @@ struct Call {
 };
 
 // Whether messages lie in private memory of other ranks, by cross-memory attach, which all ranks must be able to do:
-// never, where the online choice finds it faster, or in every call that can go so.
+// never, where tunables say that it is faster, or in every call that can go so.
 enum class CmaUse { kNever, kWhereFaster, kAlways };
 
 // What is tuned of its WaitPolicy follows from `tunables`.
@@ -87,6 +87,7 @@ struct Settings : WaitPolicy {
     // is worth it.
     bool (*is_far)(const char*, u64) = nullptr;
     CmaUse cma_use = CmaUse::kNever;
+    bool crowded = false;          // ranks share cores
     u64 first = 0;                 // the number of calls so far; tests begin near where it wraps
     Recorder* recorder = nullptr;  // of what this rank does; outlives the communicator
     Network* network = nullptr;    // to ranks of other nodes; outlives the communicator
@@ -101,10 +102,12 @@ struct Candidate : Shape {
     Kernel kernel;
 };
 
-// How a plan would run by itself: whether in one round, the bytes that it would touch on all ranks, whether that is
+// How a plan would run by itself: whether in one round, the fewest bytes of a rank's larger buffer, if it is in a
+// cache, with which its buffers would be offered to others, the bytes that it would touch on all ranks, whether that is
 // more than the caches hold, so that it stores non-temporally, and how many threads it would take.
 struct Outlook : Shape {
     bool one_round;
+    u64 attached_bytes;
     u64 touched;
     bool streams;
     u32 threads;

@@ -94,7 +94,6 @@ struct Communicator::CallState {
     }
 
     Candidate& buffered() { return candidates[kBuffered]; }
-    u64 unit() const { return candidates[kBuffered].geometry.unit; }
     const Candidate& chosen() const { return candidates[variant]; }
     bool pairwise() const { return terms.flags & kPairwise; }
     bool size_known() const { return !(terms.flags & (kSizeUnknown | kPairwise)); }  // before others have said theirs
@@ -112,10 +111,8 @@ struct Communicator::CallState {
     Buffer buffers[3];         // of an execution
     bool tiny = false;         // its messages may be where the header would say what else it can run
     BufferDescription told{};  // to the others
-    Advice advice{};
-    bool timed = false;  // by some rank
     ResidencyProbe probe{};
-    u64 entered = 0;  // when it had said so, in ticks, if it is timed
+    u64 entered = 0;  // when it had said so, in ticks, if it is watched
     Traffic sent{};   // eagerly
     Path path = Path::kFifo;
     Variant variant = kBuffered;
@@ -136,7 +133,6 @@ Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> 
       settings_(on_nodes(settings)),
       control_(rank, size, memory.control(), std::move(lifelines), tuned(settings), settings.first),
       distances_(size),
-      timed_(settings_.cma_use == CmaUse::kWhereFaster, settings_.tunables, control_),
       eager_(control_, memory, settings_.tunables),
       fifo_(memory, settings.network, settings_.tunables),
       zero_copy_(control_, memory, fifo_, settings.cma_use, settings.threads),
@@ -168,7 +164,10 @@ Outlook Communicator::outlook(const Plan& plan, u64 n, u32 type, u64 tile, bool 
     const Settings& s = settings_;
     const Shape shape =
         settle(h, n, type, tile, most_eager(h.ranks, false, s.network != nullptr, tile != 0), s.tunables);
-    return {shape, select(h, shape, 0, 0).path != Path::kFifo, touched_bytes(plan.view(), shape, input, output),
+    return {shape,
+            select(h, shape, 0, 0).path != Path::kFifo,
+            attached_bytes(plan, false),
+            touched_bytes(plan.view(), shape, input, output),
             streams_for(plan.view(), shape, input, output, s.cache_bytes, false, 0, s.tunables),
             threads_for(h, shape.geometry, s.threads, s.team_bytes)};
 }
@@ -243,9 +242,6 @@ template <class Event> Outcome Communicator::carry_on(CallState& state, Event ev
         outcome.exposed = true;
         return outcome;
     }
-    if (state.timed)
-        timed_.ended(state.plan.digest(), state.unit(), state.variant != kBuffered,
-                     state.advice.timed ? state.entered : 0, state.probe.is_far != nullptr, state.probe.far);
     if (state.call.finish.result != nullptr) finish(state);
     if (Watch* const watch = state.call.watch)
         watch->took = state.entered - watch->begun + control_.clock().ticks() - agreed;
@@ -354,20 +350,24 @@ void Communicator::offer(CallState& state) {
     if (state.tiny) return;
     zero_copy_.describe(state.candidates, state.told);
     const bool is_private = state.told.is_private;
-    if (is_private) {
-        state.advice = timed_.advise(state.plan.digest(), state.unit());
-        Candidate& offered = state.candidates[preferred(state.told.variants)];
-        if (!state.advice.zero_copy || !zero_copy_.reachable(state.plan, offered)) state.told = {};
-    }
-    state.told.chooses = state.advice.timed;
-    state.told.timing = timed_.timing();
     if (state.size_known()) plan_probe(state, is_private);
+    if (!is_private) return;
+    const Candidate& offered = state.candidates[preferred(state.told.variants)];
+    if (state.probe.larger() < attached_bytes(state.plan, state.plan.latest.far) ||
+        !zero_copy_.reachable(state.plan, offered))
+        state.told = {};
+}
+
+// The fewest bytes of its larger buffer with which a rank offers private ones.
+u64 Communicator::attached_bytes(const Plan& plan, bool far) const {
+    if (settings_.cma_use == CmaUse::kAlways) return 0;
+    return least_attached(plan.header(), far, settings_.crowded, settings_.tunables);
 }
 
 // What there is to look at. Nobody looks where no plan has a result that would be stored non-temporally, nor at an
 // output that a look would give a page of zeroes, nor at a result that is in no cache only because it was stored so, if
-// there is nothing else: in a loop on one array, that would go on for ever. The online choice wants to know in any
-// case; in private buffers that others access it is mostly the kernel that stores, through the caches.
+// there is nothing else: in a loop on one array, that would go on for ever. Private buffers that may be offered in the
+// next call are looked at, too.
 void Communicator::plan_probe(CallState& state, bool is_private) const {
     const Call& call = state.call;
     const PlanHeader& h = state.plan.header();
@@ -379,7 +379,7 @@ void Communicator::plan_probe(CallState& state, bool is_private) const {
     if (call.output != nullptr) found.output = {call.output, bytes(kOutput, h.output_blocks)};
     const bool alone = call.input == nullptr || call.output == nullptr;
     if (call.fresh || (alone && result_of(call) == state.plan.latest.streamed)) return;
-    if (state.advice.timed) found.is_far = settings_.is_far;
+    if (is_private && found.larger() >= attached_bytes(state.plan, false)) found.is_far = settings_.is_far;
     if (found.larger() < settings_.tunables.far_past_bytes) return;
     for (u32 variant = 0; variant < kVariants; ++variant) {
         const Candidate& candidate = state.candidates[variant];
@@ -409,7 +409,7 @@ void Communicator::send_eagerly(CallState& state) {
 // that it will store to: of its output, unless they are in none or others may store there, and of its next messages,
 // unless these may be stored non-temporally. Of brief messages it prefetches those that it reads.
 void Communicator::meanwhile(CallState& state) const {
-    if (state.advice.timed || state.call.watch != nullptr) state.entered = control_.clock().ticks();
+    if (state.call.watch != nullptr) state.entered = control_.clock().ticks();
     state.probe.look(settings_.tunables);
     if (state.told.variants != 0 || state.probe.far) return;
     const Candidate& buffered = state.buffered();
@@ -457,7 +457,6 @@ int Communicator::select_path(CallState& state) {
         if (const int failed = prepare_all(state)) return failed;
     u32 all = state.tiny ? 0 : ~u32(0), any = 0;
     if (!state.tiny) {
-        state.timed = timed_.agreed(state.plan.digest(), state.unit(), state.advice.timed);
         for (u32 r = 0; r < size(); ++r) {
             const u32 offered = control_.said(r).buffers.variants;
             all &= offered;
@@ -496,6 +495,7 @@ template <class Event> Outcome Communicator::execute(CallState& state, Event eve
     run.streams = streams_for(chosen.plan->view(), chosen, chosen.input, chosen.output, settings_.cache_bytes,
                               state.probe.far && !attached, state.probe.larger(), settings_.tunables);
     Plan::Latest& latest = state.plan.latest;
+    if (state.probe.is_far != nullptr) latest.far = state.probe.far;
     latest.streamed = !attached && run.streams && chosen.plan->view().has_last ? result_of(state.call) : nullptr;
     if constexpr (!std::is_null_pointer_v<Event>) {
         event->plan = chosen.plan->number();

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "policy/distance.h"
-#include "policy/online_choice.h"
 #include "policy/residency.h"
 #include "runtime/paths.h"
 #include "runtime/team.h"
@@ -66,6 +65,7 @@ class Communicator {
     int prepare(CallState& state, Candidate& candidate, u64 most_eager);
     int reserve_scratch(const Candidate& candidate);
     void offer(CallState& state);
+    u64 attached_bytes(const Plan& plan, bool far) const;
     void plan_probe(CallState& state, bool is_private) const;
     void look_at_others(const CallState& state);
     const Distance* apart() const { return some_apart_ ? distances_.data() : nullptr; }
@@ -90,7 +90,6 @@ class Communicator {
     std::vector<Distance> distances_;  // by rank
     bool some_apart_ = false;
     u64 looks_ = 0;  // at others
-    TimedCalls timed_;
     EagerPath eager_;
     FifoPath fifo_;
     ZeroCopyPath zero_copy_;

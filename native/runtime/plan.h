@@ -56,13 +56,14 @@ class Plan {
     }
 
     // What its latest call found out: the shape that was settled, and for what; where the result lies, if it was stored
-    // non-temporally; and buffers that others can reach.
+    // non-temporally; whether its buffers were in no cache near; and buffers that others can reach.
     struct Latest {
         u64 n = 0, tile = 0;
         u32 type = ~0u;
         u64 most_eager = 0;
         Shape shape{};
         const char* streamed = nullptr;
+        bool far = false;
         std::span<const char> reachable[2];
     };
     Latest latest;

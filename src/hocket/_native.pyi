@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 import numpy
 import numpy.typing
 
-PLAN_MAGIC: int = 1751842823
+PLAN_MAGIC: int = 1751842824
 
 PLAN_LAYOUT: dict[str, tuple[str, ...]]
 
@@ -272,6 +272,12 @@ class Outlook:
         """Whether it is eager, where no rank offers its arrays."""
 
     @property
+    def attached_bytes(self) -> int:
+        """
+        The fewest of a rank's larger buffer, in a cache, with which others may attach to it.
+        """
+
+    @property
     def touched(self) -> int:
         """On all ranks."""
 
@@ -349,6 +355,7 @@ class Member:
         arena: Arena,
         processes: Sequence[int],
         always_attaches: bool,
+        crowded: bool,
         spins: int,
         yields: int,
         timeout: float,

@@ -816,8 +816,10 @@ class Communicator:
         find = partial(endpoint.program, _called(choice))
         loaded = find(choice.key, choice.compile)
         bound = loaded.lowered.layout.bind(operands, wanted.rows)
-        eager, size = endpoint.is_eager(loaded, bound), choice.call.size
-        attaches = endpoint.attaches and wanted.op not in _ORDERED and size is not None and size >= endpoint.tried_bytes
+        outlook, size = endpoint.expects(loaded, bound), choice.call.size
+        eager = outlook is not None and outlook.one_round
+        attaches = endpoint.attaches and wanted.op not in _ORDERED
+        attaches = attaches and size is not None and outlook is not None and size >= outlook.attached_bytes
 
         def alternatives(shared: bool) -> Alternatives:
             if shared not in kinds or bound.n is None or not zero_copy or not (shared or attaches):

@@ -17,7 +17,7 @@ from hocket.ir.order import in_order, pace
 from hocket.ir.schedule import Schedule
 from hocket.ir.traffic import Path, Traffic, traffic
 from hocket.runtime.execution import VARIANTS, Endpoint
-from hocket.tunables import show_size
+from hocket.tunables import NEVER, show_size
 from hocket.tuning import ITEM, Choice, declined
 from hocket.verify.events import Events
 
@@ -182,7 +182,9 @@ def explain(
         predicted, uncertain = _simulated(lying_apart(schedule) if apart else schedule, size, outlook.tile)
     if predicted is None:
         predicted, bandwidth = _estimated(endpoint, schedule, n, choice.tile, chunk)
-    why_not = _why_not_attached(endpoint, choice, size)
+    shortest = min(max(collective.input_blocks(r), collective.output_blocks(r)) for r in range(ranks))
+    least = outlook.attached_bytes * blocks // max(1, shortest)  # each rank goes by its own larger buffer
+    why_not = _why_not_attached(endpoint, choice, size, min(least, NEVER))
     return Explanation(
         collective=choice.call.name,
         ranks=ranks,
@@ -212,15 +214,14 @@ def explain(
     )
 
 
-def _why_not_attached(endpoint: Endpoint, choice: Choice, size: int) -> str:
-    """Why nobody tries whether to attach to private arrays; empty where ranks do."""
-    least = endpoint.tried_bytes
+def _why_not_attached(endpoint: Endpoint, choice: Choice, size: int, least: int) -> str:
+    """Why nobody attaches to private arrays that are in a cache; empty where ranks do."""
     long_enough = replace(choice, call=replace(choice.call, size=max(size, least)))
     why = declined(long_enough, one_round=False, attached=True)
     if why is None and not endpoint.attaches:
         why = "ranks may not copy from each other's memory"
     if why is None and size < least:
-        why = f"less than {show_size(least)}"
+        why = "slots are faster on this processor" if least == NEVER else f"less than {show_size(least)}"
     return why or ""
 
 

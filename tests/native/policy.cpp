@@ -11,86 +11,48 @@
 namespace hocket::test {
 namespace {
 
-// In how many of `calls` calls the second way is asked for, if each takes `ticks(second, alike)`, after so many alike,
-// and the second way can be gone or not. What a call took is told in the next one, when it has been decided how that
-// goes.
-template <class Ticks> u32 seconds(OnlineTrial& trial, u32 calls, Ticks ticks, bool possible = true) {
-    u32 found = 0, alike = 0;
-    bool before = false;
-    for (u32 call = 0; call < calls; ++call) {
-        const bool asked = trial.second(), second = asked && possible;
-        if (call > 0) trial.took(before, ticks(before, alike));
-        trial.next();
-        alike = call > 0 && second == before ? alike + 1 : 0;
-        before = second;
-        found += asked;
-    }
-    return found;
-}
+std::atomic<bool> all_far;
 
-// Takes the faster way nearly always, whichever that is, and finds out when it is so no more.
-TEST(trials) {
-    OnlineTrial trial;
-    for (const bool second_is_faster : {true, false, true}) {
-        const auto ticks = [&](bool second, u32) { return second == second_is_faster ? 1000u : 1500u; };
-        seconds(trial, 3000, ticks);
-        const u32 found = seconds(trial, 3000, ticks);
-        const u32 wrong = second_is_faster ? 3000 - found : found;
-        CHECK(wrong > 20 && wrong < 90);  // two trials, or three, of a 64th of so many calls
-    }
-    OnlineTrial hopeless;
-    const u32 tried = seconds(hopeless, 6000, [](bool second, u32) { return second ? 2000u : 1000u; });
-    CHECK(tried > 20 && tried < 60);  // some ten trials
-    OnlineTrial slow(true);           // to become fast: a trial goes on as long as it does
-    const auto ticks = [](bool second, u32 alike) {
-        return second ? 1700 - 50 * std::min(alike, 18u) : 1000 + 500 * (alike == 0);
-    };
-    seconds(slow, 100, ticks);
-    CHECK(seconds(slow, 1000, ticks) > 900);
-    OnlineTrial vain(true);  // it becomes faster, but not fast enough
-    CHECK(seconds(vain, 1000, [&](bool second, u32 alike) { return ticks(second, alike) + 300 * second; }) < 200);
-    for (const bool fills : {false, true}) {
-        OnlineTrial never(fills);
-        CHECK(seconds(never, 2000, ticks, false) < 60);
-        OnlineTrial no_more(fills);
-        seconds(no_more, 1000, [](bool second, u32) { return second ? 2000u : 1000u; });
-        CHECK(seconds(no_more, 2000, [](bool, u32) { return 1000u; }, false) < 60);
-    }
-}
-
-std::atomic<u32> looked;
-
-// Ranks that find out by trying whether to reach each other's buffers all go one way, and both are gone, though what
-// they see of their caches differs. They look in few calls.
-TEST(online_trials) {
-    constexpr u32 kRanks = 3, kCalls = 200, kElements = 600;
+// Private buffers are offered where they are long enough and, as the call before has found, in a cache. All ranks go
+// the way of the one that offers least.
+TEST(private_buffers_are_offered) {
+    constexpr u32 kRanks = 3, kElements = 600;
     World world(kRanks);
-    std::vector<Variant> ways[kRanks];
     on_threads(kRanks, [&](u32 rank) {
         ThreadMemory memory(world, rank);
         Settings mine = settings(2);
         mine.cma_use = CmaUse::kWhereFaster;
-        mine.is_far = [](const char*, u64) { return ++looked % 4 != 0; };
+        mine.tunables.attached_bytes = kElements * sizeof(int);
+        mine.tunables.far_past_bytes = 0;
+        mine.is_far = [](const char*, u64) { return all_far.load(); };
         Communicator communicator(rank, kRanks, memory, {}, mine);
         Plan slots(communicator, ring(rank, kRanks, 2, true), 1, "ring");
         Plan inplace(communicator, direct(rank, kRanks, true, true), 2, "in place");
-        std::vector<int> data(kElements);
-        char* const at = reinterpret_cast<char*>(data.data());
-        for (u32 call = 0; call < kCalls; ++call) {
-            for (u32 i = 0; i < kElements; ++i) data[i] = int(i + call + rank);
+        std::vector<int> data(kElements), out(kElements);
+        const auto variant = [&](u32 elements, bool offers = true) {
+            CHECK(communicator.barrier().fault == Fault::kNone);
+            char* const at = reinterpret_cast<char*>(data.data());
+            std::ranges::fill(data, 1);
             const Offer offer{{nullptr, &inplace, nullptr}, at, nullptr};
-            const Outcome outcome = communicator.run(
-                slots, {at, nullptr, nullptr, nullptr, 0, kElements, 0, type_named("int32"), 0, true, nullptr, &offer});
+            Call call{at, nullptr, nullptr, nullptr, 0, elements, 0, type_named("int32"), 0, true};
+            if (offers) call.offer = &offer;
+            const Outcome outcome = communicator.run(slots, call);
             CHECK(outcome.fault == Fault::kNone);
-            for (u32 i = 0; i < kElements; ++i) CHECK(data[i] == int(kRanks * (i + call) + kRanks * (kRanks - 1) / 2));
-            ways[rank].push_back(outcome.variant);
-            if (call % 3 == 0) CHECK(communicator.barrier().fault == Fault::kNone);
-        }
+            for (u32 i = 0; i < kElements; ++i) CHECK(data[i] == (i < elements ? int(kRanks) : 1));
+            return outcome.variant;
+        };
+        CHECK(variant(kElements) == kInPlace);
+        CHECK(variant(kElements - 1) == kBuffered);
+        CHECK(variant(kElements, rank != 1) == kBuffered);
+        CHECK(communicator.barrier().fault == Fault::kNone);
+        all_far = true;
+        CHECK(variant(kElements) == kInPlace);
+        CHECK(variant(kElements) == kBuffered);
+        CHECK(communicator.barrier().fault == Fault::kNone);
+        all_far = false;
+        CHECK(variant(kElements) == kBuffered);
+        CHECK(variant(kElements) == kInPlace);
     });
-    for (const auto& found : ways) CHECK(found == ways[0]);
-    CHECK(looked > 0);
-    for (const Variant way : {kBuffered, kInPlace})
-        CHECK(std::find(ways[0].begin(), ways[0].end(), way) != ways[0].end());
 }
 
 Manner spied;

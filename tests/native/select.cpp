@@ -2,7 +2,6 @@
 
 #include "policy/select.h"
 #include "device/kernels.h"
-#include "policy/online_choice.h"
 #include "runner.h"
 
 namespace hocket::test {
@@ -147,25 +146,15 @@ TEST(what_is_stored_past) {
     CHECK(!streams_for(view, settled(header(), 64), true, false, 0, true, 5000, tuned));
 }
 
-// One schedule at one size does not tell another what is faster.
-TEST(online_choice) {
-    const Tunables tuned;
-    OnlineChoice choice(tuned);
-    for (u32 call = 0; call < 2000; ++call)
-        for (const u64 schedule : {7, 8}) {
-            const bool zero_copy = choice.advise(schedule, 1 << 16).zero_copy;
-            choice.entered(schedule, 1 << 16);
-            choice.took(schedule, 1 << 16, false, zero_copy, zero_copy == (schedule == 7) ? 1000 : 3000);
-        }
-    u32 asked[2] = {};
-    for (u32 call = 0; call < 1000; ++call)
-        for (const u64 schedule : {7, 8}) {
-            const bool zero_copy = choice.advise(schedule, 1 << 16).zero_copy;
-            choice.entered(schedule, 1 << 16);
-            choice.took(schedule, 1 << 16, false, zero_copy, zero_copy == (schedule == 7) ? 1000 : 3000);
-            asked[schedule - 7] += zero_copy;
-        }
-    CHECK(asked[0] > 900 && asked[1] < 100);
+// From which size on private buffers are offered: by which way messages go, whether cores are shared, and residency.
+TEST(what_is_attached) {
+    PlanHeader plan = header(0);
+    const Tunables tuned{.attached_bytes = 5, .attached_one_way_bytes = 3, .attached_far_bytes = 7};
+    CHECK(least_attached(plan, false, false, tuned) == 5 && least_attached(plan, false, true, tuned) == 5);
+    CHECK(least_attached(plan, true, false, tuned) == kNeverBytes);
+    plan.one_way = 1;
+    CHECK(least_attached(plan, false, false, tuned) == 3 && least_attached(plan, true, false, tuned) == 7);
+    CHECK(least_attached(plan, false, true, tuned) == 5 && least_attached(plan, true, true, tuned) == kNeverBytes);
 }
 
 }  // namespace

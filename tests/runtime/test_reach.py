@@ -29,6 +29,7 @@ from hocket import Communicator, _native
 from hocket.errors import BootstrapFailed, CallTimeout, InvalidArgument, PeerFailed, PeerRefused, RankFailed
 from hocket.ir.traffic import Traffic, traffic
 from hocket.runtime.bootstrap import _attachable
+from hocket.tunables import NEVER
 from hocket.tuning import NAMED, zero_copy_program
 from tests import limits
 from tests.runtime.cases import PAIRS, data
@@ -161,45 +162,50 @@ def test_traffic_is_what_the_schedule_says(ranks: int, n: int) -> None:
 
 
 def chosen(comm: Communicator) -> list[int]:
-    """The ways of many calls, all of whose results are right; in between, calls that one rank refuses."""
+    """The ways of long calls and short ones, all of whose results are right; in between, some that one rank refuses."""
     found = []
     with prepared_calls() as made:
-        for number in range(200):
-            x = np.full(LARGE, comm.rank + number, np.float32)
+        for number in range(40):
+            x = np.full(LARGE if number % 2 else LARGE // 4, comm.rank + number, np.float32)
             assert (comm.all_reduce(x, async_=True).wait() == 2 * number + 1).all()
             found.append(made[-1].variant)
-            if number % 40 == 0:
+            if number % 10 == 0:
                 with pytest.raises(InvalidArgument if comm.rank else PeerRefused):
                     comm.all_reduce(x, op="median" if comm.rank else "sum")
     return found
 
 
-def test_what_is_faster_is_found_by_trying(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways are gone, and all ranks go the same, whichever it is."""
+def test_long_calls_attach(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOCKET_REACH")
-    first, second = hocket.spawn(chosen, 2)
-    assert first == second
-    assert set(first) == {0, 1}
+    monkeypatch.setenv("HOCKET_TUNABLES", f"attached_bytes={4 * LARGE},near_ticks={NEVER}")
+    assert hocket.spawn(chosen, 2) == [[0, 1] * 20] * 2
 
 
 def of_64_kilobytes(comm: Communicator) -> tuple[set[int], set[int], str]:
-    """The ways of many calls, and why they do not attach. In a Gather only the root has so long a buffer."""
-    x, block, ways = np.zeros(16 << 10, np.float32), np.zeros(8 << 10, np.float32), []
+    """The ways of calls, and why they do not attach. Of a Gather the root alone has a longer buffer."""
+    x, ways = np.zeros(16 << 10, np.float32), []
     with prepared_calls() as made:
-        for _ in range(200):
+        for _ in range(10):
             comm.all_reduce(x)
-            comm.gather(block)
+            comm.gather(x)
             ways += [call.variant for call in made[-2:]]
     return set(ways[::2]), set(ways[1::2]), comm.explain("all_reduce", x.nbytes).why_not_attached
 
 
-@pytest.mark.parametrize(("least", "tried", "why"), [("64KB", {0, 1}, ""), ("128KB", {0}, "less than 128 KB")])
-def test_nobody_tries_in_short_calls(monkeypatch: pytest.MonkeyPatch, least: str, tried: set[int], why: str) -> None:
+@pytest.mark.parametrize(
+    ("least", "attach", "why"),
+    [
+        ("64KB", True, ""),
+        ("128KB", False, "less than 128 KB"),
+        (str(NEVER), False, "slots are faster on this processor"),
+    ],
+)
+def test_short_calls_take_slots(monkeypatch: pytest.MonkeyPatch, least: str, attach: bool, why: str) -> None:
     monkeypatch.delenv("HOCKET_REACH")
-    monkeypatch.setenv("HOCKET_TUNABLES", f"tried_bytes={least}")
+    monkeypatch.setenv("HOCKET_TUNABLES", f"attached_bytes={least},attached_one_way_bytes={least},near_ticks={NEVER}")
     for of_all_reduce, of_gather, said in hocket.spawn(of_64_kilobytes, 2):
-        assert of_all_reduce == tried
-        assert bool(of_gather - {0}) == (len(tried) == 2)
+        assert of_all_reduce == {int(attach)}
+        assert (0 in of_gather) is not attach
         assert said == why
 
 

@@ -21,6 +21,7 @@ import hocket
 from hocket import Communicator, tuning
 from hocket.errors import BootstrapFailed, PeerFailed, PeerRefused, WrongType
 from hocket.runtime.machine import fingerprint
+from hocket.tunables import NEVER
 from hocket.tuner import online, store
 from hocket.tuner.learner import Choice, Explanation, Reason, Samples
 from hocket.tuner.online import ENOUGH_BETWEEN, KEYS, LEAST_BETWEEN, MOST_BETWEEN, PART, WORTH, batch, paced
@@ -135,19 +136,18 @@ def ways(comm: Communicator) -> list[int]:
     with prepared_calls() as made:
         while not comm._online._slots:
             comm.all_reduce(x)
-        for _ in range(200):
+        for _ in range(20):
             comm.all_reduce(x)
             found.append(made[-1].variant)
     assert comm.rank != 0 or learner.names[:2] == ["default", "default slots"]
     return found
 
 
-def test_the_default_finds_by_trying_whether_to_attach(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it does without a tuner: on all ranks alike."""
+@pytest.mark.parametrize(("least", "way"), [(4 * LARGE, 1), (4 * LARGE + 1, 0)])
+def test_the_default_attaches_as_without_a_tuner(monkeypatch: pytest.MonkeyPatch, least: int, way: int) -> None:
     monkeypatch.setenv("HOCKET_TUNER", "learn")
-    first, second = hocket.spawn(ways, 2)
-    assert first == second
-    assert set(first) == {0, 1}
+    monkeypatch.setenv("HOCKET_TUNABLES", f"attached_bytes={least},near_ticks={NEVER}")
+    assert hocket.spawn(ways, 2) == [[way] * 20] * 2
 
 
 def learned(comm: Communicator) -> tuple[int, str, str]:

@@ -329,7 +329,6 @@ class Endpoint:
         self.threads = 1 if meeting.nodes else threads or max(1, meeting.cores)
         self.caches = machine.cache_bytes(meeting.size)
         self.sockets, self.attaches, self.long_headers = meeting.sockets, bool(meeting.processes), meeting.long_headers
-        self.tried_bytes = 0 if meeting.always else numbers.of("tried_bytes")
         self.nodes, self._mpi, self._joins = meeting.nodes, meeting.mpi, meeting.joins
         self._trace = trace.start(meeting.rank, meeting.size, meeting.memory, self.threads)
         try:
@@ -342,6 +341,7 @@ class Endpoint:
                 arena.own(),
                 meeting.processes,
                 meeting.always,
+                self.oversubscribed,
                 spins,
                 yields,
                 timeout,
@@ -477,11 +477,11 @@ class Endpoint:
         """Whether it lies in memory that ranks share."""
         return self.alive().holds(address(array))
 
-    def is_eager(self, loaded: LoadedPlan, bound: Bound) -> bool:
-        """Whether a call takes one round, where all ranks know their sizes."""
+    def expects(self, loaded: LoadedPlan, bound: Bound) -> _native.Outlook | None:
+        """How a call would run; None where not all ranks know their sizes."""
         if bound.n is None:
-            return False
-        return self.alive().outlook(loaded.plan, bound.n, bound.type.code, 0, input=True, output=True).one_round
+            return None
+        return self.alive().outlook(loaded.plan, bound.n, bound.type.code, 0, input=True, output=True)
 
     def outlook(self, schedule: Schedule, n: int, tile: int | None = None) -> _native.Outlook:
         """How a call on units of n float32 would run, without ``out``; no other rank takes part."""

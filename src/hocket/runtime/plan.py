@@ -92,6 +92,7 @@ class _Whole:
         ]
         self._pushes = last_pushes(schedule.ranks)
         self._moves = not schedule.collective.reduces() and all(len(s.srcs) == 1 for _, _, _, s in schedule.steps())
+        self._one_way = not schedule.collective.reduces() and _is_one_way(self._widths.keys() | self._storage.keys())
         self._averages = schedule.collective.averages()
         self._whole_sums = whole_sums(schedule, order) if self._averages else frozenset()
         self._readers = {
@@ -202,6 +203,7 @@ class _Whole:
             "depth": depth,
             "eager": 0 if self._round is None else self._round.chunks,
             "two_rounds": int(self._two_rounds),
+            "one_way": int(self._one_way),
             "averages": int(bool(self._whole_sums)),
         }
 
@@ -220,6 +222,12 @@ class _Whole:
             "reader": reader,
             "more": len(self._multicasts[multicast].readers) - 1 if sends and multicast >= 0 and not reader else 0,
         }
+
+
+def _is_one_way(connections: Iterable[Connection]) -> bool:
+    """Whether no rank both sends and receives."""
+    sources, targets = ({connection[end] for connection in connections} for end in (0, 1))
+    return sources.isdisjoint(targets)
 
 
 def _direct(schedule: Schedule, connections: Iterable[Connection], nodes: Sequence[int]) -> dict[Connection, int]:

@@ -161,12 +161,17 @@ def predicted(arm: Arm, call: Call, machine: Topology | None) -> float:
     if machine is None or call.ranks > machine.gpus or call.size is None:
         return math.nan
     own = arm.schedule(call)
-    times = [Simulator(choose(call).compile() if own is None else own, machine).best(call.size, arm.tile).time]
-    if own is None and arm.zero_copy:
+    if own is None and arm.zero_copy and call.size >= _attached_bytes(call):
         lent = zero_copy_program(call.name, call.ranks, call.root, call.reproducible, inplace=False)
-        if lent is not None and call.size >= call.tuned.cma_bytes:
-            times.append(Simulator(lent.compile(storage="peer"), machine).best(call.size).time)
-    return min(times) * 1e-6
+        if lent is not None:
+            return Simulator(lent.compile(storage="peer"), machine).best(call.size).time * 1e-6
+    return Simulator(choose(call).compile() if own is None else own, machine).best(call.size, arm.tile).time * 1e-6
+
+
+def _attached_bytes(call: Call) -> int:
+    """From which size on the static policy attaches to private arrays that are in a cache."""
+    one_way = call.name in ("broadcast", "gather", "scatter")
+    return max(call.tuned.cma_bytes, tuned_numbers().of("attached_one_way_bytes" if one_way else "attached_bytes"))
 
 
 def calibrated() -> Topology | None:
