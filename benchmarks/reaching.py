@@ -3,8 +3,8 @@
 Calls on one pair of arrays again and again, which nobody changes in between, by jobs of two kinds in turns: with
 HOCKET_REACH=never, and with HOCKET_REACH=always. A call takes as long as its slowest rank. A row has the median over
 the jobs of the median time with slots, and what the other takes of it, with the range over the jobs, which is the
-noise. Where a call takes slots anyhow (hocket/tuning.py: lends), both are the same: below 128 KB unless
-HOCKET_TUNABLES=cma_bytes=0 is given, and where ranks share cores.
+noise. Where a call takes slots anyhow (hocket/tuning.py: declined), both are the same: below 64 KB unless
+HOCKET_TUNABLES=cma_bytes=0 is given, and below 256 KB where ranks share cores (cma_crowded_bytes).
 """
 
 from __future__ import annotations

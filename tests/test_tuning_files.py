@@ -338,15 +338,19 @@ def test_keys_that_no_file_keeps_apart_must_agree() -> None:
     }
 
 
-def test_what_the_static_policy_takes_is_named_for_others_and_left_out_of_hocket_toml() -> None:
+def test_what_the_static_policy_takes_is_named_for_others_and_left_out_of_hocket_toml(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     small = table(tuned(key("all_gather", 10), DEFAULT))
     found, refused = exports.runs(small)
     assert ([run.program for run in found], refused) == (["direct:all_gather"], [])
     assert exports.entries(small) == ([], [])
     large = table(tuned(key("all_gather", 20), DEFAULT))
-    found, refused = exports.runs(large)
-    assert (found, len(refused)) == ([], 1)
-    assert "cross-memory attach" in refused[0].reason
+    for least, named in (("1MB", []), ("1025KB", ["direct:all_gather"])):
+        monkeypatch.setenv("HOCKET_TUNABLES", f"attached_bytes={least}")
+        found, refused = exports.runs(large)
+        assert [run.program for run in found] == named
+        assert ["cross-memory attach" in refusal.reason for refusal in refused] == [True] * (not named)
 
 
 def test_a_file_names_programs_of_the_library_for_its_calls_alone(

@@ -323,7 +323,8 @@ template <Device D, Port<D> P> class Execution {
         return buffer.base + piece.offset;
     }
 
-    // The bit of a destination, in `Streamable`; 0 for what is no message to a rank that is apart.
+    // The bit of a destination, in `Streamable`; 0 for what is no message to a rank that is apart. Of a multicast, the
+    // first reader decides for all.
     u32 streamable_message(const D& device, const OperandRecord& operand, u32 destination) const {
         if (operand.place != kSend || destination >= 32 || !device.is_apart(ends_[operand.end].peer)) return 0;
         return u32(1) << destination;

@@ -21,11 +21,13 @@ constexpr u64 kLine = 2 * kCacheLine;  // neighbours are fetched in pairs
 // every chunk, that the busiest rank handles in a tile, and that the longest chain of steps does, over all ranks.
 // `eager`: chunks of the eager area that the rank that sends most needs for a call in one round; 0 if the schedule
 // takes more than one (runtime/plan.py). `two_rounds`: 1 if it takes two, with all messages in place (ir/messages.py).
-// `averages`: 1 if steps are `whole`: then every output of every rank comes from exactly one (ir/order.py).
+// `one_way`: 1 if no rank both sends and receives, and nothing is combined. `averages`: 1 if steps are `whole`: then
+// every output of every rank comes from exactly one (ir/order.py).
 // clang-format off
 #define HOCKET_PLAN_HEADER(X) \
     X(magic) X(rank) X(ranks) X(chunks) X(input_blocks) X(output_blocks) X(scratch) X(slots) X(widest) X(fan) X(work) \
-    X(depth) X(eager) X(two_rounds) X(one_way) X(averages) X(blocks) X(steps) X(operands) X(waits) X(connections) X(multicasts)
+    X(depth) X(eager) X(two_rounds) X(one_way) X(averages) X(blocks) X(steps) X(operands) X(waits) X(connections) \
+    X(multicasts)
 // clang-format on
 
 // A thread block: `steps` steps from `first_step`.

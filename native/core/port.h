@@ -12,21 +12,23 @@
 // `device` is that of the execution (interpreter.h): a transport in shared memory wakes the peer through it.
 //
 // A port promises:
+// - `try_...` takes nothing: it may be asked any number of times, and a yes stays one until commit or release.
 // - None of these waits, and none fails. A transport that loses its peer has `try_...` say no, and the control plane
 //   finds out why.
 // - The receiver reads what lay in the place at commit, and until it releases the message nobody stores to it.
-// - An end has at least `slots` places (plan.h), each of width * tile bytes: the proof that nothing deadlocks needs
-//   them. A message is the first `bytes` of the place: what comes behind them means nothing. One of no bytes counts
-//   as any other.
+// - An end has at least `slots` places (plan.h), each of width * tile bytes, in a multicast by the width of its first
+//   end: the proof that nothing deadlocks needs them. A message is the first `bytes` of the place: what comes behind
+//   them means nothing. One of no bytes counts as any other.
 // - What was committed or released gets across without another visit: after its last step nobody visits an end again.
 //   A transport that must be driven is driven by who waits (protocol/nodes.h), until nothing is left to send.
 //
 // A port may rely on:
 // - `commit` follows a `try_acquire` that said yes, and `release` such a `try_receive`. `data` is called only between
-//   the two, and is valid from one to the other.
+//   the two, and is valid from one to the other; of an EagerPort, at any time. A step names an end once at most.
 // - One thread at a time uses an end. Several threads at once use ends of several connections to one peer.
 // - All ranks have done all steps of a call before any commits in the next one. So all messages have been received and
-//   released by then, and counts of them, which may outlive the call, are equal at both ends.
+//   released by then, and counts of them, which may outlive the call, are equal at both ends. Where a release arrives
+//   later than it is made, a sender must not leave the call before it has (as with Network: FifoPath::finish).
 // - The ends of a rank are an array in the order of its plan. In a multicast, the ends of further readers follow.
 #pragma once
 

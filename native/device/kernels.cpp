@@ -62,8 +62,8 @@ template <class V> void stream(char* to, V v) {
     store(to, v);
 }
 
-// A type says how as many elements as fit in a register are read from memory, what they are while they are combined,
-// and what is stored of the result.
+// A format says how as many elements as fit in a register are read from memory (kBytes), what they are while they are
+// combined, and what is stored of the result.
 
 template <class E> struct Plain {
     using Element = E;
@@ -459,7 +459,8 @@ template <class Type> void average(char* const* dsts, u32 m, char* const* srcs, 
     reduce<Type, Sum, Scaled<Type>>(dsts, m, srcs, k, bytes, asked);
 }
 
-// What kernels.h names for each type: the size of an element, to be compared with what it says, and the kernels.
+// What kernels.h names for each type: the size of an element, to be compared with what it says, and the kernels of the
+// operators that it has, which may be any of them.
 
 #define HOCKET_MEMBER(name) Kernel name = nullptr;
 #define HOCKET_VALUE(name) name,
@@ -469,7 +470,7 @@ struct Named {
 };
 
 struct Bool {
-    static constexpr u64 kBytes = sizeof(bool);
+    static constexpr u64 kElementBytes = sizeof(bool);
     static constexpr Kernel kOr = reduce<Plain<u8>, Or>, kAnd = reduce<Plain<u8>, And>, kXor = reduce<Plain<u8>, Xor>;
     static constexpr Named kKernels{.sum = kOr,
                                     .prod = kAnd,
@@ -485,7 +486,7 @@ struct Bool {
 
 // Sums and products wrap, which only unsigned ones may.
 template <class E, class U> struct Integer {
-    static constexpr u64 kBytes = sizeof(E);
+    static constexpr u64 kElementBytes = sizeof(E);
     static constexpr Named kKernels{.sum = reduce<Plain<U>, Sum>,
                                     .prod = reduce<Plain<U>, Prod>,
                                     .min = reduce<Plain<E>, Min>,
@@ -499,7 +500,7 @@ template <class E, class U> struct Integer {
 };
 
 template <class Type> struct Float {
-    static constexpr u64 kBytes = kItem<Type, Sum>;
+    static constexpr u64 kElementBytes = kItem<Type, Sum>;
     static constexpr Named kKernels{.sum = reduce<Type, Sum>,
                                     .prod = reduce<Type, Prod>,
                                     .min = reduce<Type, Min>,
@@ -508,18 +509,18 @@ template <class Type> struct Float {
 };
 
 template <class E> struct Complex {
-    static constexpr u64 kBytes = 2 * sizeof(E);
+    static constexpr u64 kElementBytes = 2 * sizeof(E);
     static constexpr Named kKernels{
         .sum = reduce<Plain<E>, Sum>, .prod = reduce<Plain<E>, ComplexProd>, .avg = average<Plain<E>>};
 };
 
 template <class E> struct Pair {
-    static constexpr u64 kBytes = sizeof(typename Pairs<E>::Element);
+    static constexpr u64 kElementBytes = sizeof(typename Pairs<E>::Element);
     static constexpr Named kKernels{.minloc = reduce_any<Pairs<E>, Extreme<E, true>>,
                                     .maxloc = reduce_any<Pairs<E>, Extreme<E, false>>};
 };
 
-#define HOCKET_CHECK(name, bytes, accumulator, ...) static_assert((__VA_ARGS__::kBytes) == bytes, #name);
+#define HOCKET_CHECK(name, bytes, accumulator, ...) static_assert((__VA_ARGS__::kElementBytes) == bytes, #name);
 HOCKET_TYPES(HOCKET_CHECK)
 
 }  // namespace

@@ -12,8 +12,8 @@ struct Traffic {
 };
 
 // The element types: name, size in bytes, the type that values are combined in, and the class of kernels.cpp that has
-// its kernels. Names are NumPy's, for bfloat16 that of ml_dtypes; those of two are structures of a value and its index,
-// laid out as in C.
+// its kernels. Names are NumPy's, for bfloat16 that of ml_dtypes and torch; those of two are structures of a value and
+// its index, laid out as in C.
 // clang-format off
 #define HOCKET_TYPES(X) \
     X(bool, 1, bool, Bool) \

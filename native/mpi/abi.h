@@ -14,7 +14,7 @@ namespace hocket::mpi {
 using Handle = u64;
 using i64 = long long;
 
-// The number of a type in native/device/kernels.h.
+// The number of a type in native/device/kernels.h; kTypes where there is none.
 constexpr u32 type_code(std::string_view name) {
     u32 code = 0;
     while (code < kTypes && name != kTypeNames[code]) ++code;

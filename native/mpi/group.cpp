@@ -586,7 +586,8 @@ Outcome Group::run(const Rule& rule, const Request& request) {
     call.size_known = true;
     call.units = request.units;
     Offer offer;
-    if (offers(rule, request, offer, at)) call.offer = &offer;
+    const bool long_enough = std::max(x_bytes, out_bytes) >= communicator_->attached_bytes(*main.plan);
+    if (long_enough && offers(rule, request, offer, at)) call.offer = &offer;
     // What is thrown when others have been told of the call ends the process.
     Outcome outcome = [&]() noexcept {
         return communicator_->run(binding.apart && main.apart ? *main.apart : *main.plan, call);

@@ -33,7 +33,8 @@ struct Default {
     constexpr Default(u64 zen, u64 intel) : zen(zen), intel(intel) {}
 };
 
-// Those that can be set. Whoever uses one reads its member.
+// Those that can be set, here with Zen's defaults: `tunables_with` has this processor's. Whoever uses one reads its
+// member.
 struct Tunables {
 #define HOCKET_TUNABLE(name, unit, scope, value, source, reason) u64 name = (value).zen;
 #define HOCKET_FIXED(name, unit, value, source, reason)

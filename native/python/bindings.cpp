@@ -107,7 +107,8 @@ void bind_constants(nb::module_& m) {
           "Make sure that there is memory for the control region. Returns 0 or an errno.");
     m.attr("MOST_CONNECTIONS") = kMostWindows;
     m.attr("PROTOCOL") = std::to_string(kPlanMagic) + "." + std::to_string(sizeof(RankBlock)) + "." +
-                         std::to_string(offsetof(CallHeader, text));
+                         std::to_string(offsetof(CallHeader, text)) + "." + std::to_string(kTypes) + "." +
+                         std::to_string(kOperators);
 }
 
 void bind_tunables(nb::module_& m) {

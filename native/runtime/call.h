@@ -84,7 +84,7 @@ struct Settings : WaitPolicy {
     u64 team_bytes = 0;         // of its larger buffer, from which on they do
     u64 cache_bytes = ~u64(0);  // of all ranks together: a call that touches more stores results non-temporally
     // Whether a byte is in no cache that is nearer than so many ticks: a call all of whose are does so too, where that
-    // is worth it.
+    // is worth it, and others attach to private ones seldom.
     bool (*is_far)(const char*, u64) = nullptr;
     CmaUse cma_use = CmaUse::kNever;
     bool crowded = false;          // ranks share cores

@@ -93,6 +93,7 @@ struct Communicator::CallState {
         for (const Variant other : kZeroCopy) candidates[other].plan = nullptr;
     }
 
+    u64 size_bit() const { return u64(1) << std::bit_width(n); }
     Candidate& buffered() { return candidates[kBuffered]; }
     const Candidate& chosen() const { return candidates[variant]; }
     bool pairwise() const { return terms.flags & kPairwise; }
@@ -166,7 +167,7 @@ Outlook Communicator::outlook(const Plan& plan, u64 n, u32 type, u64 tile, bool 
         settle(h, n, type, tile, most_eager(h.ranks, false, s.network != nullptr, tile != 0), s.tunables);
     return {shape,
             select(h, shape, 0, 0).path != Path::kFifo,
-            attached_bytes(plan, false),
+            attached_bytes(plan),
             touched_bytes(plan.view(), shape, input, output),
             streams_for(plan.view(), shape, input, output, s.cache_bytes, false, 0, s.tunables),
             threads_for(h, shape.geometry, s.threads, s.team_bytes)};
@@ -353,12 +354,11 @@ void Communicator::offer(CallState& state) {
     if (state.size_known()) plan_probe(state, is_private);
     if (!is_private) return;
     const Candidate& offered = state.candidates[preferred(state.told.variants)];
-    if (state.probe.larger() < attached_bytes(state.plan, state.plan.latest.far) ||
-        !zero_copy_.reachable(state.plan, offered))
+    const bool far = !state.call.fresh && (state.plan.latest.far & state.size_bit()) != 0;
+    if (state.probe.larger() < attached_bytes(state.plan, far) || !zero_copy_.reachable(state.plan, offered))
         state.told = {};
 }
 
-// The fewest bytes of its larger buffer with which a rank offers private ones.
 u64 Communicator::attached_bytes(const Plan& plan, bool far) const {
     if (settings_.cma_use == CmaUse::kAlways) return 0;
     return least_attached(plan.header(), far, settings_.crowded, settings_.tunables);
@@ -379,7 +379,8 @@ void Communicator::plan_probe(CallState& state, bool is_private) const {
     if (call.output != nullptr) found.output = {call.output, bytes(kOutput, h.output_blocks)};
     const bool alone = call.input == nullptr || call.output == nullptr;
     if (call.fresh || (alone && result_of(call) == state.plan.latest.streamed)) return;
-    if (is_private && found.larger() >= attached_bytes(state.plan, false)) found.is_far = settings_.is_far;
+    if (is_private && settings_.cma_use == CmaUse::kWhereFaster && found.larger() >= attached_bytes(state.plan))
+        found.is_far = settings_.is_far;
     if (found.larger() < settings_.tunables.far_past_bytes) return;
     for (u32 variant = 0; variant < kVariants; ++variant) {
         const Candidate& candidate = state.candidates[variant];
@@ -426,13 +427,15 @@ void Communicator::meanwhile(CallState& state) const {
 // All ranks are in the call: the line was stored, and nobody stores it again before this one has left. Nobody looks
 // where all messages are so short that it does not matter. Apart, so that short calls stay small.
 [[gnu::noinline]] void Communicator::look_at_others(const CallState& state) {
-    if (settings_.is_far == nullptr || size() == 1 || settings_.network != nullptr) return;
+    const Tunables& tuned = settings_.tunables;
+    if (settings_.is_far == nullptr || tuned.apart_ticks == kNeverTicks) return;
+    if (size() == 1 || settings_.network != nullptr) return;
     const Candidate& chosen = state.chosen();
     const bool sends = chosen.plan->header().widest != 0;
-    if (!sends || chosen.geometry.tile < settings_.tunables.apart_message_bytes) return;
+    if (!sends || chosen.geometry.tile < tuned.apart_message_bytes) return;
     const u32 other = Distance::whose(looks_++, rank(), size());
     const auto* const line = reinterpret_cast<const char*>(&control_.blocks()[other].touched);
-    distances_[other].found(settings_.is_far(line, settings_.tunables.apart_ticks));
+    distances_[other].found(settings_.is_far(line, tuned.apart_ticks));
     some_apart_ = std::ranges::any_of(distances_, &Distance::far);
 }
 
@@ -495,7 +498,8 @@ template <class Event> Outcome Communicator::execute(CallState& state, Event eve
     run.streams = streams_for(chosen.plan->view(), chosen, chosen.input, chosen.output, settings_.cache_bytes,
                               state.probe.far && !attached, state.probe.larger(), settings_.tunables);
     Plan::Latest& latest = state.plan.latest;
-    if (state.probe.is_far != nullptr) latest.far = state.probe.far;
+    if (state.probe.is_far != nullptr)
+        latest.far = state.probe.far ? latest.far | state.size_bit() : latest.far & ~state.size_bit();
     latest.streamed = !attached && run.streams && chosen.plan->view().has_last ? result_of(state.call) : nullptr;
     if constexpr (!std::is_null_pointer_v<Event>) {
         event->plan = chosen.plan->number();

@@ -41,6 +41,8 @@ class Communicator {
     Outcome exchange(const std::string& word, u64 digest);
     Outcome refuse(const std::string& why, CallFlag how = kRefused) { return control_.refuse(why, how); }
 
+    // The fewest bytes of its larger buffer with which this rank offers private ones. `far`: they are in no cache near.
+    u64 attached_bytes(const Plan& plan, bool far = false) const;
     // With an array for the input, for the output.
     Outlook outlook(const Plan& plan, u64 n, u32 type, u64 tile, bool input, bool output) const;
 
@@ -65,7 +67,6 @@ class Communicator {
     int prepare(CallState& state, Candidate& candidate, u64 most_eager);
     int reserve_scratch(const Candidate& candidate);
     void offer(CallState& state);
-    u64 attached_bytes(const Plan& plan, bool far) const;
     void plan_probe(CallState& state, bool is_private) const;
     void look_at_others(const CallState& state);
     const Distance* apart() const { return some_apart_ ? distances_.data() : nullptr; }

@@ -56,15 +56,16 @@ class Plan {
     }
 
     // What its latest call found out: the shape that was settled, and for what; where the result lies, if it was stored
-    // non-temporally; whether its buffers were in no cache near; and buffers that others can reach.
+    // non-temporally; and buffers that others can reach. And the latest calls on units of each size: a bit, by its bit
+    // width, for those whose buffers were in no cache near.
     struct Latest {
         u64 n = 0, tile = 0;
         u32 type = ~0u;
         u64 most_eager = 0;
         Shape shape{};
         const char* streamed = nullptr;
-        bool far = false;
         std::span<const char> reachable[2];
+        u64 far = 0;
     };
     Latest latest;
 

@@ -1,8 +1,12 @@
 // What moves bytes from node to node: six functions of whoever can do that, such as an MPI library.
 //
-// None of them waits. Messages with one sender, receiver and tag come in the order in which they were sent. A message
-// may be shorter than the memory that it is received in. They are called by one thread at a time, and return 0 or what
-// `describe` has words for.
+// None of them waits, and each gets on with all that is on its way, `test` and `take` above all: nobody else drives a
+// wire. Messages with one sender, receiver and tag come in the order in which they were sent; of others any may wait
+// for another that is not received yet. `send` and `receive` take all that they are given, and queue what has no room.
+// They are called by one thread at a time, and return 0 or what `describe` has words for, which ends the communicator.
+//
+// Ranks are the communicator's, tags less than 2^15, messages of 0 to 2^30 bytes. One may be shorter than the memory
+// that it is received in. What is to be cut into pieces for a device, the wire cuts.
 #pragma once
 
 #include <string>
@@ -11,7 +15,7 @@
 
 namespace hocket {
 
-// A message on its way, as the wire knows it.
+// A message on its way, as the wire knows it. It stays where it is until it has been dropped, or tested and found done.
 struct Ticket {
     u64 word = 0;
 };
@@ -24,7 +28,7 @@ struct Wire {
     int (*take)(void* context, void* data, u64 bytes, u32 tag, Ticket& ticket, bool& found);
     // Whether the message has left, so that its memory may be used again, or has come. Then its ticket is void.
     int (*test)(void* context, Ticket& ticket, bool& done);
-    // Gives up a message: its memory may be used again, where nobody sends it any more.
+    // Gives up a message that may still be on its way: who owns the memory keeps it (Network::is_busy).
     void (*drop)(void* context, Ticket& ticket);
     std::string (*describe)(void* context, int error);
 };

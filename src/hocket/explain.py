@@ -59,10 +59,10 @@ class Explanation:
     on the longest chain of steps. A chunk moves in ``tiles`` tiles. ``one_round``: messages travel with the header of
     the call; otherwise they go through ``slots`` of each connection. Where the arrays of all ranks are of
     ``comm.empty``, and as one of ``shared`` says, messages lie in them instead; where only those of some are, they
-    take slots. Private arrays that are as one of ``attached`` says are read and written by the system for other ranks
-    where that turns out to be faster than slots. ``non_temporal``: results that nothing reads again do not go through
-    the caches, as ``touched``, the bytes that all ranks touch, exceeds the ``caches``; where it does not, a call may
-    still find its arrays in no cache, and store so (docs/design/policy.md, "residency probe").
+    take slots. Private arrays that are as one of ``attached`` says are read and written by the system for other ranks,
+    unless those of the call before were in no cache. ``non_temporal``: results that nothing reads again do not go
+    through the caches, as ``touched``, the bytes that all ranks touch, exceeds the ``caches``; where it does not, a
+    call may still find its arrays in no cache, and store so (docs/design/policy.md, "residency probe").
     ``loaded`` and ``stored``: by the instructions of all ranks.
 
     ``predicted`` is simulated where ``hocket calibrate`` has measured this machine and each rank has a core and one
@@ -122,7 +122,7 @@ class Explanation:
             "tiles": f"{self.tiles} of {self.tile} bytes for each chunk",
             "messages": how,
             "shared": f"with arrays of comm.empty: {'; '.join(map(str, self.shared)) or 'the same'}",
-            "attached": f"private arrays, where it is faster: {attached}",
+            "attached": f"private arrays in a cache: {attached}",
             "threads": f"{self.threads} a rank",
             "cores": (
                 "fewer than ranks: they take turns, and one that waits yields its core at once, and then sleeps"
@@ -221,7 +221,8 @@ def _why_not_attached(endpoint: Endpoint, choice: Choice, size: int, least: int)
     if why is None and not endpoint.attaches:
         why = "ranks may not copy from each other's memory"
     if why is None and size < least:
-        why = "slots are faster on this processor" if least == NEVER else f"less than {show_size(least)}"
+        never = "where ranks share cores" if endpoint.oversubscribed else "on this processor"
+        why = f"slots are faster {never}" if least == NEVER else f"less than {show_size(least)}"
     return why or ""
 
 

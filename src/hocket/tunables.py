@@ -157,7 +157,7 @@ class Tunables:
     cma_bytes: int = _tuned(
         64 << 10,
         "bytes",
-        "of a larger buffer, from which on private arrays are offered to others, to be attached to",
+        "of a larger buffer, below which private arrays are never offered to others: see attached_bytes",
         _ABLATION,
     )
     cma_crowded_bytes: int = _tuned(256 << 10, "bytes", "the same where ranks share cores", _ABLATION)

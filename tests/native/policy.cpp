@@ -23,12 +23,11 @@ TEST(private_buffers_are_offered) {
         Settings mine = settings(2);
         mine.cma_use = CmaUse::kWhereFaster;
         mine.tunables.attached_bytes = kElements * sizeof(int);
-        mine.tunables.far_past_bytes = 0;
         mine.is_far = [](const char*, u64) { return all_far.load(); };
         Communicator communicator(rank, kRanks, memory, {}, mine);
         Plan slots(communicator, ring(rank, kRanks, 2, true), 1, "ring");
         Plan inplace(communicator, direct(rank, kRanks, true, true), 2, "in place");
-        std::vector<int> data(kElements), out(kElements);
+        std::vector<int> data(2 * kElements);
         const auto variant = [&](u32 elements, bool offers = true) {
             CHECK(communicator.barrier().fault == Fault::kNone);
             char* const at = reinterpret_cast<char*>(data.data());
@@ -38,7 +37,7 @@ TEST(private_buffers_are_offered) {
             if (offers) call.offer = &offer;
             const Outcome outcome = communicator.run(slots, call);
             CHECK(outcome.fault == Fault::kNone);
-            for (u32 i = 0; i < kElements; ++i) CHECK(data[i] == (i < elements ? int(kRanks) : 1));
+            for (u32 i = 0; i < data.size(); ++i) CHECK(data[i] == (i < elements ? int(kRanks) : 1));
             return outcome.variant;
         };
         CHECK(variant(kElements) == kInPlace);
@@ -48,6 +47,7 @@ TEST(private_buffers_are_offered) {
         all_far = true;
         CHECK(variant(kElements) == kInPlace);
         CHECK(variant(kElements) == kBuffered);
+        CHECK(variant(2 * kElements) == kInPlace);  // of such a size none has been found far
         CHECK(communicator.barrier().fault == Fault::kNone);
         all_far = false;
         CHECK(variant(kElements) == kBuffered);

@@ -20,7 +20,7 @@ from hocket.ir.schedule import Narrowing, Rank, Receive, Schedule, Send, Step, T
 from hocket.ir.text import parse_schedule
 from hocket.runtime import arena, segments
 from hocket.runtime.plan import lower
-from hocket.tuning import NAMED, default_program, zero_copy_program
+from hocket.tuning import NAMED, Call, choose, default_program, zero_copy_program
 
 SIZES = st.integers(0, 3000)
 ITEMSIZES = st.sampled_from((4, 8))
@@ -299,6 +299,17 @@ rank 1 scratch 0
         schedule = parse_schedule(text)
         prove(schedule)
         assert [tables(schedule, rank)["header"][0]["eager"] for rank in range(2)] == [0, 0]
+
+
+def test_one_way() -> None:
+    """Calls by name in which no rank both sends and receives, and nothing is combined; not where one passes on."""
+    for name, ranks, size in itertools.product(NAMED, (2, 3, 5), (1 << 10, 1 << 22)):
+        schedule = choose(Call(name, ranks, size, ranks - 1)).compile()
+        for rank in range(ranks):
+            found = tables(schedule, rank)["header"][0]["one_way"]
+            assert found == (name in ("broadcast", "gather", "scatter")), (name, ranks, rank)
+    assert tables(ring.all_gather(3).compile(), 0)["header"][0]["one_way"] == 0
+    assert tables(tree.broadcast(4).compile(), 0)["header"][0]["one_way"] == 0
 
 
 def test_two_rounds() -> None:

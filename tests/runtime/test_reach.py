@@ -205,8 +205,32 @@ def test_short_calls_take_slots(monkeypatch: pytest.MonkeyPatch, least: str, att
     monkeypatch.setenv("HOCKET_TUNABLES", f"attached_bytes={least},attached_one_way_bytes={least},near_ticks={NEVER}")
     for of_all_reduce, of_gather, said in hocket.spawn(of_64_kilobytes, 2):
         assert of_all_reduce == {int(attach)}
-        assert (0 in of_gather) is not attach
+        assert (0 not in of_gather) if attach else of_gather == {0}
         assert said == why
+
+
+def both_ways_and_one(comm: Communicator) -> list[bool]:
+    """Whether calls attach."""
+    x, found = np.zeros(16 << 10, np.float32), []
+    with prepared_calls() as made:
+        for call in (comm.all_gather, comm.broadcast, comm.gather, comm.scatter):
+            call(np.zeros(32 << 10, np.float32) if call == comm.scatter else x)
+            found.append(made[-1].variant != 0)
+    return found
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+def test_messages_one_way_attach(monkeypatch: pytest.MonkeyPatch, crowded: bool) -> None:
+    monkeypatch.delenv("HOCKET_REACH")
+    least = "attached_one_way_bytes=64KB,cma_crowded_bytes=64KB"
+    monkeypatch.setenv("HOCKET_TUNABLES", f"attached_bytes={NEVER},{least},near_ticks={NEVER}")
+    cores = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, set(sorted(cores)[: 1 if crowded else 2]))
+        found = hocket.spawn(both_ways_and_one, 2)
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert found == [[False, *[not crowded] * 3]] * 2
 
 
 def bits(comm: Communicator) -> list[bytes]:

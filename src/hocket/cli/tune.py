@@ -118,7 +118,7 @@ def measured(wanted: Sequence[Plan], done: Callable[[float], None]) -> tuple[lis
         wrong += [f"{plan.key}: {plan.arms[arm]} has other bits than the static policy" for arm in sorted(differ)]
         alike = [arm for arm in range(len(plan.arms)) if arm not in differ]
         rounds = [[max(result.seconds[turn][arm] for result in results) for arm in alike] for turn in range(ROUNDS)]
-        seconds = [predicted(plan.arms[arm], plan.call, here) for arm in alike]
+        seconds = [predicted(plan.arms[arm], plan.call, plan.key.op, here) for arm in alike]
         priors = [None if math.isnan(each) else each * 1e6 for each in seconds]
         found.append(decided(plan.key, [plan.arms[arm] for arm in alike], priors, rounds))
         done((number + 1) / len(wanted))

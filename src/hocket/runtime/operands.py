@@ -78,13 +78,13 @@ class Operands:
 
 
 FOREIGN = frozenset({"bfloat16"})
-"""The types that NumPy knows only with ml_dtypes: they are found by their names."""
+"""Types of ml_dtypes, found by their names, so that hocket need not import it."""
 
 
 def dtype_of(name: str) -> np.dtype[np.generic]:
     """NumPy's type of a name of native/device/kernels.h that NumPy knows: a number, or a value and its index."""
-    value, _, index = name.partition("_")
-    return np.dtype([("value", value), ("index", index)], align=True) if index else np.dtype(name)
+    value = name.removesuffix("_int32")
+    return np.dtype(name) if value == name else np.dtype([("value", value), ("index", "int32")], align=True)
 
 
 def _named(code: int, name: str) -> ElementType:

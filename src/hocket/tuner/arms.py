@@ -21,7 +21,7 @@ from hocket.runtime.tuned import tuned as tuned_numbers
 from hocket.sim import Simulator
 from hocket.topology import Topology
 from hocket.tunables import show_size
-from hocket.tuning import ITEM, KINDS, Call, choose, has_zero_copy, zero_copy_program
+from hocket.tuning import ITEM, KINDS, Call, choose, declined, has_zero_copy, zero_copy_program
 from hocket.verify import kept
 
 MOST = 16
@@ -35,8 +35,8 @@ COMPILED = 8
 """Ranks for which other programs are tried: to compile all of the library for an AllGather takes 0.2 s on 8 ranks, and
 1.9 s on 32, and all ranks wait for it."""
 
-_EXACT = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
-"""Types whose sums have the same bits in any order."""
+_EXACT = frozenset(name for name, operators in _native.OPERATORS_OF.items() if "band" in operators)
+"""Types whose sums have the same bits in any order: integers and truth values."""
 _PICKS = frozenset({"min", "max", "minloc", "maxloc"})
 """Operators that give one of their operands: of two zeros, or of two that are not numbers, which follows from the
 order."""
@@ -156,22 +156,26 @@ def steps(schedule: Schedule) -> str:
     return replace(schedule, name="").digest()
 
 
-def predicted(arm: Arm, call: Call, machine: Topology | None) -> float:
+def predicted(arm: Arm, call: Call, op: str, machine: Topology | None) -> float:
     """The seconds of a call by an arm, simulated on the topology ``local``; NaN without one that has so many cores."""
     if machine is None or call.ranks > machine.gpus or call.size is None:
         return math.nan
     own = arm.schedule(call)
-    if own is None and arm.zero_copy and call.size >= _attached_bytes(call):
+    if own is None and arm.zero_copy and attaches(call, op):
         lent = zero_copy_program(call.name, call.ranks, call.root, call.reproducible, inplace=False)
         if lent is not None:
             return Simulator(lent.compile(storage="peer"), machine).best(call.size).time * 1e-6
     return Simulator(choose(call).compile() if own is None else own, machine).best(call.size, arm.tile).time * 1e-6
 
 
-def _attached_bytes(call: Call) -> int:
-    """From which size on the static policy attaches to private arrays that are in a cache."""
+def attaches(call: Call, op: str) -> bool:
+    """Whether the static policy attaches to private arrays that are in a cache, where ranks may."""
+    if call.size is None or op in _PICKS or declined(choose(call), one_round=False, attached=True) is not None:
+        return False
     one_way = call.name in ("broadcast", "gather", "scatter")
-    return max(call.tuned.cma_bytes, tuned_numbers().of("attached_one_way_bytes" if one_way else "attached_bytes"))
+    least = tuned_numbers().of("attached_one_way_bytes" if one_way and not call.oversubscribed else "attached_bytes")
+    shortest = call.size // call.ranks if call.name in ("gather", "scatter") else call.size
+    return shortest >= least  # each rank goes by its own larger buffer
 
 
 def calibrated() -> Topology | None:

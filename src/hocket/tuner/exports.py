@@ -19,9 +19,9 @@ from hocket.algorithms.catalogue import CATALOGUE
 from hocket.algorithms.entry import Algorithm, Parameters
 from hocket.errors import BadTable, HocketError
 from hocket.program import Contract
-from hocket.tuner.arms import DEFAULT, Arm, Key, steps
+from hocket.tuner.arms import DEFAULT, Arm, Key, attaches, steps
 from hocket.tuner.store import Table, Tuned
-from hocket.tuning import KINDS, choose, declined, has_zero_copy
+from hocket.tuning import KINDS, choose, has_zero_copy
 
 _LIBRARY = "hocket.algorithms."
 
@@ -130,12 +130,8 @@ def runs(table: Table) -> tuple[list[Run], list[Refusal]]:
 
     def told(tuned: Tuned) -> Run:
         key, arm = tuned.key, tuned.best.arm
-        if (
-            not arm.program
-            and arm.zero_copy
-            and declined(choose(tuned.key.call()), one_round=False, attached=True) is None
-        ):
-            raise _No("such calls may go by cross-memory attach, by another program than through slots")
+        if not arm.program and arm.zero_copy and attaches(key.call(), key.op):
+            raise _No("such calls go by cross-memory attach, by another program than through slots")
         if key.reproducible is not None:
             raise _No(f"it is of calls with reproducible={key.reproducible!r}, which others do not have")
         return _run(tuned)

@@ -285,7 +285,7 @@ class Online:
         for known in waiting:
             key, arms = known.key, candidates(known.key, known.call)
             added.append(_NewKey(len(self._slots) + len(added), key, arms))
-            prior = [predicted(arm, known.call, here) for arm in arms]
+            prior = [predicted(arm, known.call, key.op, here) for arm in arms]
             near = [str(replace(key, bits=key.bits + apart)) for apart in (-1, 1)]
             self.learner.add(known.name, list(map(str, arms)), prior, near)
             if (restored := self._restored.get(key)) is not None:
