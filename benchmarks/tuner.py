@@ -15,7 +15,8 @@ calls do take, and each one before it 19 % longer.
 
 With ``--cost`` or ``--change`` arms are not compared, and the tuner learns of short calls too, as with ``--short``.
 ``--cost``: the nanoseconds that a call of one size, of which the tuner has learned by ``--calls`` calls, takes longer
-than by the static policy, with quartiles over blocks.
+than the same program on the same communicator without it, with quartiles over blocks; and so what that one takes longer
+than itself.
 ``--change``: after ``--calls`` calls of each size a process begins to use the core of one rank, and the calls are
 counted until the tuner notices, of each launch; and so are the changes that it noticed in as many calls before.
 """
@@ -41,7 +42,7 @@ from machine import describe, title
 from paired import Mean
 
 import hocket
-from hocket.communicator import Communicator
+from hocket.communicator import Communicator, PreparedCall
 from hocket.runtime.tuned import TUNER
 from hocket.tunables import VARIABLE, parse_size, show_size
 from hocket.tuner.learner import Choice, Learner, Name, Reason, Samples
@@ -277,25 +278,31 @@ def noticed(comm: Communicator, size: int, calls: int) -> tuple[int | None, int]
     return made if found else None, alarms
 
 
-def cost(comm: Communicator, size: int, calls: int, blocks: int) -> tuple[float, list[float]]:
-    """Nanoseconds of an AllReduce by the static policy, and quartiles of how much longer it takes by the tuner."""
-    static, learns = under(comm, "off"), under(comm, "learn", short=True)
+def cost(comm: Communicator, size: int, calls: int, blocks: int) -> tuple[float, list[float], list[float]]:
+    """Nanoseconds of an AllReduce that is not tuned, and quartiles of how much longer it takes tuned, and again."""
+    learns = under(comm, "learn", short=True)
     x = np.ones(size // 4, np.float32)
+    tuned = learns.prepare("all_reduce", x.shape, x.dtype, in_place=True)
 
-    def timed(by: Communicator, count: int = 2000) -> float:
+    def timed(call: PreparedCall, count: int = 2000) -> float:
         comm.barrier()
         begin = time.perf_counter()
         for _ in range(count):
-            by.all_reduce(x, x)
+            call(x, x)
         return (time.perf_counter() - begin) / count * 1e9
 
-    timed(learns, calls)
-    base, longer = [], []
+    timed(tuned, calls)
+    (known,) = online(learns)._slots
+    incumbent = online(learns).learner.why(str(known.key)).choice.incumbent if comm.rank == 0 else 0
+    arm = int(comm.broadcast(np.array([incumbent]))[0])
+    alone = learns._prepare_arms("all_reduce", x.size, x.dtype, "sum", known, in_place=True)[arm]
+    base, longer, itself = [], [], []
     for _ in range(blocks):
-        before, tuned, after = timed(static), timed(learns), timed(static)
-        base.append((before + after) / 2)
-        longer.append(tuned - base[-1])
-    return statistics.median(base), statistics.quantiles(longer, n=4)
+        before, between, again, after = (timed(call) for call in (alone, tuned, alone, alone))
+        base.append(again)
+        longer.append(between - (before + again) / 2)
+        itself.append(again - (before + after) / 2)
+    return statistics.median(base), statistics.quantiles(longer, n=4), statistics.quantiles(itself, n=4)
 
 
 def best(cells: Sequence[Cell]) -> str:
@@ -374,8 +381,9 @@ def main() -> None:
         return
     if given.cost:
         for size in sizes:
-            base, (low, middle, high) = hocket.spawn(cost, given.ranks, (size, given.calls, given.blocks))[0]
-            print(f"{show_size(size):>8}: {base:.0f} ns, {middle:+.0f} ns [{low:+.0f}, {high:+.0f}] by the tuner")
+            base, *found = hocket.spawn(cost, given.ranks, (size, given.calls, given.blocks))[0]
+            tuned, again = (f"{middle:+.0f} ns [{low:+.0f}, {high:+.0f}]" for low, middle, high in found)
+            print(f"{show_size(size):>8}: {base:.0f} ns, {tuned} by the tuner, {again} to itself", flush=True)
         return
     how = sizes, given.calls, given.blocks, given.wrong, given.alone, given.short
     found = [hocket.spawn(measure, given.ranks, (*how, launch))[0] for launch in range(given.launches)]
