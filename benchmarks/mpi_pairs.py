@@ -14,7 +14,7 @@ one process is compared, as launches of the MPIs meet a machine in other states.
 
 ``--bare``: in place of the library, what two ranks cannot do without in an Allgather or Alltoall, in each of several
 ways: copies through slots in shared memory, or cross-memory attach, with no agreement, no choice and no errors. The
-least over the ways at each size is about what any library can reach here.
+least over the ways at each size is what copies alone take here, by plain code.
 """
 
 from __future__ import annotations
