@@ -262,6 +262,18 @@ def test_what_private_arrays_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
             assert "private arrays in a cache: none: ranks may not copy" in str(said)
 
 
+def example(comm: Communicator) -> Explanation:
+    return comm.explain("all_reduce", 64 << 10)
+
+
+def test_the_example_of_the_page_on_policy() -> None:
+    """docs/design/policy.md, "The path"."""
+    (said, *_) = hocket.spawn(example, 4)
+    assert (said.program, said.one_round) == ("all_pairs_all_reduce", False)
+    assert (said.tiles, said.tile, said.slots) == (1, 16 << 10, 8)
+    assert said.why_not_attached.startswith("sums on more than 2 ranks")
+
+
 def why_not_attached(comm: Communicator) -> list[str]:
     return [comm.explain(name, size).why_not_attached for name in ("all_reduce", "all_gather") for size in (8, 1 << 20)]
 
