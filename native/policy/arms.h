@@ -1,8 +1,10 @@
 // Which of several arms a call takes: ways to make it, of which a tuner learns which is fastest (hocket/tuner).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <span>
 #include <stdexcept>
 
@@ -17,8 +19,7 @@ struct Timings {
     u64 count = 0;
     double sum = 0, squares = 0;
 
-    void add(u64 ticks) {
-        const double bits = std::log2(double(ticks));
+    void add(double bits) {
         ++count;
         sum += bits;
         squares += bits * bits;
@@ -39,6 +40,10 @@ class KeyArms {
         if (!good) throw std::invalid_argument("a table of arms");
         salt_ = mix(salt);
         shift_ = shift;
+        if (incumbent != incumbent_) {
+            known_ = 0;
+            apart_ = 0;
+        }
         incumbent_ = incumbent;
         explored_ = until.empty() ? 0 : until.back();
         for (u64 a = 0; a < kArms; ++a) until_[a] = a < until.size() ? until[a] : explored_;
@@ -61,7 +66,27 @@ class KeyArms {
         ++calls_;
         latest_ = arm;
     }
-    void took(u32 arm, u64 ticks) { timings_[arm].add(ticks); }
+    void took(u32 arm, u64 ticks) {
+        const double bits = std::log2(double(ticks));
+        timings_[arm].add(bits);
+        if (arm != incumbent_) return;
+        if (known_ >= kKnown) {
+            const int apart = int(bits > usual_ + kApart) - int(bits < usual_ - kApart);
+            const int back = int(apart_ < 0) - int(apart_ > 0);
+            apart_ = std::clamp(apart_ + (apart != 0 ? apart : back), -kSure - 1, kSure + 1);
+        }
+        known_ = std::min(known_ + 1, kRemembered);
+        usual_ += (bits - usual_) / known_;
+    }
+
+    // Whether the latest calls by the incumbent took longer than is usual, or less, by a factor of 2^kApart. If so,
+    // what is usual is found anew.
+    bool differs() {
+        if (std::abs(apart_) < kSure) return false;
+        known_ = 0;
+        apart_ = 0;
+        return true;
+    }
 
     // What was noted since this was called last.
     struct Noted {
@@ -69,6 +94,7 @@ class KeyArms {
         std::array<Timings, kArms> timings;
     };
     Noted take() {
+        (void)differs();  // it is told with the rest
         const Noted found{calls_ - taken_, timings_};
         taken_ = calls_;
         timings_ = {};
@@ -79,12 +105,17 @@ class KeyArms {
     static constexpr u32 kWindows = 1 << 16;
     static constexpr u64 kGolden = 40503;  // kWindows by the golden ratio: multiples fall evenly (Knuth, 6.4)
     static constexpr u64 kUntimed = 8;     // the four looks at the clock take a short call some per cent
+    static constexpr double kApart = 0.5;  // chosen, as the next three: an alarm too many costs a merge
+    static constexpr int kKnown = 16, kRemembered = 64, kSure = 3;
 
     u64 salt_ = 0;
     u32 shift_ = 0, incumbent_ = 0, explored_ = 0, latest_ = kArms;
     std::array<u32, kArms> until_{};
     u64 calls_ = 0, taken_ = 0;
     std::array<Timings, kArms> timings_{};
+    double usual_ = 0;  // what the incumbent's calls take, a running mean of log2 of their ticks
+    int known_ = 0;     // how many it is of, up to kRemembered; from kKnown on calls are compared with it
+    int apart_ = 0;     // calls that took longer lately, less those that took less: a saturating counter
 };
 
 }  // namespace hocket

@@ -24,6 +24,7 @@ inline u64 mix(u64 x) {
 constexpr u64 kSplit = 1;
 constexpr u64 kAdopt = 2;
 constexpr u64 kUse = 3;
+constexpr u64 kLook = 4;
 
 constexpr u64 kInlined = 48;
 constexpr u64 kNowhere = ~u64(0);       // of an address outside of the arena
@@ -94,7 +95,7 @@ constexpr u32 kExcuses = kRefused | kDeclined | kSizeUnknown | kPairwise;
 
 // Whether ranks that say the same read more of each other's headers than the first line.
 inline bool says_more(const Terms& terms) {
-    return (terms.flags & kExcuses) != 0 || terms.digest == kSplit || terms.digest == kAdopt || terms.digest == kUse;
+    return (terms.flags & kExcuses) != 0 || (kSplit <= terms.digest && terms.digest <= kLook);
 }
 
 // kLeft, kFailed: from call `since` on. kAborted: every call.

@@ -54,21 +54,6 @@ int loan_buffer(PyObject* self, Py_buffer* view, int flags) {
 
 PyType_Slot loan_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(loan_buffer)}, {0, nullptr}};
 
-// Without the GIL, and not in two threads at once, nor before calls in the background have ended.
-template <class Body> std::optional<Outcome> alone(Member& member, Body body) {
-    Outcome outcome;
-    ++member.calls;
-    {
-        const Gil gil;
-        std::unique_lock<Busy> lock(member.busy, std::try_to_lock);
-        outcome = lock.owns_lock() && member.flights == 0 ? body() : Outcome{Fault::kBusy, 0};
-    }
-    if (outcome.fault == Fault::kBusy) --member.calls;
-    if (PyErr_Occurred()) throw nb::python_error();
-    if (outcome.fault == Fault::kNone) return std::nullopt;
-    return outcome;
-}
-
 #define HOCKET_NAME(field) fields.append(#field);
 #define HOCKET_RECORD(name, record)       \
     {                                     \
@@ -329,7 +314,12 @@ void bind_calls(nb::class_<Member>& member) {
             },
             "owner"_a, "why"_a, nb::sig("def start_refusal(self, owner: object, why: str) -> Handle[None]"))
         .def_ro("calls", &Member::calls, "Made so far, and the same on all ranks.")
-        .def_rw("merge_at", &Member::merge_at, "The number of calls at which the next of a key that is tuned merges.")
+        .def("watch", &Member::watch, "arms"_a, "From now on looks take these into account.")
+        .def("next_merge", &Member::next_merge, "at"_a, "looks"_a,
+             "The number of calls at which ranks merge at the latest, and the calls between looks until then.")
+        .def_prop_ro(
+            "look_ticks", [](const Member& member) { return member.looks.ticks; },
+            "Of the look that took least: of others some is waiting.")
         .def_prop_ro(
             "tick",
             [](const Member& member) {

@@ -99,4 +99,20 @@ struct Handle {
 // Begins a call in the member's queue, which returns nothing.
 Handle queued(nanobind::object member, nanobind::object owner, Flight::Body body);
 
+// Makes a call without the GIL, and not in two threads at once, nor before calls in the background have ended. Returns
+// what went wrong. Throws nanobind::python_error where a signal handler raised.
+template <class Body> std::optional<Outcome> alone(Member& member, Body body) {
+    Outcome outcome;
+    ++member.calls;
+    {
+        const Gil gil;
+        std::unique_lock<Busy> lock(member.busy, std::try_to_lock);
+        outcome = lock.owns_lock() && member.flights == 0 ? body() : Outcome{Fault::kBusy, 0};
+    }
+    if (outcome.fault == Fault::kBusy) --member.calls;
+    if (PyErr_Occurred()) throw nanobind::python_error();
+    if (outcome.fault == Fault::kNone) return std::nullopt;
+    return outcome;
+}
+
 }  // namespace hocket

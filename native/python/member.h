@@ -57,6 +57,16 @@ struct Lifelines {
 
 class Flight;
 
+// When ranks exchange what they have timed: a merge (hocket/tuner/online.py) at the call `merge_at`, and at `at`, which
+// is no later, one word of each on whether any calls take another time than before. If so, they merge at once.
+struct Looks {
+    std::vector<std::shared_ptr<KeyArms>> watched{};
+    u64 at = ~u64(0), merge_at = ~u64(0), between = 0;  // numbers of calls
+    u64 ticks = 0;                                      // of the look that took least
+
+    void next(u64 calls) { at = std::min(calls + between, merge_at); }
+};
+
 // Together with the memory and the descriptors it uses, which belong to it, and the calls that are made in the
 // background. `nodes`: by rank, none where all are on one; else `mpi` is where the handle is of a communicator of MPI
 // for these ranks, which nobody else uses, and `latency`, in seconds, and `bandwidth`, in bytes a second, those that an
@@ -110,6 +120,13 @@ struct Member {
         if (network && lock.owns_lock()) network->finish();
     }
 
+    void watch(std::shared_ptr<KeyArms> arms) { looks.watched.push_back(std::move(arms)); }
+    void next_merge(u64 at, u64 between) {
+        looks.merge_at = at;
+        looks.between = between;
+        looks.next(calls);
+    }
+
     // Ends the communicator on every rank.
     void fail(u32 culprit, const std::string& why) {
         communicator->control().fail(culprit, why);
@@ -132,8 +149,9 @@ struct Member {
 
     Tunables tunables;
     // Calls of a plan so far, also those that were refused: each is counted where it is made, and the same on all
-    // ranks. When there are `merge_at`, they exchange what was timed.
-    u64 calls = 0, merge_at = ~u64(0);
+    // ranks.
+    u64 calls = 0;
+    Looks looks;
     SharedMemory memory;
     std::optional<mpi::MpiWire> wire;
     std::optional<EmulatedNetwork> emulated;

@@ -232,9 +232,35 @@ PyObject* PreparedCall::call(nb::handle self, PyObject* x, PyObject* out) {
     return nb::inst_ptr<PreparedCall>(self)->execute(self, found[0], found[1]);
 }
 
+// A call of all ranks: if one of them finds that its calls take another time than before, they merge now. Returns what
+// went wrong.
+static std::optional<Outcome> look(Member& member) {
+    Flight::land(member);
+    Looks& looks = member.looks;
+    ControlPlane& control = member.communicator->control();
+    const u64 begun = control.clock().ticks();
+    bool differs = false;
+    for (const std::shared_ptr<KeyArms>& arms : looks.watched) differs |= arms->differs();
+    std::optional<Outcome> failed = alone(member, [&] {
+        Outcome outcome = member.communicator->exchange(differs ? "1" : "", kLook);
+        for (u32 r = 0; outcome.fault == Fault::kNone && r < control.size(); ++r)
+            differs |= control.said(r).text[0] != 0;
+        return outcome;
+    });
+    if (failed) return failed;
+    const u64 took = control.clock().ticks() - begun;
+    looks.ticks = looks.ticks == 0 ? took : std::min(looks.ticks, took);
+    if (differs) looks.merge_at = member.calls;
+    looks.next(member.calls);
+    return std::nullopt;
+}
+
 // That of a call which is tuned, once the ranks have exchanged what they have timed, if it is time for that.
 Taken PreparedCall::take_tuned(nb::handle self, bool background) {
-    while (held_ && call_.counted == nullptr && member_->calls >= member_->merge_at) self.attr("_merge")();
+    while (held_ && call_.counted == nullptr && member_->calls >= member_->looks.at) {
+        if (member_->calls >= member_->looks.merge_at) self.attr("_merge")();
+        else if (std::optional<Outcome> failed = look(*member_)) self.attr("_raise")(std::move(*failed));
+    }
     if (!held_) return {nb::borrow(self), arms_.get(), 0};
     const u32 arm = arms_->arm(member_->calls);
     if (arm != 0 && !of_arms_[arm]) {
@@ -522,7 +548,8 @@ void bind_arms(nb::module_& module) {
                 return std::make_tuple(noted.calls, std::move(timed));
             },
             "Calls since it was asked last; of each arm how many were timed, and the sums of log2 of ticks and its "
-            "square.");
+            "square.")
+        .def("took", &KeyArms::took, "arm"_a, "ticks"_a, "Notes what a call took.");
 }
 
 }  // namespace

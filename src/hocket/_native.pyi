@@ -389,12 +389,18 @@ class Member:
     def calls(self) -> int:
         """Made so far, and the same on all ranks."""
 
-    @property
-    def merge_at(self) -> int:
-        """The number of calls at which the next of a key that is tuned merges."""
+    def watch(self, arms: KeyArms) -> None:
+        """From now on looks take these into account."""
 
-    @merge_at.setter
-    def merge_at(self, arg: int, /) -> None: ...
+    def next_merge(self, at: int, looks: int) -> None:
+        """
+        The number of calls at which ranks merge at the latest, and the calls between looks until then.
+        """
+
+    @property
+    def look_ticks(self) -> int:
+        """Of the look that took least: of others some is waiting."""
+
     @property
     def tick(self) -> float:
         """Seconds of a tick of the clock that calls are timed with."""
@@ -538,6 +544,9 @@ class KeyArms:
         """
         Calls since it was asked last; of each arm how many were timed, and the sums of log2 of ticks and its square.
         """
+
+    def took(self, arm: int, ticks: int) -> None:
+        """Notes what a call took."""
 
 class PreparedCall:
     """

@@ -68,5 +68,27 @@ TEST(arms_are_timed) {
     CHECK(noted.calls == 0 && noted.timings[1].count == 0);
 }
 
+// Whether the latest calls of an incumbent take another time than before: one or two that are late, or calls by another
+// arm, are not enough.
+TEST(arms_differ) {
+    KeyArms arms;
+    const auto differs = [&arms](u32 arm, const std::vector<u64>& ticks) {
+        for (const u64 each : ticks) arms.took(arm, each);
+        return arms.differs();
+    };
+    const std::vector<u64> usual(20, 100), slow(20, 300);
+    CHECK(!differs(0, {300, 300, 300, 300}));  // nothing is known to compare with
+    arms = {};
+    CHECK(!differs(0, usual) && !differs(0, {1000, 1000, 120, 1000, 90, 90}) && !differs(1, slow));
+    CHECK(!differs(0, {300}) && !differs(0, {300, 100}) && differs(0, {300, 300}));
+    CHECK(!differs(0, slow) && !differs(0, {300, 300, 300}));  // that is usual now
+    CHECK(differs(0, {100, 100, 100}));                        // less, too
+    CHECK(!differs(0, usual));
+    arms.set(1, 0, 1, {});
+    CHECK(!differs(1, slow));  // nothing is known of another incumbent
+    arms.set(2, 0, 1, {});
+    CHECK(differs(1, {100, 100, 100}));
+}
+
 }  // namespace
 }  // namespace hocket::test

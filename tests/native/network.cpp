@@ -232,7 +232,7 @@ TEST(network_eager_apart) {
         on_nodes(
             {0, 1}, post, 2,
             [&](u32 rank, Communicator& communicator) {
-                Plan plan(communicator, exchanged(rank, 2), kUse + 1, "exchanged");  // ranks read no whole headers
+                Plan plan(communicator, exchanged(rank, 2), kLook + 1, "exchanged");  // ranks read no whole headers
                 u64 before = 0;
                 for (const auto& [kilobytes, messages] :
                      {std::pair<u64, u64>{61, 1}, {62, 2}, {63, 3}, {124, 3}, {128, 4}}) {

@@ -19,6 +19,7 @@ import pytest
 
 import hocket
 from hocket import Communicator, tuning
+from hocket._native import KeyArms
 from hocket.errors import BootstrapFailed, PeerFailed, PeerRefused, WrongType
 from hocket.runtime.machine import fingerprint
 from hocket.tunables import NEVER
@@ -376,6 +377,59 @@ def test_ranks_that_differ_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOCKET_TUNER", "guess")
     with pytest.raises(BootstrapFailed, match="HOCKET_TUNER must be off, learn, learn:FILE or use:FILE, not 'guess'"):
         hocket.init()
+
+
+def looked(comm: Communicator) -> list[int]:
+    """How many tables there were after each look, where one rank has something to say in the third, and in the last, at
+    which the next merge is due."""
+    tuner, member, x = comm._online, comm._endpoint.alive(), np.zeros(1)
+    assert tuner is not None
+    online.ADVANCE = math.inf
+    tuner.learner = DefaultArm()  # type: ignore[assignment]
+    noticed = KeyArms()
+    for _ in range(20):
+        noticed.took(0, 100)
+    member.watch(noticed)
+    comm.all_reduce(x)
+    begun, found = tuner.version, []
+    for look in range(5):
+        if look == 2 and comm.rank == 1:
+            for _ in range(3):
+                noticed.took(0, 1000)
+        member.next_merge(member.calls if look == 4 else NEVER, 1)
+        for _ in range(2):  # they look at the second
+            comm.all_reduce(x)
+        found.append(tuner.version - begun)
+    return found
+
+
+def test_what_one_rank_notices_brings_a_merge_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_TUNER", "learn")
+    assert hocket.spawn(looked, 3) == [[0, 0, 1, 1, 2]] * 3
+
+
+def slowed(comm: Communicator) -> int:
+    """Calls until ranks notice that one of them comes late to all."""
+    tuner, x = comm._online, np.zeros(1)
+    assert tuner is not None
+    online.ADVANCE = math.inf
+    tuner.learner = DefaultArm()  # type: ignore[assignment]
+    while not tuner._slots:
+        comm.all_reduce(x)
+    comm._endpoint.alive().next_merge(NEVER, LEAST_BETWEEN)
+    version = tuner.version
+    for call in range(4 * LEAST_BETWEEN):
+        if tuner.version > version:
+            return call
+        if comm.rank == 1 and call > LEAST_BETWEEN:
+            time.sleep(0.01)
+        comm.all_reduce(x)
+    return 4 * LEAST_BETWEEN
+
+
+def test_slower_calls_bring_a_merge_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_TUNER", "learn")
+    assert max(hocket.spawn(slowed, 2)) <= 3 * LEAST_BETWEEN
 
 
 @pytest.mark.parametrize(("victim", "stage"), [(2, "_noted"), (0, "_learn"), (1, "_take")])

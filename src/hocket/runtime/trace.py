@@ -149,7 +149,7 @@ class Trace:
         """A call on the track of calls, and on that of each of its thread blocks."""
         about: dict[str, object] = {"call": call.number, "communicator": hash(self.job) & _NUMBERS, "rank": self.rank}
         blocks = 0
-        name = "barrier" if call.plan == _native.BARRIER else "exchange"  # of words: split, adopt, use
+        name = "barrier" if call.plan == _native.BARRIER else "exchange"  # of words: split, adopt, use, look
         if found := self.plans.get(call.plan):
             schedule, part = found
             blocks = len(part.thread_blocks)

@@ -3,6 +3,9 @@
 All ranks number calls alike. At an agreed number they merge: rank 0 gathers what each has timed, in a buffer of one
 shape, learns, and broadcasts what is new; that counts from the next call on. Between merges an arm follows from the
 table and the number of the call (native/policy/arms.h), so that no call needs a word more.
+
+A merge takes as long as ten calls of 128 KB or more, so merges are seldom. At agreed numbers between two of them ranks
+look: one word of each says whether its calls take another time than before. If any does, they merge at once.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ LEAST_BETWEEN, ENOUGH_BETWEEN, MOST_BETWEEN = 64, 1 << 10, 1 << 20
 """Calls between two merges: the least before the first and of the key with most calls, unless enough were made of all
 keys; the most where calls are short. Chosen."""
 ADVANCE, PART = 0.05, 0.005
-"""Seconds that merges may take at the beginning; from then on, the part of the time between two: chosen."""
+"""Seconds that merges may take at the beginning; from then on, the part of the time between two, and as much again that
+looks may take: chosen."""
 SAVED_EVERY = 60.0
 """Seconds between two states of the file, chosen; the last is written when the communicator is closed."""
 WINDOW = 4
@@ -72,10 +76,12 @@ class _Table(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _News(msgspec.Struct, frozen=True, array_like=True):
-    """What rank 0 says in a merge: ``version`` is that of all tables, ``merge_at`` the call of the next one."""
+    """What rank 0 says in a merge: ``version`` is that of all tables, ``merge_at`` the call of the next one, ``looks``
+    the calls between two looks until then."""
 
     version: int
     merge_at: int
+    looks: int
     keys: list[_NewKey]
     tables: list[_Table]
 
@@ -125,6 +131,7 @@ class Online:
         self._slots: list[TunedKey] = []
         self.version = 0  # of the tables, the same on all ranks
         self.learner = Learner()
+        self._due = LEAST_BETWEEN  # the call of the next merge, unless a look brings it on
         self._merged_at, self._merged = 0, time.perf_counter()  # the number of calls at the latest merge, and when
         self._spent, self._cost = 0.0, 0.0  # seconds of all merges but the first, and of a recent one, on rank 0
         self._adding = 0.0  # seconds for which the latest one added keys: not spent, as it is once for each
@@ -134,7 +141,7 @@ class Online:
         with self._alone("begin to learn"):
             self._restored = self._read()
         self._saved = self._merged
-        endpoint.alive().merge_at = LEAST_BETWEEN
+        endpoint.alive().next_merge(self._due, LEAST_BETWEEN)
 
     def of(self, call: Call, kind: str, op: str) -> TunedKey | None:
         """The key of a call on elements of type ``kind``; None where the static policy decides."""
@@ -264,12 +271,16 @@ class Online:
         calls, begun, waiting = max(1, number - self._merged_at), time.perf_counter(), self._waiting()
         added = self._add(waiting[:_NEW])
         self._adding = time.perf_counter() - begun
-        between = LEAST_BETWEEN if waiting else batch(calls, max(made))
-        if self._spent >= ADVANCE and self._cost:
+        early = number < self._due  # of a change, the calls after this merge say more than those before it
+        between = LEAST_BETWEEN if waiting or early else batch(calls, max(made))
+        if self._spent >= ADVANCE and self._cost and not early:
             between = paced(calls, pause, self._cost, between)
+        member = self._endpoint.alive()
+        look = member.look_ticks * member.tick or self._cost / 4  # before the first
+        looks = paced(calls, pause, look, LEAST_BETWEEN) if self._tries else between
         names = [*(known.name for known in self._slots), *(str(new.key) for new in added)]
         tables = [self._table(slot, name, made[slot] / calls, between) for slot, name in enumerate(names)]
-        return _News(self.version + 1, number + between, added, tables)
+        return _News(self.version + 1, number + between, looks, added, tables)
 
     def _waiting(self) -> list[TunedKey]:
         """Keys that are worth a slot, as far as there are any: those with most calls first."""
@@ -320,12 +331,13 @@ class Online:
                 known = self._keys[new.key] = TunedKey(new.key, new.key.call())
             known.slot, known.arms = new.slot, new.arms
             self._slots.append(known)
+            member.watch(known.native)
         for table in news.tables:
             known = self._slots[table.slot]
             known.incumbent = table.incumbent
             known.native.set(news.version * KEYS + table.slot, table.shift, table.incumbent, table.until)
-        self.version = news.version
-        member.merge_at = news.merge_at
+        self.version, self._due = news.version, news.merge_at
+        member.next_merge(news.merge_at, news.looks)
 
 
 def _learned(call: Call) -> int:
@@ -339,9 +351,9 @@ def batch(calls: int, most: float) -> int:
 
 
 def paced(calls: int, seconds: float, cost: float, least: int) -> int:
-    """Calls until the next merge, so that merges of ``cost`` seconds take no more than their part of the time, if calls
-    come as the latest ``calls`` did, in ``seconds``; ``least`` of them. After a pause, in which none came, one merge
-    comes early, and not many in a row.
+    """Calls until the next merge, or look, so that those of ``cost`` seconds take no more than their part of the time,
+    if calls come as the latest ``calls`` did, in ``seconds``; ``least`` of them. After a pause, in which none came, one
+    merge comes early, and not many in a row.
     """
     return max(least, min(int(calls * cost / (PART * seconds)), MOST_BETWEEN))
 
