@@ -40,10 +40,7 @@ class KeyArms {
         if (!good) throw std::invalid_argument("a table of arms");
         salt_ = mix(salt);
         shift_ = shift;
-        if (incumbent != incumbent_) {
-            known_ = 0;
-            apart_ = 0;
-        }
+        if (incumbent != incumbent_) known_ = apart_ = 0;
         incumbent_ = incumbent;
         explored_ = until.empty() ? 0 : until.back();
         for (u64 a = 0; a < kArms; ++a) until_[a] = a < until.size() ? until[a] : explored_;
@@ -79,13 +76,11 @@ class KeyArms {
         usual_ += (bits - usual_) / known_;
     }
 
-    // Whether the latest calls by the incumbent took longer than is usual, or less, by a factor of 2^kApart. If so,
-    // what is usual is found anew.
-    bool differs() {
-        if (std::abs(apart_) < kSure) return false;
-        known_ = 0;
-        apart_ = 0;
-        return true;
+    // Whether the latest calls by the incumbent took longer than is usual, or less, by a factor of 2^kApart.
+    bool differs() const { return std::abs(apart_) >= kSure; }
+    // All ranks know that some calls do: what is usual is found anew where they differ.
+    void told() {
+        if (differs()) known_ = apart_ = 0;
     }
 
     // What was noted since this was called last.
@@ -94,7 +89,6 @@ class KeyArms {
         std::array<Timings, kArms> timings;
     };
     Noted take() {
-        (void)differs();  // it is told with the rest
         const Noted found{calls_ - taken_, timings_};
         taken_ = calls_;
         timings_ = {};
@@ -105,8 +99,9 @@ class KeyArms {
     static constexpr u32 kWindows = 1 << 16;
     static constexpr u64 kGolden = 40503;  // kWindows by the golden ratio: multiples fall evenly (Knuth, 6.4)
     static constexpr u64 kUntimed = 8;     // the four looks at the clock take a short call some per cent
-    static constexpr double kApart = 0.5;  // chosen, as the next three: an alarm too many costs a merge
-    static constexpr int kKnown = 16, kRemembered = 64, kSure = 3;
+    static constexpr double kApart = 0.5;  // chosen, as kSure: where one call in ten is as slow as that, two looks in a
+    static constexpr int kSure = 3;  // thousand find kSure more slow ones than others, and after a change the next
+    static constexpr int kKnown = 16, kRemembered = 64;  // chosen: 128 and 512 calls, as one of kUntimed is timed
 
     u64 salt_ = 0;
     u32 shift_ = 0, incumbent_ = 0, explored_ = 0, latest_ = kArms;

@@ -85,6 +85,7 @@ void bind_constants(nb::module_& m) {
     m.attr("SPLIT") = kSplit;
     m.attr("ADOPT") = kAdopt;
     m.attr("USE") = kUse;
+    m.attr("LOOK") = kLook;
     m.attr("WITNESS") = witness_place();
     m.def("can_attach", &may_access, "process"_a, "witness"_a,
           "Whether this process may read what another has at its WITNESS, and store it there again.");
@@ -315,10 +316,10 @@ void bind_calls(nb::class_<Member>& member) {
             "owner"_a, "why"_a, nb::sig("def start_refusal(self, owner: object, why: str) -> Handle[None]"))
         .def_ro("calls", &Member::calls, "Made so far, and the same on all ranks.")
         .def("watch", &Member::watch, "arms"_a, "From now on looks take these into account.")
-        .def("next_merge", &Member::next_merge, "at"_a, "looks"_a,
+        .def("next_merge", &Member::next_merge, "at"_a, "between_looks"_a,
              "The number of calls at which ranks merge at the latest, and the calls between looks until then.")
         .def_prop_ro(
-            "look_ticks", [](const Member& member) { return member.looks.ticks; },
+            "look_ticks", [](const Member& member) { return member.merges.look_ticks; },
             "Of the look that took least: of others some is waiting.")
         .def_prop_ro(
             "tick",

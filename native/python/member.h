@@ -57,14 +57,14 @@ struct Lifelines {
 
 class Flight;
 
-// When ranks exchange what they have timed: a merge (hocket/tuner/online.py) at the call `merge_at`, and at `at`, which
-// is no later, one word of each on whether any calls take another time than before. If so, they merge at once.
-struct Looks {
+// When ranks exchange what they have timed: a merge (hocket/tuner/online.py) at the call `at`, and before that, from
+// the call `look_at` on, looks: one word of each on whether any calls take another time than before. If so, they merge.
+struct Merges {
     std::vector<std::shared_ptr<KeyArms>> watched{};
-    u64 at = ~u64(0), merge_at = ~u64(0), between = 0;  // numbers of calls
-    u64 ticks = 0;                                      // of the look that took least
+    u64 at = ~u64(0), look_at = ~u64(0), between_looks = 0;  // numbers of calls
+    u64 look_ticks = 0;                                      // of the look that took least
 
-    void next(u64 calls) { at = std::min(calls + between, merge_at); }
+    void next_look(u64 calls) { look_at = std::min(calls + between_looks, at); }
 };
 
 // Together with the memory and the descriptors it uses, which belong to it, and the calls that are made in the
@@ -120,11 +120,11 @@ struct Member {
         if (network && lock.owns_lock()) network->finish();
     }
 
-    void watch(std::shared_ptr<KeyArms> arms) { looks.watched.push_back(std::move(arms)); }
-    void next_merge(u64 at, u64 between) {
-        looks.merge_at = at;
-        looks.between = between;
-        looks.next(calls);
+    void watch(std::shared_ptr<KeyArms> arms) { merges.watched.push_back(std::move(arms)); }
+    void next_merge(u64 at, u64 between_looks) {
+        merges.at = at;
+        merges.between_looks = between_looks;
+        merges.next_look(calls);
     }
 
     // Ends the communicator on every rank.
@@ -151,7 +151,7 @@ struct Member {
     // Calls of a plan so far, also those that were refused: each is counted where it is made, and the same on all
     // ranks.
     u64 calls = 0;
-    Looks looks;
+    Merges merges;
     SharedMemory memory;
     std::optional<mpi::MpiWire> wire;
     std::optional<EmulatedNetwork> emulated;

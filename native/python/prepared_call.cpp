@@ -232,15 +232,15 @@ PyObject* PreparedCall::call(nb::handle self, PyObject* x, PyObject* out) {
     return nb::inst_ptr<PreparedCall>(self)->execute(self, found[0], found[1]);
 }
 
-// A call of all ranks: if one of them finds that its calls take another time than before, they merge now. Returns what
+// A call of all ranks: if one of them finds that its calls take another time than before, they merge next. Returns what
 // went wrong.
 static std::optional<Outcome> look(Member& member) {
     Flight::land(member);
-    Looks& looks = member.looks;
-    ControlPlane& control = member.communicator->control();
-    const u64 begun = control.clock().ticks();
+    Merges& merges = member.merges;
+    const ControlPlane& control = member.communicator->control();
+    const u64 number = member.calls, begun = control.clock().ticks();
     bool differs = false;
-    for (const std::shared_ptr<KeyArms>& arms : looks.watched) differs |= arms->differs();
+    for (const std::shared_ptr<KeyArms>& arms : merges.watched) differs |= arms->differs();
     std::optional<Outcome> failed = alone(member, [&] {
         Outcome outcome = member.communicator->exchange(differs ? "1" : "", kLook);
         for (u32 r = 0; outcome.fault == Fault::kNone && r < control.size(); ++r)
@@ -249,16 +249,20 @@ static std::optional<Outcome> look(Member& member) {
     });
     if (failed) return failed;
     const u64 took = control.clock().ticks() - begun;
-    looks.ticks = looks.ticks == 0 ? took : std::min(looks.ticks, took);
-    if (differs) looks.merge_at = member.calls;
-    looks.next(member.calls);
+    merges.look_ticks = merges.look_ticks == 0 ? took : std::min(merges.look_ticks, took);
+    if (differs) {
+        for (const std::shared_ptr<KeyArms>& arms : merges.watched) arms->told();
+        merges.at = number + 1;
+    }
+    merges.next_look(number + 1);
     return std::nullopt;
 }
 
 // That of a call which is tuned, once the ranks have exchanged what they have timed, if it is time for that.
 Taken PreparedCall::take_tuned(nb::handle self, bool background) {
-    while (held_ && call_.counted == nullptr && member_->calls >= member_->looks.at) {
-        if (member_->calls >= member_->looks.merge_at) self.attr("_merge")();
+    while (held_ && call_.counted == nullptr && member_->calls >= member_->merges.look_at) {
+        const nb::object held = held_;  // whoever waits in a look may run Python, which may close the communicator
+        if (member_->calls >= member_->merges.at) self.attr("_merge")();
         else if (std::optional<Outcome> failed = look(*member_)) self.attr("_raise")(std::move(*failed));
     }
     if (!held_) return {nb::borrow(self), arms_.get(), 0};
@@ -549,7 +553,13 @@ void bind_arms(nb::module_& module) {
             },
             "Calls since it was asked last; of each arm how many were timed, and the sums of log2 of ticks and its "
             "square.")
-        .def("took", &KeyArms::took, "arm"_a, "ticks"_a, "Notes what a call took.");
+        .def(
+            "took",
+            [](KeyArms& arms, u32 arm, u64 ticks) {
+                if (arm >= kArms || ticks == 0) throw nb::value_error("an arm that there is not, or no ticks");
+                arms.took(arm, ticks);
+            },
+            "arm"_a, "ticks"_a, "Notes what a call took.");
 }
 
 }  // namespace

@@ -26,6 +26,8 @@ ADOPT: int = 2
 
 USE: int = 3
 
+LOOK: int = 4
+
 WITNESS: int
 
 def can_attach(process: int, witness: int) -> bool:
@@ -392,7 +394,7 @@ class Member:
     def watch(self, arms: KeyArms) -> None:
         """From now on looks take these into account."""
 
-    def next_merge(self, at: int, looks: int) -> None:
+    def next_merge(self, at: int, between_looks: int) -> None:
         """
         The number of calls at which ranks merge at the latest, and the calls between looks until then.
         """

@@ -74,7 +74,11 @@ TEST(arms_differ) {
     KeyArms arms;
     const auto differs = [&arms](u32 arm, const std::vector<u64>& ticks) {
         for (const u64 each : ticks) arms.took(arm, each);
-        return arms.differs();
+        if (!arms.differs()) return false;
+        arms.take();
+        CHECK(arms.differs());  // until it was told
+        arms.told();
+        return !arms.differs();
     };
     const std::vector<u64> usual(20, 100), slow(20, 300);
     CHECK(!differs(0, {300, 300, 300, 300}));  // nothing is known to compare with

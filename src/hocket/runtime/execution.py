@@ -71,7 +71,7 @@ _PAIRS = {(code, _OPERATORS[op]) for code, name in enumerate(_native.TYPES) for 
 _MOST_CALLS = 1024  # that are kept of a schedule
 _NAMED = 50  # characters of a name in a word, which may take 12 bytes each
 _MOST_RELEASED = 32  # places that fit a word
-_EXCHANGES = {_native.SPLIT: "split", _native.ADOPT: "adopt", _native.USE: "use"}
+_EXCHANGES = {_native.SPLIT: "split", _native.ADOPT: "adopt", _native.USE: "use", _native.LOOK: "look"}
 
 Key = tuple[object, ...]
 """A program that is called by name: plain values that mean the same on every rank."""

@@ -43,12 +43,14 @@ _NEW = 4
 """Keys at most that a merge adds, while the other ranks wait: to compile and simulate the arms of one takes up to 0.2 s
 on the most ranks for which programs are tried (arms.COMPILED)."""
 
+LOOKS = 64
+"""Calls between two looks, at least: chosen."""
 LEAST_BETWEEN, ENOUGH_BETWEEN, MOST_BETWEEN = 64, 1 << 10, 1 << 20
 """Calls between two merges: the least before the first and of the key with most calls, unless enough were made of all
 keys; the most where calls are short. Chosen."""
 ADVANCE, PART = 0.05, 0.005
 """Seconds that merges may take at the beginning; from then on, the part of the time between two, and as much again that
-looks may take: chosen."""
+looks may take, if each takes as long as the shortest: chosen."""
 SAVED_EVERY = 60.0
 """Seconds between two states of the file, chosen; the last is written when the communicator is closed."""
 WINDOW = 4
@@ -76,12 +78,12 @@ class _Table(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _News(msgspec.Struct, frozen=True, array_like=True):
-    """What rank 0 says in a merge: ``version`` is that of all tables, ``merge_at`` the call of the next one, ``looks``
-    the calls between two looks until then."""
+    """What rank 0 says in a merge: ``version`` is that of all tables, ``merge_at`` the call of the next one,
+    ``between_looks`` the calls between two looks until then."""
 
     version: int
     merge_at: int
-    looks: int
+    between_looks: int
     keys: list[_NewKey]
     tables: list[_Table]
 
@@ -132,6 +134,7 @@ class Online:
         self.version = 0  # of the tables, the same on all ranks
         self.learner = Learner()
         self._due = LEAST_BETWEEN  # the call of the next merge, unless a look brings it on
+        self._was_early = False  # the latest one, on rank 0
         self._merged_at, self._merged = 0, time.perf_counter()  # the number of calls at the latest merge, and when
         self._spent, self._cost = 0.0, 0.0  # seconds of all merges but the first, and of a recent one, on rank 0
         self._adding = 0.0  # seconds for which the latest one added keys: not spent, as it is once for each
@@ -141,7 +144,7 @@ class Online:
         with self._alone("begin to learn"):
             self._restored = self._read()
         self._saved = self._merged
-        endpoint.alive().next_merge(self._due, LEAST_BETWEEN)
+        endpoint.alive().next_merge(self._due, LOOKS)
 
     def of(self, call: Call, kind: str, op: str) -> TunedKey | None:
         """The key of a call on elements of type ``kind``; None where the static policy decides."""
@@ -275,9 +278,11 @@ class Online:
         between = LEAST_BETWEEN if waiting or early else batch(calls, max(made))
         if self._spent >= ADVANCE and self._cost and not early:
             between = paced(calls, pause, self._cost, between)
-        member = self._endpoint.alive()
-        look = member.look_ticks * member.tick or self._cost / 4  # before the first
-        looks = paced(calls, pause, look, LEAST_BETWEEN) if self._tries else between
+        looks = between  # none, where nothing is tried; nor after an alarm, of which two merges are enough
+        if self._tries and not early and not self._was_early:
+            member = self._endpoint.alive()
+            looks = paced(calls, pause, member.look_ticks * member.tick or self._cost / 4, LOOKS)
+        self._was_early = early
         names = [*(known.name for known in self._slots), *(str(new.key) for new in added)]
         tables = [self._table(slot, name, made[slot] / calls, between) for slot, name in enumerate(names)]
         return _News(self.version + 1, number + between, looks, added, tables)
@@ -337,7 +342,7 @@ class Online:
             known.incumbent = table.incumbent
             known.native.set(news.version * KEYS + table.slot, table.shift, table.incumbent, table.until)
         self.version, self._due = news.version, news.merge_at
-        member.next_merge(news.merge_at, news.looks)
+        member.next_merge(news.merge_at, news.between_looks)
 
 
 def _learned(call: Call) -> int:
