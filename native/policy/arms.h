@@ -99,9 +99,11 @@ class KeyArms {
     static constexpr u32 kWindows = 1 << 16;
     static constexpr u64 kGolden = 40503;  // kWindows by the golden ratio: multiples fall evenly (Knuth, 6.4)
     static constexpr u64 kUntimed = 8;     // the four looks at the clock take a short call some per cent
-    static constexpr double kApart = 0.5;  // chosen, as kSure: where one call in ten is as slow as that, two looks in a
-    static constexpr int kSure = 3;  // thousand find kSure more slow ones than others, and after a change the next
-    static constexpr int kKnown = 16, kRemembered = 64;  // chosen: 128 and 512 calls, as one of kUntimed is timed
+    // Chosen. A call is apart by a factor of 1.4; a look finds a change where kSure more of the latest are apart one
+    // way than not, so hiccups bring few merges. What is usual is a mean of 128 to 512 calls, of which one in kUntimed
+    // is timed.
+    static constexpr double kApart = 0.5;
+    static constexpr int kSure = 3, kKnown = 16, kRemembered = 64;
 
     u64 salt_ = 0;
     u32 shift_ = 0, incumbent_ = 0, explored_ = 0, latest_ = kArms;
