@@ -17,8 +17,10 @@ With ``--cost`` or ``--change`` arms are not compared, and the tuner learns of s
 ``--cost``: the nanoseconds that a call of one size, of which the tuner has learned by ``--calls`` calls, takes longer
 than the same program on the same communicator without it, with quartiles over blocks; and so what that one takes longer
 than itself.
-``--change``: after ``--calls`` calls of each size a process begins to use the core of one rank, and the calls are
-counted until the tuner notices, of each launch; and so are the changes that it noticed in as many calls before.
+``--change moved``: after ``--calls`` calls of a size the last rank moves to the core of the first, and the calls are
+counted until the tuner notices; ``--change busy``: after them a process begins to use the core of the last rank. As the
+scheduler decides how much that slows, of the first 200 calls those are counted that took 1.4 times as long as usual.
+Changes that were noticed before are counted in as many calls.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ from hocket.tuner.online import LEAST_BETWEEN, Online
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
 REPEATS = 20  # of each call in a block
+FIRST = 200  # calls within which a change is to be noticed (issue 27)
 
 
 @dataclass(frozen=True)
@@ -245,9 +248,9 @@ def _cell(
     return Cell(*cell, statistics.median(plain) * 1e6, found["learns"], takes, by_name, found["again"])
 
 
-def noticed(comm: Communicator, size: int, calls: int) -> tuple[int | None, int]:
-    """Calls of an AllReduce after a process has begun to use the core of the last rank, until the tuner notices, None
-    if it does not; and the changes that it has noticed in ``calls`` of them before that."""
+def noticed(comm: Communicator, size: int, calls: int, change: str) -> tuple[int | None, int, int]:
+    """Calls of an AllReduce after a change until the tuner notices, None if it does not; how many of the first 200 were
+    slower by what is to be noticed; and the changes that it has noticed in ``calls`` of them before."""
     learns = under(comm, "learn", short=True)
     x = np.ones(size // 4, np.float32)
     cores = sorted(os.sched_getaffinity(0))
@@ -258,24 +261,34 @@ def noticed(comm: Communicator, size: int, calls: int) -> tuple[int | None, int]
         count = online(learns).learner.why(str(known[0].key)).changes if known and comm.rank == 0 else 0
         return int(comm.all_reduce(np.array([count]), op="max")[0])
 
-    def watched(most: int, until: float = math.inf) -> tuple[int, int]:
-        """Calls, until the tuner has noticed so many changes or there are enough; and the changes."""
-        before, made, found = changes(), 0, 0
-        while found < until and made < most:
+    def watched(least: int) -> tuple[int | None, int, list[float]]:
+        """That of the calls after which the tuner has noticed a change; the changes; and what each call took. Once it
+        has, ``least`` calls are enough."""
+        before, first, found, took = changes(), None, 0, []
+        while len(took) < (calls if first is None else least):
             for _ in range(16):
+                begin = time.perf_counter()
                 learns.all_reduce(x, x)
-            made, found = made + 16, changes() - before
-        return made, found
+                took.append(time.perf_counter() - begin)
+            found = changes() - before
+            first = len(took) if found and first is None else first
+        return first, found, took
 
     watched(calls)
-    alarms = watched(calls)[1]
-    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if comm.rank == comm.size - 1 else None
-    made, found = watched(calls, 1)
+    _, alarms, before = watched(calls)
+    busy = None
+    if comm.rank == comm.size - 1:
+        if change == "moved":
+            os.sched_setaffinity(0, {cores[0]})
+        else:
+            busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    made, _, took = watched(FIRST)
     if busy is not None:
         busy.kill()
         busy.wait()
     comm.barrier()
-    return made if found else None, alarms
+    slower = sum(each > 1.4 * statistics.median(before[-FIRST:]) for each in took[:FIRST])
+    return made, slower, alarms
 
 
 def cost(comm: Communicator, size: int, calls: int, blocks: int) -> tuple[float, list[float], list[float]]:
@@ -362,7 +375,7 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true", help="measure each call again and again")
     parser.add_argument("--wrong", action="store_true", help="begin with a table that is")
     parser.add_argument("--cost", action="store_true", help="measure what a call takes longer once it is learned")
-    parser.add_argument("--change", action="store_true", help="count the calls until a busy core is noticed")
+    parser.add_argument("--change", choices=["moved", "busy"], help="count the calls until a change is noticed")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
     if given.launches < 2:
@@ -372,12 +385,16 @@ def main() -> None:
     sizes = [size for size in map(parse_size, given.sizes) if size]
     if given.change:
         for size in sizes:
-            made = [hocket.spawn(noticed, given.ranks, (size, given.calls))[0] for _ in range(given.launches)]
-            after = ", ".join(
-                str(calls or "never") for calls, _ in sorted(made, key=lambda found: found[0] or math.inf)
+            how = size, given.calls, given.change
+            made = sorted(
+                (hocket.spawn(noticed, given.ranks, how)[0] for _ in range(given.launches)),
+                key=lambda found: found[0] or math.inf,
             )
-            alarms = sum(alarms for _, alarms in made)
-            print(f"{show_size(size):>8}: calls until it is noticed: {after}; {alarms} changes before", flush=True)
+            after = ", ".join(f"{calls or 'never'} ({slower})" for calls, slower, _ in made)
+            alarms = sum(alarms for _, _, alarms in made)
+            print(
+                f"{show_size(size):>8}: noticed after (slower of {FIRST}): {after}; {alarms} changes before", flush=True
+            )
         return
     if given.cost:
         for size in sizes:

@@ -101,6 +101,21 @@ def test_a_flip_is_answered_within_200_calls(held: int) -> None:
     assert learner.why("key").changes == 1
 
 
+def test_a_change_is_noticed_when_the_incumbent_has_just_changed() -> None:
+    """Where the new one takes as much less as it was believed to, nothing has changed."""
+    learner = of([1.0, 1.0])
+    for version in range(20):
+        batch(learner, [1.0, 0.5], version=version)
+    assert learner.choice("key").incumbent == 1
+    assert learner.why("key").changes == 0
+    while learner.choice("key").incumbent == 1:
+        version += 1
+        batch(learner, [0.4, 0.5], version=version)
+    assert learner.why("key").changes == 0
+    batch(learner, [0.8, 1.0], version=version)
+    assert learner.why("key").changes == 1
+
+
 def test_what_slows_all_arms_alike_changes_no_choice() -> None:
     times = [1.0, 1.3, 0.8, 1.1]
     steady, slowed = of([1.0] * 4), of([1.0] * 4)

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import statistics
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
@@ -19,8 +20,8 @@ import pytest
 
 import hocket
 from hocket import Communicator, tuning
-from hocket._native import KeyArms
-from hocket.errors import BootstrapFailed, PeerFailed, PeerRefused, WrongType
+from hocket._native import ARMS, KeyArms
+from hocket.errors import BootstrapFailed, HocketError, PeerFailed, PeerRefused, WrongType
 from hocket.runtime.machine import fingerprint
 from hocket.tunables import NEVER
 from hocket.tuner import online, store
@@ -29,6 +30,7 @@ from hocket.tuner.online import ENOUGH_BETWEEN, KEYS, LEAST_BETWEEN, MOST_BETWEE
 from tests.runtime import processes
 from tests.runtime.test_arena import prepared_calls
 from tests.runtime.test_reach import LARGE
+from tests.test_background import interrupt_in
 
 CALLS = 1500
 EVERY = "learned_bytes=0,learned_crowded_bytes=0"
@@ -410,6 +412,57 @@ def looked(comm: Communicator) -> list[tuple[int, bool]]:
 def test_what_one_rank_notices_brings_a_merge_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOCKET_TUNER", "learn")
     assert hocket.spawn(looked, 3) == [[(0, False), (0, False), (1, True), (1, True), (2, False)]] * 3
+
+
+def alarmed(comm: Communicator) -> list[bool]:
+    """Whether ranks look before the next merge, as rank 0 says at merges: each takes 0.2 s, so that alarms, with two
+    each, may take 0.5 s, in 100 s."""
+    tuner, nothing = comm._online, np.zeros((comm.size, KEYS, ARMS + 1, 3))
+    assert tuner is not None
+    tuner._spent, tuner._cost, found = math.inf, 0.2, []
+    for early, seconds in [(False, 100), (True, 0), (False, 0), (True, 0), (False, 0), (False, 100)]:
+        tuner._begun -= seconds
+        tuner._due = 1000 + early
+        news = tuner._learn(nothing, 1000, 1.0)
+        if not early:
+            found.append(news.between_looks < news.merge_at - 1000)
+    return found
+
+
+def test_alarms_take_no_more_time_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_TUNER", "learn")
+    assert hocket.spawn(alarmed, 2) == [[True, True, False, True]] * 2
+
+
+def closed(comm: Communicator) -> str:
+    """Rank 0 closes the communicator in a signal handler, while it looks."""
+    other, x, raised = comm.dup(), np.ones(10), ""
+    call = comm.prepare("all_reduce", x.shape, x.dtype, in_place=True)
+    call(x, x)
+    comm._endpoint.alive().next_merge(NEVER, 0)
+
+    def looks() -> None:
+        call(x, x)
+
+    if comm.rank == 0:
+        signal.signal(signal.SIGINT, lambda *_: comm.close())
+        threading.Thread(target=interrupt_in, args=("looks",)).start()
+    else:
+        other.barrier()
+    try:
+        looks()
+    except HocketError as error:
+        raised = str(error)
+    if comm.rank == 0:
+        other.barrier()
+    return raised
+
+
+def test_a_communicator_that_is_closed_in_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_TUNER", "learn")
+    own, others = hocket.spawn(closed, 2)
+    assert "it was closed" in own
+    assert "rank 0 closed its communicator" in others
 
 
 @pytest.mark.parametrize(("victim", "stage"), [(2, "a look"), (2, "_noted"), (0, "_learn"), (1, "_take")])

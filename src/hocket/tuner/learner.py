@@ -394,7 +394,7 @@ class Learner:
         state.changes += 1
         state.since = 0
         state.settling = True
-        _begin(state)
+        state.steps, state.wander, state.sums = 0, 0.0, [0.0, 0.0]
 
     def _judge(self, state: KeyState) -> None:
         """Who is the incumbent, who in quarantine, whether predictions are any good, and whether all is settled."""
@@ -406,7 +406,10 @@ class Learner:
         sure = math.sqrt(held.variance + beliefs[best].variance)
         if state.pinned is None and best != state.incumbent and ahead > max(sure, s.certain):
             state.incumbent = best
-            _begin(state)
+            # Of the new one, what is usual is as much less as it is believed to be ahead: a change may be between them.
+            state.reference -= ahead
+            state.doubt += sure * sure
+            state.steps, state.sums = min(state.steps, 1), [0.0, 0.0]
         for number in measured:
             arm, behind = state.arms[number], beliefs[number].mean - beliefs[state.incumbent].mean
             arm.quarantined = arm.quarantined or (arm.samples > 1 and behind > math.log2(s.quarantined))
@@ -521,11 +524,6 @@ def _without_hiccup(samples: Samples, variance: float) -> Samples:
     apart = math.sqrt((samples.apart - usual) * count / (count - 1))
     mean = samples.mean - apart / count
     return Samples(count - 1, mean, mean * mean + variance)
-
-
-def _begin(state: KeyState) -> None:
-    """The CUSUM anew."""
-    state.steps, state.wander, state.sums = 0, 0.0, [0.0, 0.0]
 
 
 def _improvement(apart: float, deviation: float) -> float:

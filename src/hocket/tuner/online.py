@@ -43,14 +43,14 @@ _NEW = 4
 """Keys at most that a merge adds, while the other ranks wait: to compile and simulate the arms of one takes up to 0.2 s
 on the most ranks for which programs are tried (arms.COMPILED)."""
 
-LOOKS = 64
+LOOKS = 32
 """Calls between two looks, at least: chosen."""
 LEAST_BETWEEN, ENOUGH_BETWEEN, MOST_BETWEEN = 64, 1 << 10, 1 << 20
 """Calls between two merges: the least before the first and of the key with most calls, unless enough were made of all
 keys; the most where calls are short. Chosen."""
 ADVANCE, PART = 0.05, 0.005
 """Seconds that merges may take at the beginning; from then on, the part of the time between two, and as much again that
-looks may take, if each takes as long as the shortest: chosen."""
+looks may take, if each takes as long as the shortest; and of all time, that merges may which looks bring on: chosen."""
 SAVED_EVERY = 60.0
 """Seconds between two states of the file, chosen; the last is written when the communicator is closed."""
 WINDOW = 4
@@ -134,9 +134,10 @@ class Online:
         self.version = 0  # of the tables, the same on all ranks
         self.learner = Learner()
         self._due = LEAST_BETWEEN  # the call of the next merge, unless a look brings it on
-        self._was_early = False  # the latest one, on rank 0
         self._merged_at, self._merged = 0, time.perf_counter()  # the number of calls at the latest merge, and when
+        self._begun = self._merged
         self._spent, self._cost = 0.0, 0.0  # seconds of all merges but the first, and of a recent one, on rank 0
+        self._alarms = 0.0  # seconds of those that looks have brought on
         self._adding = 0.0  # seconds for which the latest one added keys: not spent, as it is once for each
         wish = endpoint.tuner
         self._machine, self._tries = machine, wish.tries
@@ -278,11 +279,12 @@ class Online:
         between = LEAST_BETWEEN if waiting or early else batch(calls, max(made))
         if self._spent >= ADVANCE and self._cost and not early:
             between = paced(calls, pause, self._cost, between)
-        looks = between  # none, where nothing is tried; nor after an alarm, of which two merges are enough
-        if self._tries and not early and not self._was_early:
+        if early:
+            self._alarms += 2 * self._cost  # this one, and the next
+        looks = between  # none, where nothing is tried, and while alarms have taken more than they may
+        if self._tries and self._alarms <= PART * (begun - self._begun):
             member = self._endpoint.alive()
             looks = paced(calls, pause, member.look_ticks * member.tick or self._cost / 4, LOOKS)
-        self._was_early = early
         names = [*(known.name for known in self._slots), *(str(new.key) for new in added)]
         tables = [self._table(slot, name, made[slot] / calls, between) for slot, name in enumerate(names)]
         return _News(self.version + 1, number + between, looks, added, tables)
