@@ -17,10 +17,10 @@ With ``--cost`` or ``--change`` arms are not compared, and the tuner learns of s
 ``--cost``: the nanoseconds that a call of one size, of which the tuner has learned by ``--calls`` calls, takes longer
 than the same program on the same communicator without it, with quartiles over blocks; and so what that one takes longer
 than itself.
-``--change moved``: after ``--calls`` calls of a size the last rank moves to the core of the first, and the calls are
-counted until the tuner notices; ``--change busy``: after them a process begins to use the core of the last rank. As the
+``--change moved``: after twice ``--calls`` calls of a size the last rank moves to the core of the first, and the calls
+are counted until the tuner notices; ``--change busy``: a process begins to use the core of the last rank. As the
 scheduler decides how much that slows, of the first 200 calls those are counted that took 1.4 times as long as usual.
-Changes that were noticed before are counted in as many calls.
+Changes that were noticed in the second half of the calls before are counted, too.
 """
 
 from __future__ import annotations
