@@ -40,7 +40,10 @@ class KeyArms {
         if (!good) throw std::invalid_argument("a table of arms");
         salt_ = mix(salt);
         shift_ = shift;
-        if (incumbent != incumbent_) known_ = apart_ = 0;
+        if (incumbent != incumbent_) {
+            known_ = apart_ = 0;
+            time_all();
+        }
         incumbent_ = incumbent;
         explored_ = until.empty() ? 0 : until.back();
         for (u64 a = 0; a < kArms; ++a) until_[a] = a < until.size() ? until[a] : explored_;
@@ -57,9 +60,9 @@ class KeyArms {
     }
 
     // Whether the next call, by this arm, is to be timed: not the first of a window, and not each by the incumbent,
-    // unless the ranks were told of a change.
+    // unless what is usual of it is to be found anew.
     bool is_timed(u32 arm) const {
-        return arm == latest_ && (arm != incumbent_ || calls_ % kUntimed == 0 || calls_ < doubted_);
+        return arm == latest_ && (arm != incumbent_ || calls_ % kUntimed == 0 || calls_ < timed_until_);
     }
     // A call by this arm is made.
     void enter(u32 arm) {
@@ -81,11 +84,11 @@ class KeyArms {
 
     // Whether the latest calls by the incumbent took longer than is usual, or less, by a factor of 2^kApart.
     bool differs() const { return std::abs(apart_) >= kSure; }
-    // All ranks know that calls of some key do: what is usual is found anew where they differ, and the next calls are
-    // all timed.
+    // All ranks know that calls of some key do, and merge now and after 64 calls: what is usual is found anew where
+    // they differ.
     void told() {
         if (differs()) known_ = apart_ = 0;
-        doubted_ = calls_ + kDoubted;
+        time_all();
     }
 
     // What was noted since this was called last.
@@ -104,16 +107,18 @@ class KeyArms {
     static constexpr u32 kWindows = 1 << 16;
     static constexpr u64 kGolden = 40503;  // kWindows by the golden ratio: multiples fall evenly (Knuth, 6.4)
     static constexpr u64 kUntimed = 8;     // the four looks at the clock take a short call some per cent
-    static constexpr u64 kDoubted = 64;    // calls until the merge after an alarm, and the next (online.py)
+    static constexpr u64 kAllTimed = 64;  // calls of a key: until the merge after an alarm (LEAST_BETWEEN in online.py)
     // Chosen. A call is apart by a factor of 1.4; a look finds a change where kSure more of the latest are apart one
     // way than not, so hiccups bring few merges. What is usual is a mean of the 16 to 64 calls that were timed last.
     static constexpr double kApart = 0.5;
     static constexpr int kSure = 3, kKnown = 16, kRemembered = 64;
 
+    void time_all() { timed_until_ = calls_ + kAllTimed; }
+
     u64 salt_ = 0;
     u32 shift_ = 0, incumbent_ = 0, explored_ = 0, latest_ = kArms;
     std::array<u32, kArms> until_{};
-    u64 calls_ = 0, taken_ = 0, doubted_ = 0;  // all are timed before this one
+    u64 calls_ = 0, taken_ = 0, timed_until_ = 0;
     std::array<Timings, kArms> timings_{};
     double usual_ = 0;  // what the incumbent's calls take, a running mean of log2 of their ticks
     int known_ = 0;     // how many it is of, up to kRemembered; from kKnown on calls are compared with it

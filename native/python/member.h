@@ -64,7 +64,8 @@ struct Merges {
     u64 at = ~u64(0), look_at = ~u64(0), between_looks = 0;  // numbers of calls
     u64 look_ticks = 0;                                      // of the look that took least
 
-    void next_look(u64 calls) { look_at = std::min(calls + between_looks, at); }
+    // Not the call before a merge that is due: after an alarm there, the merge would not be early (online.py).
+    void next_look(u64 calls) { look_at = calls + between_looks + 1 < at ? calls + between_looks : at; }
 };
 
 // Together with the memory and the descriptors it uses, which belong to it, and the calls that are made in the

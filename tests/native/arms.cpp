@@ -66,9 +66,20 @@ TEST(arms_are_timed) {
     CHECK(noted.timings[1].squares == 244 && noted.timings[0].count == 0);
     noted = arms.take();
     CHECK(noted.calls == 0 && noted.timings[1].count == 0);
+    const auto all = [&](u32 arm) {
+        for (u32 call = 0; call < 64; ++call) CHECK(enter(arm));
+        for (u32 call = 0; call < 8; ++call) timed += enter(arm);
+        CHECK(timed == 1);
+        timed = 0;
+    };
+    timed = 0;
     arms.told();  // of a change: the next are all timed
-    for (u32 call = 0; call < 64; ++call) CHECK(enter(0));
-    CHECK(enter(0) + enter(0) <= 1);
+    all(0);
+    arms.set(2, 0, 1, {});
+    enter(1);
+    arms.set(3, 0, 0, {});
+    arms.set(4, 0, 1, {});  // so are those of a new incumbent
+    all(1);
 }
 
 // Whether the latest calls of an incumbent take another time than before: one or two that are late, or calls by another

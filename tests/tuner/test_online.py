@@ -415,16 +415,17 @@ def test_what_one_rank_notices_brings_a_merge_on(monkeypatch: pytest.MonkeyPatch
 
 
 def alarmed(comm: Communicator) -> list[bool]:
-    """Whether ranks look before the next merge, as rank 0 says at merges: each takes 0.2 s, so that alarms, with two
-    each, may take 0.5 s, in 100 s."""
+    """Whether ranks look before the next merge, as rank 0 says at merges: an alarm brings two, which take 40 ms, where
+    50 ms may be taken in advance."""
     tuner, nothing = comm._online, np.zeros((comm.size, KEYS, ARMS + 1, 3))
     assert tuner is not None
-    tuner._spent, tuner._cost, found = math.inf, 0.2, []
-    for early, seconds in [(False, 100), (True, 0), (False, 0), (True, 0), (False, 0), (False, 100)]:
-        tuner._begun -= seconds
+    tuner._spent, tuner._cost, found = math.inf, 0.02, []
+    for early, pause in [(False, 10), (True, 0.1), (False, 0.1), (True, 0.1), (False, 0.1), (False, 10)]:
         tuner._due = 1000 + early
-        news = tuner._learn(nothing, 1000, 1.0)
-        if not early:
+        news = tuner._learn(nothing, 1000, pause)
+        if early:
+            assert news.merge_at == 1000 + LEAST_BETWEEN
+        else:
             found.append(news.between_looks < news.merge_at - 1000)
     return found
 
@@ -437,9 +438,12 @@ def test_alarms_take_no_more_time_than_they_may(monkeypatch: pytest.MonkeyPatch)
 def closed(comm: Communicator) -> str:
     """Rank 0 closes the communicator in a signal handler, while it looks."""
     other, x, raised = comm.dup(), np.ones(10), ""
-    call = comm.prepare("all_reduce", x.shape, x.dtype, in_place=True)
-    call(x, x)
-    comm._endpoint.alive().next_merge(NEVER, 0)
+    call, member = comm.prepare("all_reduce", x.shape, x.dtype, in_place=True), comm._endpoint.alive()
+    begun = member.calls
+    member.next_merge(NEVER, 1)
+    for _ in range(2):
+        call(x, x)
+    assert member.calls == begun + 3  # they look before the second, and then before each
 
     def looks() -> None:
         call(x, x)

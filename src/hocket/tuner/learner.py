@@ -406,7 +406,8 @@ class Learner:
         sure = math.sqrt(held.variance + beliefs[best].variance)
         if state.pinned is None and best != state.incumbent and ahead > max(sure, s.certain):
             state.incumbent = best
-            # Of the new one, what is usual is as much less as it is believed to be ahead: a change may be between them.
+            # The CUSUM goes on from what the new one is expected to take, so that a change in between shows. Steps
+            # wander as much as before, since that is the machine's doing.
             state.reference -= ahead
             state.doubt += sure * sure
             state.steps, state.sums = min(state.steps, 1), [0.0, 0.0]

@@ -49,8 +49,8 @@ LEAST_BETWEEN, ENOUGH_BETWEEN, MOST_BETWEEN = 64, 1 << 10, 1 << 20
 """Calls between two merges: the least before the first and of the key with most calls, unless enough were made of all
 keys; the most where calls are short. Chosen."""
 ADVANCE, PART = 0.05, 0.005
-"""Seconds that merges may take at the beginning; from then on, the part of the time between two, and as much again that
-looks may take, if each takes as long as the shortest; and of all time, that merges may which looks bring on: chosen."""
+"""Merges may take so many seconds at the beginning, then this part of the time between two. Looks may take this part,
+if each takes as long as the shortest; merges that they bring on this part, and so many seconds in advance. Chosen."""
 SAVED_EVERY = 60.0
 """Seconds between two states of the file, chosen; the last is written when the communicator is closed."""
 WINDOW = 4
@@ -135,9 +135,8 @@ class Online:
         self.learner = Learner()
         self._due = LEAST_BETWEEN  # the call of the next merge, unless a look brings it on
         self._merged_at, self._merged = 0, time.perf_counter()  # the number of calls at the latest merge, and when
-        self._begun = self._merged
         self._spent, self._cost = 0.0, 0.0  # seconds of all merges but the first, and of a recent one, on rank 0
-        self._alarms = 0.0  # seconds of those that looks have brought on
+        self._alarms = 0.0  # seconds of those that looks have brought on, less what they may take
         self._adding = 0.0  # seconds for which the latest one added keys: not spent, as it is once for each
         wish = endpoint.tuner
         self._machine, self._tries = machine, wish.tries
@@ -279,10 +278,9 @@ class Online:
         between = LEAST_BETWEEN if waiting or early else batch(calls, max(made))
         if self._spent >= ADVANCE and self._cost and not early:
             between = paced(calls, pause, self._cost, between)
-        if early:
-            self._alarms += 2 * self._cost  # this one, and the next
+        self._alarms = max(0.0, self._alarms - PART * pause) + (2 * self._cost if early else 0.0)  # the next comes soon
         looks = between  # none, where nothing is tried, and while alarms have taken more than they may
-        if self._tries and self._alarms <= PART * (begun - self._begun):
+        if self._tries and self._alarms <= ADVANCE:
             member = self._endpoint.alive()
             looks = paced(calls, pause, member.look_ticks * member.tick or self._cost / 4, LOOKS)
         names = [*(known.name for known in self._slots), *(str(new.key) for new in added)]
