@@ -3,7 +3,8 @@
 Calls on one pair of arrays again and again, which nobody changes in between, by jobs of two kinds in turns: with
 HOCKET_REACH=never, and with HOCKET_REACH=always. A call takes as long as its slowest rank. A row has the median over
 the jobs of the median time with slots, and what the other takes of it, with the range over the jobs, which is the
-noise. Where a call takes slots anyhow (hocket/tuning.py: declined), both are the same: below 64 KB unless
+noise. With ``--huge`` arrays lie in huge pages of 2 MB, as NumPy's of 4 MB and more do where the kernel gives them to
+whoever asks. Where a call takes slots anyhow (hocket/tuning.py: declined), both are the same: below 64 KB unless
 HOCKET_TUNABLES=cma_bytes=0 is given, and below 256 KB where ranks share cores (cma_crowded_bytes).
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import statistics
 import time
@@ -24,10 +26,25 @@ import hocket
 from hocket import Communicator
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
+HUGE = 2 << 20
 REACH = {"slots": "never", "attach": "always"}
 
 
-def times(comm: Communicator, name: str, sizes: list[int], warmup: int, calls: int) -> list[NDArray[np.float64]]:
+def ones(count: int, huge: bool) -> NDArray[np.float32]:
+    """An array at the beginning of a huge page, or where NumPy has it."""
+    if not huge:
+        return np.ones(count, np.float32)
+    memory = mmap.mmap(-1, 4 * count + 2 * HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    pages = np.frombuffer(memory, np.uint8)
+    found = pages[-pages.ctypes.data % HUGE :][: 4 * count].view(np.float32)
+    found.fill(1)
+    return found
+
+
+def times(
+    comm: Communicator, name: str, sizes: list[int], warmup: int, calls: int, huge: bool
+) -> list[NDArray[np.float64]]:
     """Seconds of each call of this rank, by size."""
     cores = sorted(os.sched_getaffinity(0))
     if comm.size <= len(cores):
@@ -35,8 +52,8 @@ def times(comm: Communicator, name: str, sizes: list[int], warmup: int, calls: i
     found = []
     for size in sizes:
         whole = size // 4 // comm.size * comm.size
-        x = np.ones(whole // comm.size if name == "all_gather" else whole, np.float32)
-        out = np.ones(whole // comm.size if name == "reduce_scatter" else whole, np.float32)
+        x = ones(whole // comm.size if name == "all_gather" else whole, huge)
+        out = ones(whole // comm.size if name == "reduce_scatter" else whole, huge)
         arrays = [x] if name == "broadcast" else [x, out]
         seconds = np.empty(calls)
         for call in range(-warmup, calls):
@@ -57,6 +74,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=5, help="of each kind")
     parser.add_argument("--calls", type=int, default=100)
     parser.add_argument("--warmup", type=int, default=60)
+    parser.add_argument("--huge", action="store_true", help="arrays in huge pages")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
     sizes = [int(size) for size in given.sizes.split(",")]
@@ -66,7 +84,8 @@ def main() -> None:
     for _ in range(given.jobs):
         for kind, value in REACH.items():
             os.environ["HOCKET_REACH"] = value
-            ranks = hocket.spawn(times, given.ranks, (given.collective, sizes, given.warmup, given.calls), threads=1)
+            how = given.collective, sizes, given.warmup, given.calls, given.huge
+            ranks = hocket.spawn(times, given.ranks, how, threads=1)
             medians[kind].append([float(np.median(np.max(calls, axis=0))) for calls in zip(*ranks, strict=True)])
     print(f"{given.collective} on {given.ranks} ranks\n{'bytes':>12}{'slots, us':>12}{'attach':>24}")
     for at, size in enumerate(sizes):
