@@ -236,8 +236,8 @@ def test_nothing_is_learned_of_short_calls(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def paces(comm: Communicator, part: float) -> int:
-    """The version of the tables after many calls, where merges may take this part of the time."""
-    online.ADVANCE, online.PART = 0.0, part
+    """The version of the tables after many calls, where merges may take this part of the time, and none comes early."""
+    online.ADVANCE, online.PART, online.LOOKS = 0.0, part, MOST_BETWEEN
     assert comm._online is not None
     x = np.ones(10)
     for _ in range(20 * LEAST_BETWEEN):
