@@ -26,7 +26,7 @@ import hocket
 from hocket import Communicator
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
-HUGE = 2 << 20
+HUGE = 2 << 20  # bytes of a huge page
 REACH = {"slots": "never", "attach": "always"}
 
 

@@ -84,8 +84,8 @@ class KeyArms {
 
     // Whether the latest calls by the incumbent took longer than is usual, or less, by a factor of 2^kApart.
     bool differs() const { return std::abs(apart_) >= kSure; }
-    // All ranks know that calls of some key do, and merge now and after 64 calls: what is usual is found anew where
-    // they differ.
+    // All ranks know that calls of some key differ, perhaps of this one, and merge now and 64 calls later. What is
+    // usual is found anew, if they are of this one.
     void told() {
         if (differs()) known_ = apart_ = 0;
         time_all();

@@ -435,6 +435,25 @@ def test_alarms_take_no_more_time_than_they_may(monkeypatch: pytest.MonkeyPatch)
     assert hocket.spawn(alarmed, 2) == [[True, True, False, True]] * 2
 
 
+def looks_before(comm: Communicator) -> list[int]:
+    """How often ranks look, every call, where a merge is due after two calls, and after three."""
+    member, x, found = comm._endpoint.alive(), np.zeros(1), []
+    for calls in (2, 3):
+        begun = member.calls
+        member.next_merge(begun + calls, 1)
+        for _ in range(2):
+            comm.all_reduce(x)
+        found.append(member.calls - begun - 2)
+        member.next_merge(NEVER, MOST_BETWEEN)
+    return found
+
+
+def test_no_look_precedes_a_merge_that_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the merge would not be early then, and no other come soon after it."""
+    monkeypatch.setenv("HOCKET_TUNER", "learn")
+    assert hocket.spawn(looks_before, 2) == [[0, 1]] * 2
+
+
 def closed(comm: Communicator) -> str:
     """Rank 0 closes the communicator in a signal handler, while it looks."""
     other, x, raised = comm.dup(), np.ones(10), ""
@@ -444,6 +463,7 @@ def closed(comm: Communicator) -> str:
     for _ in range(2):
         call(x, x)
     assert member.calls == begun + 3  # they look before the second, and then before each
+    del member  # only the call that looks keeps it then
 
     def looks() -> None:
         call(x, x)

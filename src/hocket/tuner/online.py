@@ -278,7 +278,7 @@ class Online:
         between = LEAST_BETWEEN if waiting or early else batch(calls, max(made))
         if self._spent >= ADVANCE and self._cost and not early:
             between = paced(calls, pause, self._cost, between)
-        self._alarms = max(0.0, self._alarms - PART * pause) + (2 * self._cost if early else 0.0)  # the next comes soon
+        self._alarms = max(0.0, self._alarms - PART * pause) + (2 * self._cost if early else 0.0)  # an alarm brings two
         looks = between  # none, where nothing is tried, and while alarms have taken more than they may
         if self._tries and self._alarms <= ADVANCE:
             member = self._endpoint.alive()
