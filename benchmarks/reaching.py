@@ -3,9 +3,10 @@
 Calls on one pair of arrays again and again, which nobody changes in between, by jobs of two kinds in turns: with
 HOCKET_REACH=never, and with HOCKET_REACH=always. A call takes as long as its slowest rank. A row has the median over
 the jobs of the median time with slots, and what the other takes of it, with the range over the jobs, which is the
-noise. With ``--huge`` arrays lie in huge pages of 2 MB, as NumPy's of 4 MB and more do where the kernel gives them to
-whoever asks. Where a call takes slots anyhow (hocket/tuning.py: declined), both are the same: below 64 KB unless
-HOCKET_TUNABLES=cma_bytes=0 is given, and below 256 KB where ranks share cores (cma_crowded_bytes).
+noise. ``--pages huge``, ``small``: arrays lie in pages of 2 MB, or of 4 KB; else where NumPy has them, whose arrays of
+4 MB and more are in huge ones where the kernel gives those to whoever asks. Where a call takes slots anyhow
+(hocket/tuning.py: declined), both are the same: below 64 KB unless HOCKET_TUNABLES=cma_bytes=0 is given, and below
+256 KB where ranks share cores (cma_crowded_bytes).
 """
 
 from __future__ import annotations
@@ -30,20 +31,23 @@ HUGE = 2 << 20  # bytes of a huge page
 REACH = {"slots": "never", "attach": "always"}
 
 
-def ones(count: int, huge: bool) -> NDArray[np.float32]:
-    """An array at the beginning of a huge page, or where NumPy has it."""
-    if not huge:
+ADVICE = {"huge": mmap.MADV_HUGEPAGE, "small": mmap.MADV_NOHUGEPAGE}
+
+
+def ones(count: int, pages: str) -> NDArray[np.float32]:
+    """An array where a huge page begins, or could, or where NumPy has it."""
+    if pages not in ADVICE:
         return np.ones(count, np.float32)
     memory = mmap.mmap(-1, 4 * count + 2 * HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    pages = np.frombuffer(memory, np.uint8)
-    found = pages[-pages.ctypes.data % HUGE :][: 4 * count].view(np.float32)
+    memory.madvise(ADVICE[pages])
+    whole = np.frombuffer(memory, np.uint8)
+    found = whole[-whole.ctypes.data % HUGE :][: 4 * count].view(np.float32)
     found.fill(1)
     return found
 
 
 def times(
-    comm: Communicator, name: str, sizes: list[int], warmup: int, calls: int, huge: bool
+    comm: Communicator, name: str, sizes: list[int], warmup: int, calls: int, pages: str
 ) -> list[NDArray[np.float64]]:
     """Seconds of each call of this rank, by size."""
     cores = sorted(os.sched_getaffinity(0))
@@ -52,8 +56,8 @@ def times(
     found = []
     for size in sizes:
         whole = size // 4 // comm.size * comm.size
-        x = ones(whole // comm.size if name == "all_gather" else whole, huge)
-        out = ones(whole // comm.size if name == "reduce_scatter" else whole, huge)
+        x = ones(whole // comm.size if name == "all_gather" else whole, pages)
+        out = ones(whole // comm.size if name == "reduce_scatter" else whole, pages)
         arrays = [x] if name == "broadcast" else [x, out]
         seconds = np.empty(calls)
         for call in range(-warmup, calls):
@@ -74,7 +78,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=5, help="of each kind")
     parser.add_argument("--calls", type=int, default=100)
     parser.add_argument("--warmup", type=int, default=60)
-    parser.add_argument("--huge", action="store_true", help="arrays in huge pages")
+    parser.add_argument("--pages", choices=("numpy", *ADVICE), default="numpy", help="that arrays lie in")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
     sizes = [int(size) for size in given.sizes.split(",")]
@@ -84,7 +88,7 @@ def main() -> None:
     for _ in range(given.jobs):
         for kind, value in REACH.items():
             os.environ["HOCKET_REACH"] = value
-            how = given.collective, sizes, given.warmup, given.calls, given.huge
+            how = given.collective, sizes, given.warmup, given.calls, given.pages
             ranks = hocket.spawn(times, given.ranks, how, threads=1)
             medians[kind].append([float(np.median(np.max(calls, axis=0))) for calls in zip(*ranks, strict=True)])
     print(f"{given.collective} on {given.ranks} ranks\n{'bytes':>12}{'slots, us':>12}{'attach':>24}")

@@ -256,10 +256,10 @@ def test_what_private_arrays_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
         (said, first), (_, second) = hocket.spawn(in_private_arrays, 2)
         for apart in [one for one in said.attached if not one.inplace]:
             assert Traffic(apart.loaded, apart.stored) == first + second
-            assert f"private arrays in a cache: {said.attached[0]}" in str(said)
+            assert f"private arrays in a cache and in huge pages: {said.attached[0]}" in str(said)
         if reach == "never":
             assert said.attached == ()
-            assert "private arrays in a cache: none: ranks may not copy" in str(said)
+            assert "private arrays in a cache and in huge pages: none: ranks may not copy" in str(said)
 
 
 def example(comm: Communicator) -> Explanation:

@@ -21,13 +21,13 @@ constexpr u64 kLine = 2 * kCacheLine;  // neighbours are fetched in pairs
 // every chunk, that the busiest rank handles in a tile, and that the longest chain of steps does, over all ranks.
 // `eager`: chunks of the eager area that the rank that sends most needs for a call in one round; 0 if the schedule
 // takes more than one (runtime/plan.py). `two_rounds`: 1 if it takes two, with all messages in place (ir/messages.py).
-// `one_way`: 1 if no rank both sends and receives, and nothing is combined. `averages`: 1 if steps are `whole`: then
-// every output of every rank comes from exactly one (ir/order.py).
+// `moves`: 1 if nothing is combined; `one_way`: and no rank both sends and receives. `averages`: 1 if steps are
+// `whole`: then every output of every rank comes from exactly one (ir/order.py).
 // clang-format off
 #define HOCKET_PLAN_HEADER(X) \
     X(magic) X(rank) X(ranks) X(chunks) X(input_blocks) X(output_blocks) X(scratch) X(slots) X(widest) X(fan) X(work) \
-    X(depth) X(eager) X(two_rounds) X(one_way) X(averages) X(blocks) X(steps) X(operands) X(waits) X(connections) \
-    X(multicasts)
+    X(depth) X(eager) X(two_rounds) X(moves) X(one_way) X(averages) X(blocks) X(steps) X(operands) X(waits) \
+    X(connections) X(multicasts)
 // clang-format on
 
 // A thread block: `steps` steps from `first_step`.
@@ -81,7 +81,7 @@ struct MulticastRecord {
 #undef HOCKET_FIELD
 
 // Changes whenever the layout or its meaning does.
-constexpr u32 kPlanMagic = 0x686b0008;
+constexpr u32 kPlanMagic = 0x686b0009;
 
 constexpr u32 kMostReaders = 31;  // of a multicast
 
@@ -117,6 +117,7 @@ struct PlanView {
     bool combines = false;  // some step has more than one source
     bool lends = false;     // some message lies in a buffer
     bool has_last = false;  // some destination is in a step's `last`
+    bool lent[2] = {};      // others access this rank's input, its output
 };
 
 // The set of all destinations of a step, of which such a set has 32 at most.
@@ -208,6 +209,19 @@ inline const char* check_step(const PlanView& view, const StepRecord& step) {
     return nullptr;
 }
 
+// Notes which of this rank's buffers hold the messages of a step: others read a source of what it has put there, and
+// write a destination of what it finds there.
+inline void note_lent(PlanView& view, const StepRecord& step) {
+    const OperandRecord* const operands = view.operands + step.first_operand;
+    const u32 used = step.sources + step.destinations;
+    for (u32 message = 0; message < used; ++message) {
+        if (operands[message].place != kHere) continue;
+        const bool found = message < step.sources;
+        for (u32 o = found ? step.sources : 0; o < (found ? used : step.sources); ++o)
+            if (operands[o].place < kScratch) view.lent[operands[o].place] = true;
+    }
+}
+
 // Lays a view over `words`. Returns null, or what is wrong with them: afterwards no number in the plan leads outside
 // its table or this rank's buffers, so the interpreter checks nothing. How long a peer's are, its own plan knows.
 inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
@@ -242,6 +256,7 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
     for (u32 s = 0; s < h.steps; ++s) {
         const StepRecord& step = view.steps[s];
         if (const char* const wrong = check_step(view, step)) return wrong;
+        note_lent(view, step);
         view.combines = view.combines || step.sources > 1;
         const u32 used = step.sources + step.destinations;
         if (used > view.most_operands) view.most_operands = used;

@@ -231,8 +231,9 @@ void bind_plan(nb::module_& m) {
         .def_prop_ro("tiles", [](const Outlook& outlook) { return outlook.geometry.tiles; })
         .def_ro("slots", &Outlook::slots)
         .def_ro("one_round", &Outlook::one_round, "Whether it is eager, where no rank offers its arrays.")
-        .def_ro("attached_bytes", &Outlook::attached_bytes,
-                "The fewest of a rank's larger buffer, in a cache, with which others may attach to it.")
+        .def_ro(
+            "attached_bytes", &Outlook::attached_bytes,
+            "The fewest of a rank's larger buffer, in a cache and in huge pages, with which others may attach to it.")
         .def_ro("touched", &Outlook::touched, "On all ranks.")
         .def_ro("streams", &Outlook::streams, "Whether it stores non-temporally, as no cache holds what it touches.")
         .def_ro("threads", &Outlook::threads);

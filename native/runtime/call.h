@@ -103,8 +103,9 @@ struct Candidate : Shape {
 };
 
 // How a plan would run by itself: whether in one round, the fewest bytes of a rank's larger buffer, if it is in a
-// cache, with which its buffers would be offered to others, the bytes that it would touch on all ranks, whether that is
-// more than the caches hold, so that it stores non-temporally, and how many threads it would take.
+// cache and in huge pages, with which its buffers would be offered to others, the bytes that it would touch on all
+// ranks, whether that is more than the caches hold, so that it stores non-temporally, and how many threads it would
+// take.
 struct Outlook : Shape {
     bool one_round;
     u64 attached_bytes;

@@ -355,13 +355,18 @@ void Communicator::offer(CallState& state) {
     if (!is_private) return;
     const Candidate& offered = state.candidates[preferred(state.told.variants)];
     const bool far = !state.call.fresh && (state.plan.latest.far & state.size_bit()) != 0;
-    if (state.probe.larger() < attached_bytes(state.plan, far) || !zero_copy_.reachable(state.plan, offered))
-        state.told = {};
+    const auto is_long_enough = [&](Pages pages) {
+        return state.probe.larger() >= attached_bytes(state.plan, far, pages);
+    };
+    std::optional<Pages> pages;
+    if (is_long_enough(Pages::kHuge))
+        pages = zero_copy_.attachable(state.plan, offered, !is_long_enough(Pages::kSmall));
+    if (!pages || !is_long_enough(*pages)) state.told = {};
 }
 
-u64 Communicator::attached_bytes(const Plan& plan, bool far) const {
+u64 Communicator::attached_bytes(const Plan& plan, bool far, Pages pages) const {
     if (settings_.cma_use == CmaUse::kAlways) return 0;
-    return least_attached(plan.header(), far, settings_.crowded, settings_.tunables);
+    return least_attached(plan.header(), far, pages, settings_.crowded, settings_.tunables);
 }
 
 // What there is to look at. Nobody looks where no plan has a result that would be stored non-temporally, nor at an

@@ -128,18 +128,25 @@ void ZeroCopyPath::describe(const Candidates& candidates, BufferDescription& fou
     }
 }
 
-bool ZeroCopyPath::reachable(Plan& plan, const Candidate& offered) const {
-    const auto can_be = [&](Place place, const char* at, u64 blocks) {
-        const std::span<const char> buffer(at, at != nullptr ? blocks * offered.geometry.unit : 0);
-        std::span<const char>& known = plan.latest.reachable[place];
-        if (buffer.empty() || (buffer.data() == known.data() && buffer.size() == known.size())) return true;
-        if (!memory_.reachable(buffer.data(), buffer.size())) return false;
-        known = buffer;
-        return true;
-    };
-    const PlanHeader& h = offered.plan->header();
-    return memory_.is_accessible() && can_be(kInput, offered.input, h.input_blocks) &&
-           can_be(kOutput, offered.output, h.output_blocks);
+// Nobody looks again in each call, as that takes a microsecond and more. Pages change where the kernel collapses them
+// into huge ones, or where other memory gets this place.
+std::optional<Pages> ZeroCopyPath::attachable(Plan& plan, const Candidate& offered, bool by_pages) const {
+    if (!memory_.is_accessible()) return std::nullopt;
+    const PlanView& view = offered.plan->view();
+    const char* const at[] = {offered.input, offered.output};
+    const u64 blocks[] = {view.header->input_blocks, view.header->output_blocks};
+    Pages found = Pages::kHuge;
+    for (const Place place : {kInput, kOutput}) {
+        if (at[place] == nullptr || blocks[place] == 0) continue;
+        const std::span<const char> buffer(at[place], blocks[place] * offered.geometry.unit);
+        Plan::Reachable& known = plan.latest.reachable[place];
+        const bool same = buffer.data() == known.buffer.data() && buffer.size() == known.buffer.size();
+        if (!same && !memory_.reachable(buffer.data(), buffer.size())) return std::nullopt;
+        if (!same || ++known.calls == kCallsBetweenScans)
+            known = {buffer, by_pages && view.lent[place] ? memory_.pages(buffer.data(), buffer.size()) : Pages::kHuge};
+        found = std::min(found, known.pages);
+    }
+    return found;
 }
 
 int ZeroCopyPath::open(const Candidate& candidate, const Buffer* buffers) {

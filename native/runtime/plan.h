@@ -55,6 +55,14 @@ class Plan {
         return {pointers_.data() + at, attached ? owners_.data() + at : nullptr};
     }
 
+    // A buffer that others can reach, what pages it lies in where that matters, and for how many calls nobody has
+    // looked.
+    struct Reachable {
+        std::span<const char> buffer;
+        Pages pages = Pages::kUnknown;
+        u64 calls = 0;
+    };
+
     // What its latest call found out: the shape that was settled, and for what; where the result lies, if it was stored
     // non-temporally; and buffers that others can reach. And the latest calls on units of each size: a bit, by its bit
     // width, for those whose buffers were in no cache near.
@@ -64,7 +72,7 @@ class Plan {
         u64 most_eager = 0;
         Shape shape{};
         const char* streamed = nullptr;
-        std::span<const char> reachable[2];
+        Reachable reachable[2];
         u64 far = 0;
     };
     Latest latest;

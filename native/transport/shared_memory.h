@@ -45,6 +45,7 @@ class SharedMemory final : public Memory {
     int pull(u32 rank, const char* theirs, char* mine, u64 bytes) override;
     int push(u32 rank, char* theirs, const char* mine, u64 bytes) override;
     bool reachable(const char* mine, u64 bytes) const override;
+    Pages pages(const char* mine, u64 bytes) override { return scan_.of(mine, bytes); }
     bool is_accessible() const override;
 
     // Memory that others made, at a place from kAdopted on, which the rank chooses that has it. Not while a call goes
@@ -89,6 +90,7 @@ class SharedMemory final : public Memory {
     Arena& own_;
     std::map<char*, Lent> lent_;  // what this rank has adopted
     const std::vector<pid_t> processes_;
+    PageScan scan_;
 };
 
 }  // namespace hocket

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 import numpy
 import numpy.typing
 
-PLAN_MAGIC: int = 1751842824
+PLAN_MAGIC: int = 1751842825
 
 PLAN_LAYOUT: dict[str, tuple[str, ...]]
 
@@ -276,7 +276,7 @@ class Outlook:
     @property
     def attached_bytes(self) -> int:
         """
-        The fewest of a rank's larger buffer, in a cache, with which others may attach to it.
+        The fewest of a rank's larger buffer, in a cache and in huge pages, with which others may attach to it.
         """
 
     @property

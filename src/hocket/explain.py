@@ -60,7 +60,8 @@ class Explanation:
     the call; otherwise they go through ``slots`` of each connection. Where the arrays of all ranks are of
     ``comm.empty``, and as one of ``shared`` says, messages lie in them instead; where only those of some are, they
     take slots. Private arrays that are as one of ``attached`` says are read and written by the system for other ranks,
-    unless those of the call before were in no cache. ``non_temporal``: results that nothing reads again do not go
+    unless those of the call before were in no cache, or these lie in no huge pages (docs/design/policy.md, "The path").
+    ``non_temporal``: results that nothing reads again do not go
     through the caches, as ``touched``, the bytes that all ranks touch, exceeds the ``caches``; where it does not, a
     call may still find its arrays in no cache, and store so (docs/design/policy.md, "residency probe").
     ``loaded`` and ``stored``: by the instructions of all ranks.
@@ -122,7 +123,7 @@ class Explanation:
             "tiles": f"{self.tiles} of {self.tile} bytes for each chunk",
             "messages": how,
             "shared": f"with arrays of comm.empty: {'; '.join(map(str, self.shared)) or 'the same'}",
-            "attached": f"private arrays in a cache: {attached}",
+            "attached": f"private arrays in a cache and in huge pages: {attached}",
             "threads": f"{self.threads} a rank",
             "cores": (
                 "fewer than ranks: they take turns, and one that waits yields its core at once, and then sleeps"
@@ -215,7 +216,7 @@ def explain(
 
 
 def _why_not_attached(endpoint: Endpoint, choice: Choice, size: int, least: int) -> str:
-    """Why nobody attaches to private arrays that are in a cache; empty where ranks do."""
+    """Why nobody attaches to private arrays in a cache and in huge pages; empty where ranks do."""
     long_enough = replace(choice, call=replace(choice.call, size=max(size, least)))
     why = declined(long_enough, one_round=False, attached=True)
     if why is None and not endpoint.attaches:

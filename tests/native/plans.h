@@ -36,7 +36,7 @@ struct Operand {
 class Writer {
   public:
     Writer(u32 rank, u32 ranks, u32 chunks, u32 scratch, u32 slots)
-        : header_{kPlanMagic, rank, ranks, chunks, 1, 1, scratch, slots, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} {}
+        : header_{kPlanMagic, rank, ranks, chunks, 1, 1, scratch, slots, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} {}
 
     // Its connections are of one channel.
     void block(u32 channel = 0) {

@@ -52,6 +52,14 @@ TEST(private_buffers_are_offered) {
         all_far = false;
         CHECK(variant(kElements) == kBuffered);
         CHECK(variant(kElements) == kInPlace);
+        CHECK(variant(2 * kElements) == kBuffered);  // found far before
+        CHECK(variant(2 * kElements) == kInPlace);
+        if (rank == 1) memory.lies_in = Pages::kSmall;  // as it finds when it looks again
+        for (u64 call = 1; call < kCallsBetweenScans; ++call) CHECK(variant(2 * kElements) == kInPlace);
+        CHECK(variant(2 * kElements) == kBuffered);
+        memory.lies_in = Pages::kHuge;
+        for (u64 call = 1; call < kCallsBetweenScans; ++call) CHECK(variant(2 * kElements) == kBuffered);
+        CHECK(variant(2 * kElements) == kInPlace);
     });
 }
 

@@ -146,15 +146,30 @@ TEST(what_is_stored_past) {
     CHECK(!streams_for(view, settled(header(), 64), true, false, 0, true, 5000, tuned));
 }
 
-// From which size on private buffers are offered: by which way messages go, whether cores are shared, and residency.
+// From which size on private buffers are offered: by which way messages go, whether they are combined, whether cores
+// are shared, residency and pages.
 TEST(what_is_attached) {
     PlanHeader plan = header(0);
-    const Tunables tuned{.attached_bytes = 5, .attached_one_way_bytes = 3, .attached_far_bytes = 7};
-    CHECK(least_attached(plan, false, false, tuned) == 5 && least_attached(plan, false, true, tuned) == 5);
-    CHECK(least_attached(plan, true, false, tuned) == kNeverBytes);
+    const Tunables tuned{.attached_bytes = 5,
+                         .attached_moves_bytes = 4,
+                         .attached_one_way_bytes = 3,
+                         .attached_far_bytes = 7,
+                         .attached_small_pages_bytes = 6};
+    const auto least = [&](bool far, Pages pages, bool crowded = false) {
+        return least_attached(plan, far, pages, crowded, tuned);
+    };
+    using enum Pages;
+    for (const bool crowded : {false, true}) {
+        CHECK(least(false, kHuge, crowded) == 5 && least(false, kUnknown, crowded) == 5);
+        CHECK(least(false, kSmall, crowded) == 6 && least(true, kHuge, crowded) == kNeverBytes);
+    }
+    plan.moves = 1;
+    CHECK(least(false, kHuge) == 4 && least(false, kUnknown) == 6 && least(false, kSmall) == 6);
+    CHECK(least(true, kHuge) == kNeverBytes && least(false, kHuge, true) == 5);
     plan.one_way = 1;
-    CHECK(least_attached(plan, false, false, tuned) == 3 && least_attached(plan, true, false, tuned) == 7);
-    CHECK(least_attached(plan, false, true, tuned) == 5 && least_attached(plan, true, true, tuned) == kNeverBytes);
+    CHECK(least(false, kHuge) == 3 && least(false, kUnknown) == 3 && least(false, kSmall) == 6);
+    CHECK(least(true, kHuge) == 7 && least(true, kSmall) == 7);
+    CHECK(least(false, kHuge, true) == 5 && least(true, kHuge, true) == kNeverBytes);
 }
 
 }  // namespace

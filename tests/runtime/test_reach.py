@@ -39,6 +39,8 @@ Array = NDArray[np.generic]
 Result = TypeVar("Result")
 
 LARGE = 140_000  # elements: more than a call begins to reach for
+ANYWHERE = f"attached_small_pages_bytes=0,near_ticks={NEVER}"
+"""Wherever arrays lie: in a cache or in none, in huge pages or in others."""
 
 
 def may_reach() -> bool:
@@ -177,7 +179,7 @@ def chosen(comm: Communicator) -> list[int]:
 
 def test_long_calls_attach(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOCKET_REACH")
-    monkeypatch.setenv("HOCKET_TUNABLES", f"attached_bytes={4 * LARGE},near_ticks={NEVER}")
+    monkeypatch.setenv("HOCKET_TUNABLES", f"attached_bytes={4 * LARGE},{ANYWHERE}")
     assert hocket.spawn(chosen, 2) == [[0, 1] * 20] * 2
 
 
@@ -202,7 +204,7 @@ def of_64_kilobytes(comm: Communicator) -> tuple[set[int], set[int], str]:
 )
 def test_short_calls_take_slots(monkeypatch: pytest.MonkeyPatch, least: str, attach: bool, why: str) -> None:
     monkeypatch.delenv("HOCKET_REACH")
-    monkeypatch.setenv("HOCKET_TUNABLES", f"attached_bytes={least},attached_one_way_bytes={least},near_ticks={NEVER}")
+    monkeypatch.setenv("HOCKET_TUNABLES", f"attached_bytes={least},attached_one_way_bytes={least},{ANYWHERE}")
     for of_all_reduce, of_gather, said in hocket.spawn(of_64_kilobytes, 2):
         assert of_all_reduce == {int(attach)}
         assert (0 not in of_gather) if attach else of_gather == {0}
@@ -222,8 +224,8 @@ def both_ways_and_one(comm: Communicator) -> list[bool]:
 @pytest.mark.parametrize("crowded", [False, True])
 def test_messages_one_way_attach(monkeypatch: pytest.MonkeyPatch, crowded: bool) -> None:
     monkeypatch.delenv("HOCKET_REACH")
-    least = "attached_one_way_bytes=64KB,cma_crowded_bytes=64KB"
-    monkeypatch.setenv("HOCKET_TUNABLES", f"attached_bytes={NEVER},{least},near_ticks={NEVER}")
+    least = f"attached_moves_bytes={NEVER},attached_one_way_bytes=64KB,cma_crowded_bytes=64KB"
+    monkeypatch.setenv("HOCKET_TUNABLES", f"attached_bytes={NEVER},{least},{ANYWHERE}")
     cores = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, set(sorted(cores)[: 1 if crowded else 2]))
@@ -231,6 +233,56 @@ def test_messages_one_way_attach(monkeypatch: pytest.MonkeyPatch, crowded: bool)
     finally:
         os.sched_setaffinity(0, cores)
     assert found == [[False, *[not crowded] * 3]] * 2
+
+
+HUGE = 2 << 20  # bytes of a huge page
+ADVICE = {"huge": mmap.MADV_HUGEPAGE, "small": mmap.MADV_NOHUGEPAGE}
+
+
+def array_in(pages: str) -> Array:
+    memory = mmap.mmap(-1, 4 * HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(ADVICE[pages])
+    whole = np.frombuffer(memory, np.uint8)
+    found = whole[-whole.ctypes.data % HUGE :][: 2 * HUGE].view(np.float32)
+    found.fill(1)
+    return found
+
+
+def kilobytes_in_huge_pages() -> int:
+    """Of this process."""
+    (found,) = (line for line in Path("/proc/self/smaps_rollup").read_text().splitlines() if "AnonHugePages" in line)
+    return int(found.split()[1])
+
+
+def pages_are_known() -> bool:
+    """Whether arrays can be in huge pages here, and Linux says which are (PAGEMAP_SCAN, Linux 6.7)."""
+    before = kilobytes_in_huge_pages()
+    array = array_in("huge")
+    version = tuple(int(number) for number in os.uname().release.split(".")[:2])
+    return version >= (6, 7) and kilobytes_in_huge_pages() >= before + array.nbytes >> 10
+
+
+def by_pages(comm: Communicator) -> dict[tuple[str, str], list[bool]]:
+    """Whether a Broadcast and an AllToAll attach, by the pages of the arrays of both ranks."""
+    found = {}
+    for pages in itertools.product(ADVICE, repeat=2):
+        x, out = array_in("small"), array_in(pages[comm.rank])
+        with prepared_calls() as made:
+            comm.broadcast(out)
+            comm.all_to_all(x, out)
+        found[pages] = [call.variant != 0 for call in made]
+    return found
+
+
+@pytest.mark.skipif(not pages_are_known(), reason="it is not known what pages arrays lie in")
+def test_arrays_in_huge_pages_are_attached_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that others access: of a Broadcast on two ranks both, of an AllToAll the outputs."""
+    monkeypatch.delenv("HOCKET_REACH")
+    least = f"attached_one_way_bytes=1MB,attached_moves_bytes=1MB,attached_small_pages_bytes={NEVER}"
+    monkeypatch.setenv("HOCKET_TUNABLES", f"{least},near_ticks={NEVER}")
+    huge, _ = ADVICE
+    expected = {pages: [pages == (huge, huge)] * 2 for pages in itertools.product(ADVICE, repeat=2)}
+    assert hocket.spawn(by_pages, 2) == [expected] * 2
 
 
 def bits(comm: Communicator) -> list[bytes]:

@@ -150,7 +150,7 @@ def ways(comm: Communicator) -> list[int]:
 @pytest.mark.parametrize(("least", "way"), [(4 * LARGE, 1), (4 * LARGE + 1, 0)])
 def test_the_default_attaches_as_without_a_tuner(monkeypatch: pytest.MonkeyPatch, least: int, way: int) -> None:
     monkeypatch.setenv("HOCKET_TUNER", "learn")
-    monkeypatch.setenv("HOCKET_TUNABLES", f"attached_bytes={least},near_ticks={NEVER}")
+    monkeypatch.setenv("HOCKET_TUNABLES", f"attached_bytes={least},attached_small_pages_bytes=0,near_ticks={NEVER}")
     assert hocket.spawn(ways, 2) == [[way] * 20] * 2
 
 

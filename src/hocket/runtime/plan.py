@@ -92,7 +92,7 @@ class _Whole:
         ]
         self._pushes = last_pushes(schedule.ranks)
         self._moves = not schedule.collective.reduces() and all(len(s.srcs) == 1 for _, _, _, s in schedule.steps())
-        self._one_way = not schedule.collective.reduces() and _is_one_way(self._widths.keys() | self._storage.keys())
+        self._one_way = self._moves and _is_one_way(self._widths.keys() | self._storage.keys())
         self._averages = schedule.collective.averages()
         self._whole_sums = whole_sums(schedule, order) if self._averages else frozenset()
         self._readers = {
@@ -203,6 +203,7 @@ class _Whole:
             "depth": depth,
             "eager": 0 if self._round is None else self._round.chunks,
             "two_rounds": int(self._two_rounds),
+            "moves": int(self._moves),
             "one_way": int(self._one_way),
             "averages": int(bool(self._whole_sums)),
         }

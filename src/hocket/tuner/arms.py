@@ -41,6 +41,10 @@ _PICKS = frozenset({"min", "max", "minloc", "maxloc"})
 """Operators that give one of their operands: of two zeros, or of two that are not numbers, which follows from the
 order."""
 
+_LEAST = dict.fromkeys(("broadcast", "gather", "scatter"), "attached_one_way_bytes")
+_LEAST |= dict.fromkeys(("all_gather", "all_to_all"), "attached_moves_bytes")
+"""The tunable that says from which size on calls attach, where ranks have a core each; of others ``attached_bytes``."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
@@ -169,11 +173,10 @@ def predicted(arm: Arm, call: Call, op: str, machine: Topology | None) -> float:
 
 
 def attaches(call: Call, op: str) -> bool:
-    """Whether the static policy attaches to private arrays that are in a cache, where ranks may."""
+    """Whether the static policy attaches to private arrays in a cache and in huge pages, where ranks may."""
     if call.size is None or op in _PICKS or declined(choose(call), one_round=False, attached=True) is not None:
         return False
-    one_way = call.name in ("broadcast", "gather", "scatter")
-    least = tuned_numbers().of("attached_one_way_bytes" if one_way and not call.oversubscribed else "attached_bytes")
+    least = tuned_numbers().of("attached_bytes" if call.oversubscribed else _LEAST.get(call.name, "attached_bytes"))
     shortest = call.size // call.ranks if call.name in ("gather", "scatter") else call.size
     return shortest >= least  # each rank goes by its own larger buffer
 

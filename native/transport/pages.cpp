@@ -1,0 +1,46 @@
+#include "transport/pages.h"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "transport/memory.h"
+
+namespace hocket {
+namespace {
+
+// As in linux/fs.h, which many systems have from before Linux 6.7.
+struct Region {
+    u64 begin, end, categories;
+};
+struct ScanArguments {
+    u64 size, flags, begin, end, walked_to, regions, most_regions, most_pages;
+    u64 inverted, all_of, any_of, returned;
+};
+constexpr u64 kIsHuge = 1 << 6;
+constexpr unsigned long kPagemapScan = _IOWR('f', 16, ScanArguments);
+
+}  // namespace
+
+PageScan::~PageScan() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+Pages PageScan::of(const char* at, u64 bytes) {
+    if (descriptor_ == kUnopened) descriptor_ = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    const u64 first = reinterpret_cast<u64>(at) + bytes / 4;
+    const u64 begin = first / kPage * kPage, end = (first + bytes / 2) / kPage * kPage + kPage;
+    Region region{};
+    ScanArguments scan{};
+    scan.size = sizeof scan;
+    scan.begin = begin;
+    scan.end = end;
+    scan.regions = reinterpret_cast<u64>(&region);
+    scan.most_regions = 1;
+    scan.all_of = scan.returned = kIsHuge;
+    const int regions = ::ioctl(descriptor_, kPagemapScan, &scan);
+    if (regions < 0) return Pages::kUnknown;
+    return regions == 1 && region.begin == begin && region.end == end ? Pages::kHuge : Pages::kSmall;
+}
+
+}  // namespace hocket
