@@ -53,9 +53,15 @@ HEURISTICS = {
         reach="never", least=256 << 10, collectives=("broadcast",), kinds=("private",)
     ),
     "cross-memory attach of messages both ways (else fifo)": Heuristic(
-        {"attached_bytes": NEVER},
+        {"attached_bytes": NEVER, "attached_exchange_bytes": NEVER},
         least=64 << 10,
         collectives=tuple(name for name in COLLECTIVES if name != "broadcast"),
+        kinds=("private",),
+    ),
+    "fifo for arrays in small pages (else cross-memory attach)": Heuristic(
+        {"attached_small_pages_bytes": "0"},
+        least=256 << 10,
+        collectives=("all_to_all", "broadcast"),
         kinds=("private",),
     ),
     "fifo for private arrays (else cross-memory attach)": Heuristic(reach="always", least=64 << 10, kinds=("private",)),

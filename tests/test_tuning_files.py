@@ -347,7 +347,7 @@ def test_what_the_static_policy_takes_is_named_for_others_and_left_out_of_hocket
     assert exports.entries(small) == ([], [])
     large = table(tuned(key("all_gather", 20), DEFAULT))
     for least, named in (("1MB", []), ("1025KB", ["direct:all_gather"])):
-        monkeypatch.setenv("HOCKET_TUNABLES", f"attached_moves_bytes={least}")
+        monkeypatch.setenv("HOCKET_TUNABLES", f"attached_bytes={least}")
         found, refused = exports.runs(large)
         assert [run.program for run in found] == named
         assert ["cross-memory attach" in refusal.reason for refusal in refused] == [True] * (not named)

@@ -21,12 +21,12 @@ constexpr u64 kLine = 2 * kCacheLine;  // neighbours are fetched in pairs
 // every chunk, that the busiest rank handles in a tile, and that the longest chain of steps does, over all ranks.
 // `eager`: chunks of the eager area that the rank that sends most needs for a call in one round; 0 if the schedule
 // takes more than one (runtime/plan.py). `two_rounds`: 1 if it takes two, with all messages in place (ir/messages.py).
-// `moves`: 1 if nothing is combined; `one_way`: and no rank both sends and receives. `averages`: 1 if steps are
-// `whole`: then every output of every rank comes from exactly one (ir/order.py).
+// `one_way`: 1 if no rank both sends and receives, and nothing is combined. `exchanges`: 1 if it is an AllToAll.
+// `averages`: 1 if steps are `whole`: then every output of every rank comes from exactly one (ir/order.py).
 // clang-format off
 #define HOCKET_PLAN_HEADER(X) \
     X(magic) X(rank) X(ranks) X(chunks) X(input_blocks) X(output_blocks) X(scratch) X(slots) X(widest) X(fan) X(work) \
-    X(depth) X(eager) X(two_rounds) X(moves) X(one_way) X(averages) X(blocks) X(steps) X(operands) X(waits) \
+    X(depth) X(eager) X(two_rounds) X(one_way) X(exchanges) X(averages) X(blocks) X(steps) X(operands) X(waits) \
     X(connections) X(multicasts)
 // clang-format on
 
@@ -117,7 +117,7 @@ struct PlanView {
     bool combines = false;  // some step has more than one source
     bool lends = false;     // some message lies in a buffer
     bool has_last = false;  // some destination is in a step's `last`
-    bool lent[2] = {};      // others access this rank's input, its output
+    bool accessed[2] = {};  // by other ranks: this one's input, its output
 };
 
 // The set of all destinations of a step, of which such a set has 32 at most.
@@ -209,17 +209,14 @@ inline const char* check_step(const PlanView& view, const StepRecord& step) {
     return nullptr;
 }
 
-// Notes which of this rank's buffers hold the messages of a step: others read a source of what it has put there, and
-// write a destination of what it finds there.
-inline void note_lent(PlanView& view, const StepRecord& step) {
+// A step with a message in this rank's buffers has nothing besides but where it lies (ir/schedule.py).
+inline void note_accessed(PlanView& view, const StepRecord& step) {
     const OperandRecord* const operands = view.operands + step.first_operand;
     const u32 used = step.sources + step.destinations;
-    for (u32 message = 0; message < used; ++message) {
-        if (operands[message].place != kHere) continue;
-        const bool found = message < step.sources;
-        for (u32 o = found ? step.sources : 0; o < (found ? used : step.sources); ++o)
-            if (operands[o].place < kScratch) view.lent[operands[o].place] = true;
-    }
+    bool here = false;
+    for (u32 o = 0; o < used; ++o) here = here || operands[o].place == kHere;
+    for (u32 o = 0; o < used; ++o)
+        if (here && operands[o].place < kScratch) view.accessed[operands[o].place] = true;
 }
 
 // Lays a view over `words`. Returns null, or what is wrong with them: afterwards no number in the plan leads outside
@@ -256,7 +253,7 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
     for (u32 s = 0; s < h.steps; ++s) {
         const StepRecord& step = view.steps[s];
         if (const char* const wrong = check_step(view, step)) return wrong;
-        note_lent(view, step);
+        note_accessed(view, step);
         view.combines = view.combines || step.sources > 1;
         const u32 used = step.sources + step.destinations;
         if (used > view.most_operands) view.most_operands = used;

@@ -346,7 +346,8 @@ int Communicator::reserve_scratch(const Candidate& candidate) {
     return 0;
 }
 
-// Decides what to tell the others of this rank's buffers, and what to look at until they have entered the call.
+// Decides what to tell the others of this rank's buffers, and what to look at until they have entered the call. An
+// output that has just been allocated has no pages, let alone huge ones.
 void Communicator::offer(CallState& state) {
     if (state.tiny) return;
     zero_copy_.describe(state.candidates, state.told);
@@ -355,13 +356,12 @@ void Communicator::offer(CallState& state) {
     if (!is_private) return;
     const Candidate& offered = state.candidates[preferred(state.told.variants)];
     const bool far = !state.call.fresh && (state.plan.latest.far & state.size_bit()) != 0;
-    const auto is_long_enough = [&](Pages pages) {
-        return state.probe.larger() >= attached_bytes(state.plan, far, pages);
-    };
+    const u64 bytes = state.probe.larger();
+    const bool by_pages = bytes < attached_bytes(state.plan, far, Pages::kSmall);
     std::optional<Pages> pages;
-    if (is_long_enough(Pages::kHuge))
-        pages = zero_copy_.attachable(state.plan, offered, !is_long_enough(Pages::kSmall));
-    if (!pages || !is_long_enough(*pages)) state.told = {};
+    if (bytes >= attached_bytes(state.plan, far) && !(by_pages && state.call.fresh))
+        pages = zero_copy_.attachable(state.plan, offered, by_pages);
+    if (!pages || bytes < attached_bytes(state.plan, far, *pages)) state.told = {};
 }
 
 u64 Communicator::attached_bytes(const Plan& plan, bool far, Pages pages) const {

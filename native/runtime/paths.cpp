@@ -128,8 +128,8 @@ void ZeroCopyPath::describe(const Candidates& candidates, BufferDescription& fou
     }
 }
 
-// Nobody looks again in each call, as that takes a microsecond and more. Pages change where the kernel collapses them
-// into huge ones, or where other memory gets this place.
+// Of a buffer that is used again the kernel is asked seldom, as that takes a microsecond and more. Its pages change
+// where the kernel collapses them into huge ones, or where other memory gets its place.
 std::optional<Pages> ZeroCopyPath::attachable(Plan& plan, const Candidate& offered, bool by_pages) const {
     if (!memory_.is_accessible()) return std::nullopt;
     const PlanView& view = offered.plan->view();
@@ -140,10 +140,12 @@ std::optional<Pages> ZeroCopyPath::attachable(Plan& plan, const Candidate& offer
         if (at[place] == nullptr || blocks[place] == 0) continue;
         const std::span<const char> buffer(at[place], blocks[place] * offered.geometry.unit);
         Plan::Reachable& known = plan.latest.reachable[place];
-        const bool same = buffer.data() == known.buffer.data() && buffer.size() == known.buffer.size();
-        if (!same && !memory_.reachable(buffer.data(), buffer.size())) return std::nullopt;
-        if (!same || ++known.calls == kCallsBetweenScans)
-            known = {buffer, by_pages && view.lent[place] ? memory_.pages(buffer.data(), buffer.size()) : Pages::kHuge};
+        if (buffer.data() != known.buffer.data() || buffer.size() != known.buffer.size()) {
+            if (!memory_.reachable(buffer.data(), buffer.size())) return std::nullopt;
+            known = {buffer};
+        }
+        if (!by_pages || !view.accessed[place]) continue;
+        if (known.asked++ % kCallsBetweenScans == 0) known.pages = memory_.pages(buffer.data(), buffer.size());
         found = std::min(found, known.pages);
     }
     return found;

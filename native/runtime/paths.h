@@ -137,8 +137,8 @@ class ZeroCopyPath {
     // with the call, and access what lies there.
     Outcome withdraw(Outcome outcome, const BufferDescription& told) const;
 
-    // By cross-memory attach: what pages the buffers of this rank lie in that others access, or huge ones where nothing
-    // goes by that (`by_pages`); none where others cannot access them.
+    // By cross-memory attach: the worst pages that buffers of this rank lie in which others access, huge ones where
+    // nobody asks (`by_pages`); none where others cannot access them.
     std::optional<Pages> attachable(Plan& plan, const Candidate& offered, bool by_pages) const;
     // Since when this rank knows where private memory lies that it is to access; none where there is nothing to access.
     std::optional<u64> attached_since(const Plan& plan) const;

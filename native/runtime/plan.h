@@ -55,12 +55,11 @@ class Plan {
         return {pointers_.data() + at, attached ? owners_.data() + at : nullptr};
     }
 
-    // A buffer that others can reach, what pages it lies in where that matters, and for how many calls nobody has
-    // looked.
+    // A buffer that others can reach, and in how many calls it was asked what pages it lies in.
     struct Reachable {
         std::span<const char> buffer;
         Pages pages = Pages::kUnknown;
-        u64 calls = 0;
+        u64 asked = 0;
     };
 
     // What its latest call found out: the shape that was settled, and for what; where the result lies, if it was stored

@@ -17,6 +17,7 @@ struct ScanArguments {
     u64 size, flags, begin, end, walked_to, regions, most_regions, most_pages;
     u64 inverted, all_of, any_of, returned;
 };
+static_assert(sizeof(ScanArguments) == 96);
 constexpr u64 kIsHuge = 1 << 6;
 constexpr unsigned long kPagemapScan = _IOWR('f', 16, ScanArguments);
 
@@ -30,17 +31,17 @@ Pages PageScan::of(const char* at, u64 bytes) {
     if (descriptor_ == kUnopened) descriptor_ = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
     const u64 first = reinterpret_cast<u64>(at) + bytes / 4;
     const u64 begin = first / kPage * kPage, end = (first + bytes / 2) / kPage * kPage + kPage;
-    Region region{};
+    Region region{};  // of the first page that is not huge
     ScanArguments scan{};
     scan.size = sizeof scan;
     scan.begin = begin;
     scan.end = end;
     scan.regions = reinterpret_cast<u64>(&region);
-    scan.most_regions = 1;
-    scan.all_of = scan.returned = kIsHuge;
+    scan.most_regions = scan.most_pages = 1;
+    scan.inverted = scan.all_of = kIsHuge;
     const int regions = ::ioctl(descriptor_, kPagemapScan, &scan);
     if (regions < 0) return Pages::kUnknown;
-    return regions == 1 && region.begin == begin && region.end == end ? Pages::kHuge : Pages::kSmall;
+    return regions == 0 ? Pages::kHuge : Pages::kSmall;
 }
 
 }  // namespace hocket

@@ -60,6 +60,9 @@ TEST(private_buffers_are_offered) {
         memory.lies_in = Pages::kHuge;
         for (u64 call = 1; call < kCallsBetweenScans; ++call) CHECK(variant(2 * kElements) == kBuffered);
         CHECK(variant(2 * kElements) == kInPlace);
+        if (rank == 1) memory.lies_in = Pages::kUnknown;
+        CHECK(variant(2 * kElements) == kInPlace);
+        CHECK(variant(2 * kElements - 1) == kBuffered);  // another buffer is looked at at once
     });
 }
 

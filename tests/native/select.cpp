@@ -146,30 +146,35 @@ TEST(what_is_stored_past) {
     CHECK(!streams_for(view, settled(header(), 64), true, false, 0, true, 5000, tuned));
 }
 
-// From which size on private buffers are offered: by which way messages go, whether they are combined, whether cores
-// are shared, residency and pages.
+// From which size on private buffers are offered: by which way messages go, whether cores are shared, residency and
+// pages.
 TEST(what_is_attached) {
     PlanHeader plan = header(0);
     const Tunables tuned{.attached_bytes = 5,
-                         .attached_moves_bytes = 4,
+                         .attached_exchange_bytes = 4,
                          .attached_one_way_bytes = 3,
                          .attached_far_bytes = 7,
                          .attached_small_pages_bytes = 6};
     const auto least = [&](bool far, Pages pages, bool crowded = false) {
         return least_attached(plan, far, pages, crowded, tuned);
     };
-    using enum Pages;
-    for (const bool crowded : {false, true}) {
-        CHECK(least(false, kHuge, crowded) == 5 && least(false, kUnknown, crowded) == 5);
-        CHECK(least(false, kSmall, crowded) == 6 && least(true, kHuge, crowded) == kNeverBytes);
-    }
-    plan.moves = 1;
-    CHECK(least(false, kHuge) == 4 && least(false, kUnknown) == 6 && least(false, kSmall) == 6);
-    CHECK(least(true, kHuge) == kNeverBytes && least(false, kHuge, true) == 5);
+    const auto like_sums = [&](bool crowded) {
+        CHECK(least(false, Pages::kHuge, crowded) == 5);
+        CHECK(least(false, Pages::kUnknown, crowded) == 6 && least(false, Pages::kSmall, crowded) == 6);
+        for (const Pages pages : {Pages::kSmall, Pages::kUnknown, Pages::kHuge})
+            CHECK(least(true, pages, crowded) == kNeverBytes);
+    };
+    like_sums(false);
+    like_sums(true);
+    plan.exchanges = 1;
+    CHECK(least(false, Pages::kHuge) == 4 && least(true, Pages::kHuge) == kNeverBytes);
+    CHECK(least(false, Pages::kUnknown) == 6 && least(false, Pages::kSmall) == 6);
+    like_sums(true);
+    plan.exchanges = 0;
     plan.one_way = 1;
-    CHECK(least(false, kHuge) == 3 && least(false, kUnknown) == 3 && least(false, kSmall) == 6);
-    CHECK(least(true, kHuge) == 7 && least(true, kSmall) == 7);
-    CHECK(least(false, kHuge, true) == 5 && least(true, kHuge, true) == kNeverBytes);
+    CHECK(least(false, Pages::kHuge) == 3 && least(false, Pages::kUnknown) == 3 && least(false, Pages::kSmall) == 6);
+    for (const Pages pages : {Pages::kSmall, Pages::kUnknown, Pages::kHuge}) CHECK(least(true, pages) == 7);
+    like_sums(true);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@ from itertools import chain
 import numpy as np
 
 from hocket import _native
+from hocket.collectives import AllToAll
 from hocket.errors import InvalidArgument, Location, StepName, Where, caller
 from hocket.ir.chunk_dag import Span
 from hocket.ir.memory import apart, last_pushes, last_stores, lasting
@@ -92,7 +93,7 @@ class _Whole:
         ]
         self._pushes = last_pushes(schedule.ranks)
         self._moves = not schedule.collective.reduces() and all(len(s.srcs) == 1 for _, _, _, s in schedule.steps())
-        self._one_way = self._moves and _is_one_way(self._widths.keys() | self._storage.keys())
+        self._one_way = not schedule.collective.reduces() and _is_one_way(self._widths.keys() | self._storage.keys())
         self._averages = schedule.collective.averages()
         self._whole_sums = whole_sums(schedule, order) if self._averages else frozenset()
         self._readers = {
@@ -203,8 +204,8 @@ class _Whole:
             "depth": depth,
             "eager": 0 if self._round is None else self._round.chunks,
             "two_rounds": int(self._two_rounds),
-            "moves": int(self._moves),
             "one_way": int(self._one_way),
+            "exchanges": int(isinstance(collective, AllToAll)),
             "averages": int(bool(self._whole_sums)),
         }
 

@@ -42,7 +42,7 @@ _PICKS = frozenset({"min", "max", "minloc", "maxloc"})
 order."""
 
 _LEAST = dict.fromkeys(("broadcast", "gather", "scatter"), "attached_one_way_bytes")
-_LEAST |= dict.fromkeys(("all_gather", "all_to_all"), "attached_moves_bytes")
+_LEAST["all_to_all"] = "attached_exchange_bytes"
 """The tunable that says from which size on calls attach, where ranks have a core each; of others ``attached_bytes``."""
 
 

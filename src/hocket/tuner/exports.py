@@ -131,7 +131,7 @@ def runs(table: Table) -> tuple[list[Run], list[Refusal]]:
     def told(tuned: Tuned) -> Run:
         key, arm = tuned.key, tuned.best.arm
         if not arm.program and arm.zero_copy and attaches(key.call(), key.op):
-            raise _No("such calls go by cross-memory attach, by another program than through slots")
+            raise _No("such calls may go by cross-memory attach, by another program than through slots")
         if key.reproducible is not None:
             raise _No(f"it is of calls with reproducible={key.reproducible!r}, which others do not have")
         return _run(tuned)
