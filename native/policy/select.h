@@ -88,16 +88,14 @@ inline Selection select(const PlanHeader& plan, const Shape& shape, u32 all, u32
 }
 
 // The fewest bytes of a rank's larger buffer with which it offers private ones to others, for cross-memory attach.
-// `far`: they were in no cache near; `pages`: that those lie in which others access; `crowded`: ranks share cores.
-inline u64 least_attached(const PlanHeader& plan, bool far, Pages pages, bool crowded, const Tunables& tuned) {
-    const bool one_way = plan.one_way != 0 && !crowded, exchanges = plan.exchanges != 0 && !crowded;
-    if (far && !one_way) return kNeverBytes;
-    const u64 least = far         ? tuned.attached_far_bytes
-                      : one_way   ? tuned.attached_one_way_bytes
-                      : exchanges ? tuned.attached_exchange_bytes
-                                  : tuned.attached_bytes;
-    const bool small = pages == Pages::kSmall || (pages == Pages::kUnknown && !one_way);
-    return small ? std::max(least, tuned.attached_small_pages_bytes) : least;
+// `far`: they were in no cache near; `huge`: those that others access lie in huge pages.
+inline u64 least_attached(const PlanHeader& plan, bool far, bool huge, const Tunables& tuned) {
+    if (far && plan.one_way == 0) return kNeverBytes;
+    const u64 least = far                   ? tuned.attached_far_bytes
+                      : plan.one_way != 0   ? tuned.attached_one_way_bytes
+                      : plan.exchanges != 0 ? tuned.attached_exchange_bytes
+                                            : tuned.attached_bytes;
+    return huge ? least : std::max(least, tuned.attached_small_pages_bytes);
 }
 
 // The bytes that a call touches on all ranks (YHCCL, section 4: the working set), if each has the buffers that this one

@@ -10,6 +10,7 @@
 #include "transport/arena.h"
 #include "transport/cma.h"
 #include "transport/memory.h"
+#include "transport/pages.h"
 
 namespace hocket {
 namespace {

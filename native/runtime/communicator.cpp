@@ -356,17 +356,17 @@ void Communicator::offer(CallState& state) {
     if (!is_private) return;
     const Candidate& offered = state.candidates[preferred(state.told.variants)];
     const bool far = !state.call.fresh && (state.plan.latest.far & state.size_bit()) != 0;
-    const u64 bytes = state.probe.larger();
-    const bool by_pages = bytes < attached_bytes(state.plan, far, Pages::kSmall);
-    std::optional<Pages> pages;
-    if (bytes >= attached_bytes(state.plan, far) && !(by_pages && state.call.fresh))
-        pages = zero_copy_.attachable(state.plan, offered, by_pages);
-    if (!pages || bytes < attached_bytes(state.plan, far, *pages)) state.told = {};
+    const auto is_long_enough = [&](bool huge) {
+        return state.probe.larger() >= attached_bytes(state.plan, far, huge);
+    };
+    const bool offers = is_long_enough(true) && zero_copy_.reachable(state.plan, offered) &&
+                        (is_long_enough(false) || (!state.call.fresh && zero_copy_.in_huge_pages(state.plan, offered)));
+    if (!offers) state.told = {};
 }
 
-u64 Communicator::attached_bytes(const Plan& plan, bool far, Pages pages) const {
+u64 Communicator::attached_bytes(const Plan& plan, bool far, bool huge) const {
     if (settings_.cma_use == CmaUse::kAlways) return 0;
-    return least_attached(plan.header(), far, pages, settings_.crowded, settings_.tunables);
+    return least_attached(plan.header(), far, huge, settings_.tunables);
 }
 
 // What there is to look at. Nobody looks where no plan has a result that would be stored non-temporally, nor at an

@@ -41,8 +41,9 @@ class Communicator {
     Outcome exchange(const std::string& word, u64 digest);
     Outcome refuse(const std::string& why, CallFlag how = kRefused) { return control_.refuse(why, how); }
 
-    // The fewest bytes of its larger buffer with which this rank offers private ones. `far`: they are in no cache near.
-    u64 attached_bytes(const Plan& plan, bool far = false, Pages pages = Pages::kHuge) const;
+    // The fewest bytes of its larger buffer with which this rank offers private ones. `far`: they are in no cache near;
+    // `huge`: in huge pages.
+    u64 attached_bytes(const Plan& plan, bool far = false, bool huge = true) const;
     // With an array for the input, for the output.
     Outlook outlook(const Plan& plan, u64 n, u32 type, u64 tile, bool input, bool output) const;
 

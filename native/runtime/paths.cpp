@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "transport/pages.h"
+
 namespace hocket {
 
 int EagerPath::reserve(const Candidate& candidate) {
@@ -128,27 +130,32 @@ void ZeroCopyPath::describe(const Candidates& candidates, BufferDescription& fou
     }
 }
 
-// Of a buffer that is used again the kernel is asked seldom, as that takes a microsecond and more. Its pages change
-// where the kernel collapses them into huge ones, or where other memory gets its place.
-std::optional<Pages> ZeroCopyPath::attachable(Plan& plan, const Candidate& offered, bool by_pages) const {
-    if (!memory_.is_accessible()) return std::nullopt;
-    const PlanView& view = offered.plan->view();
-    const char* const at[] = {offered.input, offered.output};
-    const u64 blocks[] = {view.header->input_blocks, view.header->output_blocks};
-    Pages found = Pages::kHuge;
-    for (const Place place : {kInput, kOutput}) {
-        if (at[place] == nullptr || blocks[place] == 0) continue;
-        const std::span<const char> buffer(at[place], blocks[place] * offered.geometry.unit);
+bool ZeroCopyPath::reachable(Plan& plan, const Candidate& offered) const {
+    const auto can_be = [&](Place place, const char* at, u64 blocks) {
+        const std::span<const char> buffer(at, at != nullptr ? blocks * offered.geometry.unit : 0);
         Plan::Reachable& known = plan.latest.reachable[place];
-        if (buffer.data() != known.buffer.data() || buffer.size() != known.buffer.size()) {
-            if (!memory_.reachable(buffer.data(), buffer.size())) return std::nullopt;
-            known = {buffer};
-        }
-        if (!by_pages || !view.accessed[place]) continue;
-        if (known.asked++ % kCallsBetweenScans == 0) known.pages = memory_.pages(buffer.data(), buffer.size());
-        found = std::min(found, known.pages);
+        if (buffer.empty() || (buffer.data() == known.buffer.data() && buffer.size() == known.buffer.size()))
+            return true;
+        if (!memory_.reachable(buffer.data(), buffer.size())) return false;
+        known = {buffer};
+        return true;
+    };
+    const PlanHeader& h = offered.plan->header();
+    return memory_.is_accessible() && can_be(kInput, offered.input, h.input_blocks) &&
+           can_be(kOutput, offered.output, h.output_blocks);
+}
+
+// Of a buffer that is used again the kernel is asked seldom, as that takes a microsecond. Its pages change where the
+// kernel collapses them into huge ones, or where other memory gets its place.
+bool ZeroCopyPath::in_huge_pages(Plan& plan, const Candidate& offered) const {
+    for (const Place place : {kInput, kOutput}) {
+        Plan::Reachable& known = plan.latest.reachable[place];
+        if (!offered.plan->view().accessed[place]) continue;
+        if (known.asked++ % kCallsBetweenScans == 0)
+            known.huge = memory_.in_huge_pages(known.buffer.data(), known.buffer.size());
+        if (!known.huge) return false;
     }
-    return found;
+    return true;
 }
 
 int ZeroCopyPath::open(const Candidate& candidate, const Buffer* buffers) {

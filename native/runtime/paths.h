@@ -137,9 +137,10 @@ class ZeroCopyPath {
     // with the call, and access what lies there.
     Outcome withdraw(Outcome outcome, const BufferDescription& told) const;
 
-    // By cross-memory attach: the worst pages that buffers of this rank lie in which others access, huge ones where
-    // nobody asks (`by_pages`); none where others cannot access them.
-    std::optional<Pages> attachable(Plan& plan, const Candidate& offered, bool by_pages) const;
+    // By cross-memory attach: whether others can access this rank's buffers.
+    bool reachable(Plan& plan, const Candidate& offered) const;
+    // Whether those that others access, which can be reached, are known to lie in huge pages.
+    bool in_huge_pages(Plan& plan, const Candidate& offered) const;
     // Since when this rank knows where private memory lies that it is to access; none where there is nothing to access.
     std::optional<u64> attached_since(const Plan& plan) const;
     // The copies of a thread in the latest call.

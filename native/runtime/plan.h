@@ -55,10 +55,10 @@ class Plan {
         return {pointers_.data() + at, attached ? owners_.data() + at : nullptr};
     }
 
-    // A buffer that others can reach, and in how many calls it was asked what pages it lies in.
+    // A buffer that others can reach, and in how many calls it was asked whether it lies in huge pages.
     struct Reachable {
         std::span<const char> buffer;
-        Pages pages = Pages::kUnknown;
+        bool huge = false;
         u64 asked = 0;
     };
 

@@ -4,7 +4,6 @@
 
 #include "protocol/header.h"
 #include "transport/fifo.h"
-#include "transport/pages.h"
 
 namespace hocket {
 
@@ -45,8 +44,8 @@ class Memory {
     // Whether the kernel can copy from and to this memory of this rank, as it cannot where a device's is mapped, and
     // whether this rank may still make such copies.
     virtual bool reachable(const char* mine, u64 bytes) const = 0;
-    // What pages it lies in.
-    virtual Pages pages(const char* mine, u64 bytes) = 0;
+    // Whether it is known to lie in huge pages.
+    virtual bool in_huge_pages(const char* mine, u64 bytes) = 0;
     // Whether this rank's process is still open to others, as it was when the ranks met.
     virtual bool is_accessible() const = 0;
 };

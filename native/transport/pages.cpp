@@ -27,7 +27,7 @@ PageScan::~PageScan() {
     if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-Pages PageScan::of(const char* at, u64 bytes) {
+bool PageScan::finds_huge(const char* at, u64 bytes) {
     if (descriptor_ == kUnopened) descriptor_ = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
     const u64 first = reinterpret_cast<u64>(at) + bytes / 4;
     const u64 begin = first / kPage * kPage, end = (first + bytes / 2) / kPage * kPage + kPage;
@@ -39,9 +39,7 @@ Pages PageScan::of(const char* at, u64 bytes) {
     scan.regions = reinterpret_cast<u64>(&region);
     scan.most_regions = scan.most_pages = 1;
     scan.inverted = scan.all_of = kIsHuge;
-    const int regions = ::ioctl(descriptor_, kPagemapScan, &scan);
-    if (regions < 0) return Pages::kUnknown;
-    return regions == 0 ? Pages::kHuge : Pages::kSmall;
+    return ::ioctl(descriptor_, kPagemapScan, &scan) == 0;  // such regions; less than 0 for an error
 }
 
 }  // namespace hocket

@@ -1,5 +1,5 @@
-// What pages private memory lies in, by which the rule for cross-memory attach goes (policy/select.h): the kernel finds
-// and holds each page that it copies, which of 4 KB takes about half of a copy's time.
+// Whether private memory lies in huge pages, by which the rule for cross-memory attach goes (policy/select.h): the
+// kernel finds and holds each page that it copies, which of 4 KB takes about half of a copy's time.
 #pragma once
 
 #include "core/plan.h"
@@ -8,9 +8,7 @@ namespace hocket {
 
 constexpr u64 kCallsBetweenScans = 64;  // of one buffer
 
-enum class Pages : u32 { kSmall, kUnknown, kHuge };  // the worst first
-
-// Asks the kernel about memory of this process, by PAGEMAP_SCAN (Linux 6.7). Where it cannot say, nothing is known.
+// Asks the kernel about memory of this process, by PAGEMAP_SCAN (Linux 6.7).
 class PageScan {
   public:
     PageScan() = default;
@@ -18,9 +16,9 @@ class PageScan {
     PageScan(const PageScan&) = delete;
     PageScan& operator=(const PageScan&) = delete;
 
-    // Goes by the middle half, as the ends may share their pages with other memory. One page that is not huge makes all
-    // small, as does memory that nobody has touched yet, which has no pages.
-    Pages of(const char* at, u64 bytes);
+    // Whether the middle half does, as the ends may share their pages with other memory. False where the kernel cannot
+    // say, and for memory that nobody has touched yet, which has no pages.
+    bool finds_huge(const char* at, u64 bytes);
 
   private:
     static constexpr int kUnopened = -2;

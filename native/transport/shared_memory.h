@@ -12,6 +12,7 @@
 
 #include "transport/arena.h"
 #include "transport/mapping.h"
+#include "transport/pages.h"
 
 namespace hocket {
 
@@ -45,7 +46,7 @@ class SharedMemory final : public Memory {
     int pull(u32 rank, const char* theirs, char* mine, u64 bytes) override;
     int push(u32 rank, char* theirs, const char* mine, u64 bytes) override;
     bool reachable(const char* mine, u64 bytes) const override;
-    Pages pages(const char* mine, u64 bytes) override { return scan_.of(mine, bytes); }
+    bool in_huge_pages(const char* mine, u64 bytes) override { return scan_.finds_huge(mine, bytes); }
     bool is_accessible() const override;
 
     // Memory that others made, at a place from kAdopted on, which the rank chooses that has it. Not while a call goes

@@ -357,7 +357,6 @@ class Member:
         arena: Arena,
         processes: Sequence[int],
         always_attaches: bool,
-        crowded: bool,
         spins: int,
         yields: int,
         timeout: float,

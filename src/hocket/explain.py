@@ -222,8 +222,7 @@ def _why_not_attached(endpoint: Endpoint, choice: Choice, size: int, least: int)
     if why is None and not endpoint.attaches:
         why = "ranks may not copy from each other's memory"
     if why is None and size < least:
-        never = "where ranks share cores" if endpoint.oversubscribed else "on this processor"
-        why = f"slots are faster {never}" if least == NEVER else f"less than {show_size(least)}"
+        why = "slots are faster on this processor" if least == NEVER else f"less than {show_size(least)}"
     return why or ""
 
 

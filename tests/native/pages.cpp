@@ -49,20 +49,17 @@ TEST(pages_of_memory) {
         ::madvise(mapped, kMapped, advice);  // refused where the kernel knows no huge pages
         char* const at = static_cast<char*>(mapped) + (kHugePage - reinterpret_cast<u64>(mapped) % kHugePage);
         char* const middle = at + kBytes / 2;
-        CHECK((scan.of(at, kBytes) != Pages::kUnknown) == says_pages());
-        if (says_pages()) {
-            CHECK(scan.of(at, kBytes) == Pages::kSmall);  // nobody has touched it
-            std::memset(at, 1, kBytes);
-            const bool huge = huge_kilobytes(at) >= kBytes >> 10;
-            const Pages expected = huge ? Pages::kHuge : Pages::kSmall;
-            CHECK(!huge || advice == MADV_HUGEPAGE);
-            for (const u64 bytes : {u64(1), u64(1000), kPage, kPage + 1, kHugePage / 2, 3 * kHugePage})
-                for (const u64 skip : {0, 1, 4095}) CHECK(scan.of(middle + skip, bytes) == expected);
-            CHECK(scan.of(at, kBytes) == expected);
-            ::madvise(middle, kPage, MADV_DONTNEED);  // which splits the huge page that it lies in
-            CHECK(scan.of(at, kBytes) == Pages::kSmall);
-            CHECK(scan.of(at, kBytes / 2) == expected);
-        }
+        CHECK(!scan.finds_huge(at, kBytes));  // nobody has touched it
+        std::memset(at, 1, kBytes);
+        const bool huge = huge_kilobytes(at) >= kBytes >> 10;
+        CHECK(!huge || advice == MADV_HUGEPAGE);
+        const bool expected = huge && says_pages();
+        for (const u64 bytes : {u64(1), u64(1000), kPage, kPage + 1, kHugePage / 2, 3 * kHugePage})
+            for (const u64 skip : {0, 1, 4095}) CHECK(scan.finds_huge(middle + skip, bytes) == expected);
+        CHECK(scan.finds_huge(at, kBytes) == expected);
+        ::madvise(middle, kPage, MADV_DONTNEED);  // which splits the huge page that it lies in
+        CHECK(!scan.finds_huge(at, kBytes));
+        CHECK(scan.finds_huge(at, kBytes / 2) == expected);
         ::munmap(mapped, kMapped);
     }
 }

@@ -7,6 +7,7 @@
 #include "plans.h"
 #include "ranks.h"
 #include "runner.h"
+#include "transport/pages.h"
 
 namespace hocket::test {
 namespace {
@@ -54,15 +55,15 @@ TEST(private_buffers_are_offered) {
         CHECK(variant(kElements) == kInPlace);
         CHECK(variant(2 * kElements) == kBuffered);  // found far before
         CHECK(variant(2 * kElements) == kInPlace);
-        if (rank == 1) memory.lies_in = Pages::kSmall;  // as it finds when it looks again
+        if (rank == 1) memory.huge = false;  // as it finds when it asks again
         for (u64 call = 1; call < kCallsBetweenScans; ++call) CHECK(variant(2 * kElements) == kInPlace);
         CHECK(variant(2 * kElements) == kBuffered);
-        memory.lies_in = Pages::kHuge;
+        memory.huge = true;
         for (u64 call = 1; call < kCallsBetweenScans; ++call) CHECK(variant(2 * kElements) == kBuffered);
         CHECK(variant(2 * kElements) == kInPlace);
-        if (rank == 1) memory.lies_in = Pages::kUnknown;
+        if (rank == 1) memory.huge = false;
         CHECK(variant(2 * kElements) == kInPlace);
-        CHECK(variant(2 * kElements - 1) == kBuffered);  // another buffer is looked at at once
+        CHECK(variant(2 * kElements - 1) == kBuffered);  // of another buffer it asks at once
     });
 }
 

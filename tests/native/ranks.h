@@ -99,12 +99,12 @@ class ThreadMemory final : public Memory {
     }
     int push(u32, char* theirs, const char* mine, u64 bytes) override { return pull(0, mine, theirs, bytes); }
     bool reachable(const char*, u64) const override { return true; }
-    Pages pages(const char*, u64) override { return lies_in; }
+    bool in_huge_pages(const char*, u64) override { return huge; }
     bool is_accessible() const override { return true; }
 
     std::vector<u64> kept;
-    int error = 0;  // of copies from and to others
-    Pages lies_in = Pages::kHuge;
+    int error = 0;     // of copies from and to others
+    bool huge = true;  // its pages
 
   private:
     World& world_;

@@ -146,8 +146,7 @@ TEST(what_is_stored_past) {
     CHECK(!streams_for(view, settled(header(), 64), true, false, 0, true, 5000, tuned));
 }
 
-// From which size on private buffers are offered: by which way messages go, whether cores are shared, residency and
-// pages.
+// From which size on private buffers are offered: by which way messages go, residency and pages.
 TEST(what_is_attached) {
     PlanHeader plan = header(0);
     const Tunables tuned{.attached_bytes = 5,
@@ -155,26 +154,16 @@ TEST(what_is_attached) {
                          .attached_one_way_bytes = 3,
                          .attached_far_bytes = 7,
                          .attached_small_pages_bytes = 6};
-    const auto least = [&](bool far, Pages pages, bool crowded = false) {
-        return least_attached(plan, far, pages, crowded, tuned);
-    };
-    const auto like_sums = [&](bool crowded) {
-        CHECK(least(false, Pages::kHuge, crowded) == 5);
-        CHECK(least(false, Pages::kUnknown, crowded) == 6 && least(false, Pages::kSmall, crowded) == 6);
-        for (const Pages pages : {Pages::kSmall, Pages::kUnknown, Pages::kHuge})
-            CHECK(least(true, pages, crowded) == kNeverBytes);
-    };
-    like_sums(false);
-    like_sums(true);
+    const auto least = [&](bool far, bool huge) { return least_attached(plan, far, huge, tuned); };
+    CHECK(least(false, true) == 5 && least(false, false) == 6);
+    CHECK(least(true, true) == kNeverBytes && least(true, false) == kNeverBytes);
     plan.exchanges = 1;
-    CHECK(least(false, Pages::kHuge) == 4 && least(true, Pages::kHuge) == kNeverBytes);
-    CHECK(least(false, Pages::kUnknown) == 6 && least(false, Pages::kSmall) == 6);
-    like_sums(true);
+    CHECK(least(false, true) == 4 && least(false, false) == 6);
+    CHECK(least(true, true) == kNeverBytes && least(true, false) == kNeverBytes);
     plan.exchanges = 0;
     plan.one_way = 1;
-    CHECK(least(false, Pages::kHuge) == 3 && least(false, Pages::kUnknown) == 3 && least(false, Pages::kSmall) == 6);
-    for (const Pages pages : {Pages::kSmall, Pages::kUnknown, Pages::kHuge}) CHECK(least(true, pages) == 7);
-    like_sums(true);
+    CHECK(least(false, true) == 3 && least(false, false) == 6);
+    CHECK(least(true, true) == 7 && least(true, false) == 7);
 }
 
 }  // namespace

@@ -341,7 +341,6 @@ class Endpoint:
                 arena.own(),
                 meeting.processes,
                 meeting.always,
-                self.oversubscribed,
                 spins,
                 yields,
                 timeout,

@@ -43,7 +43,7 @@ order."""
 
 _LEAST = dict.fromkeys(("broadcast", "gather", "scatter"), "attached_one_way_bytes")
 _LEAST["all_to_all"] = "attached_exchange_bytes"
-"""The tunable that says from which size on calls attach, where ranks have a core each; of others ``attached_bytes``."""
+"""The tunable that says from which size on calls attach; of others ``attached_bytes``."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -176,7 +176,7 @@ def attaches(call: Call, op: str) -> bool:
     """Whether the static policy attaches to private arrays in a cache and in huge pages, where ranks may."""
     if call.size is None or op in _PICKS or declined(choose(call), one_round=False, attached=True) is not None:
         return False
-    least = tuned_numbers().of("attached_bytes" if call.oversubscribed else _LEAST.get(call.name, "attached_bytes"))
+    least = tuned_numbers().of(_LEAST.get(call.name, "attached_bytes"))
     shortest = call.size // call.ranks if call.name in ("gather", "scatter") else call.size
     return shortest >= least  # each rank goes by its own larger buffer
 
