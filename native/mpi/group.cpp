@@ -464,6 +464,7 @@ void Group::begin(const std::vector<Hello>& all) {
     if (options_.cache_bytes) settings.cache_bytes = *options_.cache_bytes;
     else settings.cache_bytes = caches().bytes(u32(mates_of(rank_)));
     if (!options_.cache_bytes && Clock::trusted()) settings.is_far = is_far;
+    settings.crowded = crowded_;
     if (attaches_) settings.cma_use = options_.always_attaches ? CmaUse::kAlways : CmaUse::kWhereFaster;
     if (nodes_.empty()) {
         settings.progress = {get_on, this};

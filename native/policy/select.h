@@ -88,9 +88,9 @@ inline Selection select(const PlanHeader& plan, const Shape& shape, u32 all, u32
 }
 
 // The fewest bytes of a rank's larger buffer with which it offers private ones to others, for cross-memory attach.
-// `far`: they were in no cache near; `huge`: those that others access lie in huge pages.
-inline u64 least_attached(const PlanHeader& plan, bool far, bool huge, const Tunables& tuned) {
-    if (far && plan.one_way == 0) return kNeverBytes;
+// `far`: they were in no cache near; `huge`: those that others access lie in huge pages; `crowded`: ranks share cores.
+inline u64 least_attached(const PlanHeader& plan, bool far, bool huge, bool crowded, const Tunables& tuned) {
+    if (far && (plan.one_way == 0 || crowded)) return kNeverBytes;
     const u64 least = far                   ? tuned.attached_far_bytes
                       : plan.one_way != 0   ? tuned.attached_one_way_bytes
                       : plan.exchanges != 0 ? tuned.attached_exchange_bytes

@@ -418,14 +418,14 @@ void bind_life(nb::class_<Member>& member) {
 void bind_member(nb::module_& m) {
     nb::class_<Member> member(m, "Member");
     member
-        .def(nb::init<u32, u32, int, std::vector<int>, std::vector<int>, Arena&, std::vector<pid_t>, bool, u32, u32,
-                      double, u32, u64, u64, bool, Recorder*, const std::map<std::string, u64>&, std::vector<u32>, u64,
-                      double, double>(),
+        .def(nb::init<u32, u32, int, std::vector<int>, std::vector<int>, Arena&, std::vector<pid_t>, bool, bool, u32,
+                      u32, double, u32, u64, u64, bool, Recorder*, const std::map<std::string, u64>&, std::vector<u32>,
+                      u64, double, double>(),
              "rank"_a, "size"_a, "descriptor"_a, "lifelines"_a, "arenas"_a, "arena"_a, "processes"_a,
-             "always_attaches"_a, "spins"_a, "yields"_a, "timeout"_a, "threads"_a = 1, "team_bytes"_a = 0,
+             "always_attaches"_a, "crowded"_a, "spins"_a, "yields"_a, "timeout"_a, "threads"_a = 1, "team_bytes"_a = 0,
              "cache_bytes"_a = Settings{}.cache_bytes, "looks"_a = false, "recorder"_a.none() = nb::none(),
              "tunables"_a = std::map<std::string, u64>(), "nodes"_a = std::vector<u32>(), "mpi"_a = 0,
-             "latency"_a = 0.0, "bandwidth"_a = 0.0, nb::keep_alive<1, 7>(), nb::keep_alive<1, 17>())
+             "latency"_a = 0.0, "bandwidth"_a = 0.0, nb::keep_alive<1, 7>(), nb::keep_alive<1, 18>())
         .def(
             "plan",
             [](Member& member, const nb::bytes& words, u64 digest, nb::str name) {

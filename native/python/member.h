@@ -74,13 +74,14 @@ struct Merges {
 // emulated network has, 0 for none.
 struct Member {
     Member(u32 rank, u32 size, int descriptor, std::vector<int> lifelines, std::vector<int> arenas, Arena& arena,
-           std::vector<pid_t> processes, bool always_attaches, u32 spins, u32 yields, double timeout, u32 threads,
-           u64 team_bytes, u64 cache_bytes, bool looks, Recorder* recorder, const std::map<std::string, u64>& tuned,
-           std::vector<u32> nodes, u64 mpi, double latency, double bandwidth)
+           std::vector<pid_t> processes, bool always_attaches, bool crowded, u32 spins, u32 yields, double timeout,
+           u32 threads, u64 team_bytes, u64 cache_bytes, bool looks, Recorder* recorder,
+           const std::map<std::string, u64>& tuned, std::vector<u32> nodes, u64 mpi, double latency, double bandwidth)
         : memory(descriptor, size, !nodes.empty(), std::move(arenas), arena, processes) {
         Settings settings{{{spins, yields}, timeout, python_interrupted, Gil::let_go}};
         const CmaUse cma_use = always_attaches ? CmaUse::kAlways : CmaUse::kWhereFaster;
         if (!processes.empty()) settings.cma_use = cma_use;
+        settings.crowded = crowded;
         settings.threads = threads;
         settings.team_bytes = team_bytes;
         settings.cache_bytes = cache_bytes;

@@ -87,6 +87,7 @@ struct Settings : WaitPolicy {
     // is worth it, and others attach to private ones seldom.
     bool (*is_far)(const char*, u64) = nullptr;
     CmaUse cma_use = CmaUse::kNever;
+    bool crowded = false;          // ranks share cores
     u64 first = 0;                 // the number of calls so far; tests begin near where it wraps
     Recorder* recorder = nullptr;  // of what this rank does; outlives the communicator
     Network* network = nullptr;    // to ranks of other nodes; outlives the communicator

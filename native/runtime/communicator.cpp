@@ -366,7 +366,7 @@ void Communicator::offer(CallState& state) {
 
 u64 Communicator::attached_bytes(const Plan& plan, bool far, bool huge) const {
     if (settings_.cma_use == CmaUse::kAlways) return 0;
-    return least_attached(plan.header(), far, huge, settings_.tunables);
+    return least_attached(plan.header(), far, huge, settings_.crowded, settings_.tunables);
 }
 
 // What there is to look at. Nobody looks where no plan has a result that would be stored non-temporally, nor at an

@@ -357,6 +357,7 @@ class Member:
         arena: Arena,
         processes: Sequence[int],
         always_attaches: bool,
+        crowded: bool,
         spins: int,
         yields: int,
         timeout: float,

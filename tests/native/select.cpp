@@ -146,7 +146,8 @@ TEST(what_is_stored_past) {
     CHECK(!streams_for(view, settled(header(), 64), true, false, 0, true, 5000, tuned));
 }
 
-// From which size on private buffers are offered: by which way messages go, residency and pages.
+// From which size on private buffers are offered: by which way messages go, residency and pages, and whether
+// ranks share cores.
 TEST(what_is_attached) {
     PlanHeader plan = header(0);
     const Tunables tuned{.attached_bytes = 5,
@@ -154,7 +155,9 @@ TEST(what_is_attached) {
                          .attached_one_way_bytes = 3,
                          .attached_far_bytes = 7,
                          .attached_small_pages_bytes = 6};
-    const auto least = [&](bool far, bool huge) { return least_attached(plan, far, huge, tuned); };
+    const auto least = [&](bool far, bool huge, bool crowded = false) {
+        return least_attached(plan, far, huge, crowded, tuned);
+    };
     CHECK(least(false, true) == 5 && least(false, false) == 6);
     CHECK(least(true, true) == kNeverBytes && least(true, false) == kNeverBytes);
     plan.exchanges = 1;
@@ -164,6 +167,7 @@ TEST(what_is_attached) {
     plan.one_way = 1;
     CHECK(least(false, true) == 3 && least(false, false) == 6);
     CHECK(least(true, true) == 7 && least(true, false) == 7);
+    CHECK(least(false, true, true) == 3 && least(true, true, true) == kNeverBytes);
 }
 
 }  // namespace

@@ -129,7 +129,9 @@ def test_native_code_accepts_every_plan(schedule: Schedule) -> None:
 
     def member_of(rank: int) -> _native.Member:
         nobody = [-1] * size
-        return _native.Member(rank, size, segments.create(size, ""), nobody, nobody, arena.own(), [], False, 0, 0, 1.0)
+        return _native.Member(
+            rank, size, segments.create(size, ""), nobody, nobody, arena.own(), [], False, False, 0, 0, 1.0
+        )
 
     for rank in range(size):
         plan = lower(schedule, rank)

@@ -341,6 +341,7 @@ class Endpoint:
                 arena.own(),
                 meeting.processes,
                 meeting.always,
+                self.oversubscribed,
                 spins,
                 yields,
                 timeout,
