@@ -58,12 +58,6 @@ HEURISTICS = {
         collectives=tuple(name for name in COLLECTIVES if name != "broadcast"),
         kinds=("private",),
     ),
-    "fifo for arrays in small pages (else cross-memory attach)": Heuristic(
-        {"attached_small_pages_bytes": "0"},
-        least=256 << 10,
-        collectives=("all_to_all", "broadcast"),
-        kinds=("private",),
-    ),
     "fifo for private arrays (else cross-memory attach)": Heuristic(reach="always", least=64 << 10, kinds=("private",)),
     "cross-memory attach where ranks share cores": Heuristic(
         {"cma_crowded_bytes": NEVER},

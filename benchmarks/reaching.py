@@ -29,8 +29,6 @@ from hocket import Communicator
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
 HUGE = 2 << 20  # bytes of a huge page
 REACH = {"slots": "never", "attach": "always"}
-
-
 ADVICE = {"huge": mmap.MADV_HUGEPAGE, "small": mmap.MADV_NOHUGEPAGE}
 
 

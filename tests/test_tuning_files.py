@@ -345,12 +345,17 @@ def test_what_the_static_policy_takes_is_named_for_others_and_left_out_of_hocket
     found, refused = exports.runs(small)
     assert ([run.program for run in found], refused) == (["direct:all_gather"], [])
     assert exports.entries(small) == ([], [])
-    large = table(tuned(key("all_gather", 20), DEFAULT))
-    for least, named in (("1MB", []), ("1025KB", ["direct:all_gather"])):
-        monkeypatch.setenv("HOCKET_TUNABLES", f"attached_bytes={least}")
-        found, refused = exports.runs(large)
-        assert [run.program for run in found] == named
-        assert ["cross-memory attach" in refusal.reason for refusal in refused] == [True] * (not named)
+    for program, size in (
+        ("direct:all_gather", ""),
+        ("knomial:broadcast", "one_way_"),
+        ("direct:all_to_all", "exchange_"),
+    ):
+        large = table(tuned(key(program.partition(":")[2], 20), DEFAULT))
+        for least, named in (("1MB", []), ("1025KB", [program])):
+            monkeypatch.setenv("HOCKET_TUNABLES", f"attached_{size}bytes={least}")
+            found, refused = exports.runs(large)
+            assert [run.program for run in found] == named
+            assert ["cross-memory attach" in refusal.reason for refusal in refused] == [True] * (not named)
 
 
 def test_a_file_names_programs_of_the_library_for_its_calls_alone(

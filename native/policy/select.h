@@ -87,6 +87,8 @@ inline Selection select(const PlanHeader& plan, const Shape& shape, u32 all, u32
     return {is_inline ? Path::kInlineEager : Path::kEager, kBuffered};
 }
 
+constexpr u64 kCallsBetweenScans = 64;  // with one buffer, after which a rank asks again whether it has huge pages
+
 // The fewest bytes of a rank's larger buffer with which it offers private ones to others, for cross-memory attach.
 // `far`: they were in no cache near; `huge`: those that others access lie in huge pages; `crowded`: ranks share cores.
 inline u64 least_attached(const PlanHeader& plan, bool far, bool huge, bool crowded, const Tunables& tuned) {

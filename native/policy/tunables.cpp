@@ -6,11 +6,11 @@
 #include "core/interpreter.h"
 #include "device/kernels.h"
 #include "policy/distance.h"
+#include "policy/select.h"
 #include "protocol/waiting.h"
 #include "transport/arena.h"
 #include "transport/cma.h"
 #include "transport/memory.h"
-#include "transport/pages.h"
 
 namespace hocket {
 namespace {

@@ -346,8 +346,7 @@ int Communicator::reserve_scratch(const Candidate& candidate) {
     return 0;
 }
 
-// Decides what to tell the others of this rank's buffers, and what to look at until they have entered the call. An
-// output that has just been allocated has no pages, let alone huge ones.
+// Decides what to tell the others of this rank's buffers, and what to look at until they have entered the call.
 void Communicator::offer(CallState& state) {
     if (state.tiny) return;
     zero_copy_.describe(state.candidates, state.told);
@@ -360,7 +359,7 @@ void Communicator::offer(CallState& state) {
         return state.probe.larger() >= attached_bytes(state.plan, far, huge);
     };
     const bool offers = is_long_enough(true) && zero_copy_.reachable(state.plan, offered) &&
-                        (is_long_enough(false) || (!state.call.fresh && zero_copy_.in_huge_pages(state.plan, offered)));
+                        (is_long_enough(false) || zero_copy_.in_huge_pages(state.plan, offered));
     if (!offers) state.told = {};
 }
 

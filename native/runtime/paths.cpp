@@ -5,8 +5,6 @@
 #include <cstring>
 #include <utility>
 
-#include "transport/pages.h"
-
 namespace hocket {
 
 int EagerPath::reserve(const Candidate& candidate) {
@@ -145,13 +143,14 @@ bool ZeroCopyPath::reachable(Plan& plan, const Candidate& offered) const {
            can_be(kOutput, offered.output, h.output_blocks);
 }
 
-// Of a buffer that is used again the kernel is asked seldom, as that takes a microsecond. Its pages change where the
-// kernel collapses them into huge ones, or where other memory gets its place.
+// Of a buffer that is used again the kernel is asked seldom, as that takes a microsecond: in calls 1, 2, 4, ... until
+// it has huge pages, as one that is new has none before its first call, and then in every so many.
 bool ZeroCopyPath::in_huge_pages(Plan& plan, const Candidate& offered) const {
     for (const Place place : {kInput, kOutput}) {
         Plan::Reachable& known = plan.latest.reachable[place];
         if (!offered.plan->view().accessed[place]) continue;
-        if (known.asked++ % kCallsBetweenScans == 0)
+        ++known.asked;
+        if (known.asked % kCallsBetweenScans == 0 || (!known.huge && std::has_single_bit(known.asked)))
             known.huge = memory_.in_huge_pages(known.buffer.data(), known.buffer.size());
         if (!known.huge) return false;
     }

@@ -6,8 +6,6 @@
 
 namespace hocket {
 
-constexpr u64 kCallsBetweenScans = 64;  // of one buffer
-
 // Asks the kernel about memory of this process, by PAGEMAP_SCAN (Linux 6.7).
 class PageScan {
   public:
@@ -17,7 +15,7 @@ class PageScan {
     PageScan& operator=(const PageScan&) = delete;
 
     // Whether the middle half does, as the ends may share their pages with other memory. False where the kernel cannot
-    // say, and for memory that nobody has touched yet, which has no pages.
+    // say, and for mapped memory that nobody has touched yet, which has no pages.
     bool finds_huge(const char* at, u64 bytes);
 
   private:

@@ -60,10 +60,9 @@ class Explanation:
     the call; otherwise they go through ``slots`` of each connection. Where the arrays of all ranks are of
     ``comm.empty``, and as one of ``shared`` says, messages lie in them instead; where only those of some are, they
     take slots. Private arrays that are as one of ``attached`` says are read and written by the system for other ranks,
-    unless those of the call before were in no cache, or these lie in no huge pages (docs/design/policy.md, "The path").
-    ``non_temporal``: results that nothing reads again do not go
-    through the caches, as ``touched``, the bytes that all ranks touch, exceeds the ``caches``; where it does not, a
-    call may still find its arrays in no cache, and store so (docs/design/policy.md, "residency probe").
+    if they lie as the rule has it (docs/design/policy.md, "The path"). ``non_temporal``: results that nothing reads
+    again do not go through the caches, as ``touched``, the bytes that all ranks touch, exceeds the ``caches``; where it
+    does not, a call may still find its arrays in no cache, and store so (docs/design/policy.md, "residency probe").
     ``loaded`` and ``stored``: by the instructions of all ranks.
 
     ``predicted`` is simulated where ``hocket calibrate`` has measured this machine and each rank has a core and one
