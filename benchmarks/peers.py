@@ -48,8 +48,8 @@ import numpy as np
 from machine import describe, title
 from peers_worker import BLOCKWISE, ITEM, Cell, Job, Result, Team
 
+from hocket import _native
 from hocket.cli.bench import sizes
-from hocket.runtime.machine import MOST_OF_A_PROCESSOR
 
 HERE = Path(__file__).parent
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
@@ -187,9 +187,7 @@ def end(process: subprocess.Popen[str]) -> None:
 
 def cache_bytes() -> int:
     """Of the last-level cache; 32 MB where the system does not say, and no more than there is of it in any machine."""
-    found = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
-    size = max((int(path.read_text().strip().removesuffix("K")) << 10 for path in found), default=32 << 20)
-    return min(size, MOST_OF_A_PROCESSOR * (os.cpu_count() or 1))
+    return _native.find_caches(os.cpu_count() or 1, "/sys/devices/system/cpu")[1][0]
 
 
 def build(source: Path, target: Path) -> None:

@@ -209,7 +209,8 @@ inline const char* check_step(const PlanView& view, const StepRecord& step) {
     return nullptr;
 }
 
-// A step with a message in this rank's buffers has nothing besides but where it lies (ir/schedule.py).
+// Notes which of this rank's buffers others access: those of a step that has a message in them. Its other operands are
+// spans of the same message (ir/schedule.py).
 inline void note_accessed(PlanView& view, const StepRecord& step) {
     const OperandRecord* const operands = view.operands + step.first_operand;
     const u32 used = step.sources + step.destinations;

@@ -1,4 +1,4 @@
-// What the caches of this machine hold, for the MPI library; runtime/machine.py has the same for Python.
+// What the caches of this machine hold.
 #pragma once
 
 #include <algorithm>

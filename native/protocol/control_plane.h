@@ -97,8 +97,7 @@ class ControlPlane {
     // `lifelines[r]` reports end of file once rank r is gone. The own one, if it is not -1, is the other end, and is
     // shut down when this rank leaves. Empty when ranks are threads of one process. `calls`: so many were before.
     ControlPlane(u32 rank, u32 size, RankBlock* blocks, std::vector<int> lifelines, WaitPolicy waiting, u64 calls);
-    ControlPlane(const ControlPlane&) = delete;
-    ControlPlane& operator=(const ControlPlane&) = delete;
+    ControlPlane& operator=(ControlPlane&&) = delete;
 
     u32 rank() const { return rank_; }
     u32 size() const { return size_; }

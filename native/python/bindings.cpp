@@ -17,6 +17,7 @@
 #include <stdexcept>
 #include <variant>
 
+#include "policy/caches.h"
 #include "python/bindings.h"
 #include "python/prepared_call.h"
 #include "transport/arena.h"
@@ -91,6 +92,15 @@ void bind_constants(nb::module_& m) {
           "Whether this process may read what another has at its WITNESS, and store it there again.");
     m.def("reserve_control", &reserve_control, "descriptor"_a, "ranks"_a, "on_several_nodes"_a,
           "Make sure that there is memory for the control region. Returns 0 or an errno.");
+    m.def(
+        "find_caches",
+        [](u64 processors, const std::string& cpus) {
+            const Caches found = find_caches(processors, cpus);
+            return std::make_tuple(std::make_pair(found.second.bytes, found.second.instances),
+                                   std::make_pair(found.third.bytes, found.third.instances));
+        },
+        "processors"_a, "cpus"_a,
+        "Of the second and of the third level, the bytes of a cache and how many of them so many processors have.");
     m.attr("MOST_CONNECTIONS") = kMostWindows;
     m.attr("PROTOCOL") = std::to_string(kPlanMagic) + "." + std::to_string(sizeof(RankBlock)) + "." +
                          std::to_string(offsetof(CallHeader, text)) + "." + std::to_string(kTypes) + "." +
@@ -255,12 +265,6 @@ void bind_arena(nb::module_& m) {
         .def(
             "allocate", [](Arena& arena, u64 bytes) { return new Loan(arena, bytes); }, "bytes"_a,
             nb::keep_alive<0, 1>())
-        .def(
-            "holds",
-            [](const Arena& arena, u64 address) {
-                return arena.place(reinterpret_cast<const char*>(address)) != kNowhere;
-            },
-            "address"_a)
         .def("forked", &Arena::forked);
 
     nb::class_<Loan>(m, "Loan", nb::type_slots(loan_slots));

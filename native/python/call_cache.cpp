@@ -162,8 +162,7 @@ class CallCache {
           lock_(std::move(lock)),
           tensors_(tensors.is_none() ? Tensors() : Tensors(tensors)),
           places_(kFewest) {}
-    CallCache(const CallCache&) = delete;
-    CallCache& operator=(const CallCache&) = delete;
+    CallCache& operator=(CallCache&&) = delete;
 
     PyObject* call(PyObject* const* arguments, Py_ssize_t count) {
         Key key;

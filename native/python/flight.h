@@ -28,8 +28,7 @@ class Flight : public std::enable_shared_from_this<Flight> {
           owner_(std::move(owner)),
           result_(std::move(result)),
           body_(std::move(body)) {}
-    Flight(const Flight&) = delete;
-    Flight& operator=(const Flight&) = delete;
+    Flight& operator=(Flight&&) = delete;
 
     // `begin` posts it; false where it could not.
     template <class Begin> bool post(Begin begin);

@@ -43,8 +43,7 @@ class Gil {
         if (others_ != nullptr) or_stay([&] { PyEval_RestoreThread(others_); });
         else kept_ = nullptr;
     }
-    Gil(const Gil&) = delete;
-    Gil& operator=(const Gil&) = delete;
+    Gil& operator=(Gil&&) = delete;
 
     // Lets other threads have it, if the calling thread has it for a call.
     static void let_go() {

@@ -4,7 +4,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <memory>
 #include <optional>
 #include <stdexcept>
 
@@ -18,22 +17,6 @@ using namespace nb::literals;
 
 namespace hocket {
 namespace {
-
-// The memory of a contiguous array, held while it is used.
-class Held {
-  public:
-    explicit Held(nb::handle array) {
-        if (PyObject_GetBuffer(array.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
-    }
-    ~Held() { PyBuffer_Release(&view_); }
-    Held(const Held&) = delete;
-    Held& operator=(const Held&) = delete;
-    char* data() const { return static_cast<char*>(view_.buf); }
-    u64 bytes() const { return u64(view_.len); }
-
-  private:
-    Py_buffer view_{};
-};
 
 template <u32 N> nb::tuple names(const char* const (&table)[N]) {
     nb::list list;
@@ -77,7 +60,7 @@ void bind_types(nb::module_& m) {
     m.attr("OPERATORS") = names(kOperatorNames);
 }
 
-// For tests: one kernel call.
+// For tests: one kernel call on contiguous arrays.
 void bind_reduce(nb::module_& m) {
     m.def(
         "reduce",
@@ -85,18 +68,18 @@ void bind_reduce(nb::module_& m) {
            const std::string& isa, u32 last, std::optional<u32> divisor, double factor, u64 ahead) {
             const Kernel kernel = type < kTypes && op < kOperators ? kernels_for(isa).types[type].reduce[op] : nullptr;
             if (kernel == nullptr) throw std::invalid_argument("this type does not have this operator");
+            if (destinations.empty() || sources.empty()) throw std::invalid_argument("no arrays");
+            const auto numpy = [](const Array& array) { return reinterpret_cast<PyArrayObject*>(array.ptr()); };
+            const auto bytes = PyArray_NBYTES(numpy(destinations.front()));
             std::vector<char*> pointers[2];
-            std::vector<std::unique_ptr<Held>> held;
             for (const auto* arrays : {&destinations, &sources})
                 for (const Array& array : *arrays) {
-                    held.push_back(std::make_unique<Held>(array));
-                    if (held.back()->bytes() < held.front()->bytes()) throw std::invalid_argument("arrays differ");
-                    pointers[arrays == &sources].push_back(held.back()->data());
+                    if (PyArray_NBYTES(numpy(array)) < bytes) throw std::invalid_argument("arrays differ");
+                    pointers[arrays == &sources].push_back(PyArray_BYTES(numpy(array)));
                 }
-            if (pointers[0].empty() || pointers[1].empty()) throw std::invalid_argument("no arrays");
             const Scale scale{factor, divisor.value_or(1)};
-            kernel(pointers[0].data(), u32(pointers[0].size()), pointers[1].data(), u32(pointers[1].size()),
-                   held.front()->bytes(), {last, ahead, divisor ? &scale : nullptr});
+            kernel(pointers[0].data(), u32(pointers[0].size()), pointers[1].data(), u32(pointers[1].size()), u64(bytes),
+                   {last, ahead, divisor ? &scale : nullptr});
         },
         "destinations"_a, "sources"_a, "type"_a, "op"_a, "isa"_a, "last"_a = 0, "divisor"_a.none() = nb::none(),
         "factor"_a = 1.0, "ahead"_a = 0);

@@ -111,8 +111,7 @@ struct Member {
         (void)network.release();
         memory.leave_control();
     }
-    Member(const Member&) = delete;
-    Member& operator=(const Member&) = delete;
+    Member& operator=(Member&&) = delete;
 
     // Has ranks of other nodes hear of the end of this one, unless a call that goes on does.
     void tell() {

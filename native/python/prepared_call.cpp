@@ -45,30 +45,27 @@ char* in_one_piece(const std::vector<Argument>& parts) {
     return begin;
 }
 
-nb::object held_by(nb::object member, nb::object plan, nb::object counted, const std::optional<Alternatives>& shared,
-                   const std::optional<Alternatives>& others) {
+nb::object held_by(nb::object member, nb::object plan, nb::object counted,
+                   const std::optional<Alternatives>& alternatives) {
     nb::list held;
     for (nb::object* const part : {&member, &plan, &counted}) held.append(std::move(*part));
-    for (const auto* alternatives : {&shared, &others})
-        if (*alternatives)
-            for (Plan* const other : (*alternatives)->plans) held.append(nb::find(other));
+    if (alternatives)
+        for (Plan* const other : alternatives->plans) held.append(nb::find(other));
     return nb::tuple(held);
 }
 
 }  // namespace
 
 PreparedCall::PreparedCall(nb::object member, nb::object plan, Terms terms, Operands operands, const Binding& binding,
-                           std::optional<Alternatives> shared, std::optional<Alternatives> others, bool only_shared,
-                           nb::object counted)
-    : held_(held_by(member, plan, counted, shared, others)),
+                           std::optional<Alternatives> alternatives, bool only_shared, nb::object counted)
+    : held_(held_by(member, plan, counted, alternatives)),
       member_(nb::cast<Member*>(member)),
       plan_(nb::cast<Plan*>(plan)),
       terms_(std::move(terms)),
       scale_{terms_.factor.value_or(1), terms_.factor ? 1 : member_->communicator->size()},
       operands_(std::move(operands)),
       binding_(binding),
-      shared_(std::move(shared)),
-      others_(std::move(others)),
+      alternatives_(std::move(alternatives)),
       only_shared_(only_shared) {
     const Terms& t = terms_;
     if (t.op >= kOperators || (t.tile & (t.tile - 1)) || (t.tile && t.tile < kAlign))
@@ -76,12 +73,11 @@ PreparedCall::PreparedCall(nb::object member, nb::object plan, Terms terms, Oper
     const bool combines = t.n && (plan_->view().combines || t.op == kAverage);
     if (combines && (t.type >= kTypes || kernels().types[t.type].reduce[t.op] == nullptr))
         throw std::invalid_argument("this type does not have this operator");
-    if (plan_->view().lends && !shared_) throw std::invalid_argument("a plan that lends is offered");
+    if (plan_->view().lends && !alternatives_) throw std::invalid_argument("a plan that lends is offered");
     check(plan_->header(), binding.input, binding.output);
-    for (const auto* alternatives : {&shared_, &others_})
-        for (u32 v = 0; *alternatives && v < std::size(kZeroCopy); ++v)
-            if (const Plan* const other = (*alternatives)->plans[v])
-                check(other->header(), (*alternatives)->input, (*alternatives)->output);
+    for (u32 v = 0; alternatives_ && v < std::size(kZeroCopy); ++v)
+        if (const Plan* const other = alternatives_->plans[v])
+            check(other->header(), alternatives_->input, alternatives_->output);
     const Source first = binding.input != Source::kNothing ? binding.input : binding.output;
     if (binding.place + length(binding.initial) > length(first) && binding.initial != Source::kNothing)
         throw std::invalid_argument("what is copied first is longer than its buffer");
@@ -324,38 +320,29 @@ Handle PreparedCall::launch(nb::handle self, const Argument& x, const Argument& 
     return Handle(std::move(flight));
 }
 
-BoundCall::BoundCall(PreparedCall& prepared, const Argument& given_x, const Argument& given_out)
+BoundCall::BoundCall(PreparedCall& prepared, Argument x, Argument out)
     : prepared_(prepared),
       held_(prepared.held_),
       call_(prepared.call_) {
     const PreparedCall::Operands& operands = prepared.operands_;
     const Binding& binding = prepared.binding_;
-    Argument made, fixed[2];
-    const Argument *x = &given_x, *out = &given_out;
-    if (operands.out && out->object == Py_None && operands.omitted == Omitted::kX) out = x;
-    if (operands.out && out->object == Py_None) {
+    if (operands.out && out.object == Py_None && operands.omitted == Omitted::kX) out = x;
+    if (operands.out && out.object == Py_None) {
         const Operand& like = *operands.out;
         auto* const type = reinterpret_cast<PyArray_Descr*>(nb::object(like.dtype).release().ptr());
         fresh_ =
             nb::steal(PyArray_NewFromDescr(&PyArray_Type, type, int(like.shape.size()),
                                            const_cast<Py_ssize_t*>(like.shape.data()), nullptr, nullptr, 0, nullptr));
         if (!fresh_) throw nb::python_error();
-        made = {fresh_.ptr(), static_cast<char*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(fresh_.ptr()))),
-                like.bytes, false};
-        out = &made;
+        out = {fresh_.ptr(), static_cast<char*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(fresh_.ptr()))),
+               like.bytes};
     }
-    result_ = binding.result == Source::kOut ? out->object : binding.result == Source::kX ? x->object : Py_None;
-    if (x->listed || out->listed) {
-        fixed[0] = *x;
-        fixed[1] = *out;
-        take_lists(fixed[0], fixed[1]);
-        x = &fixed[0];
-        out = &fixed[1];
-    }
-    if (binding.input == Source::kScratch) scratch_ = std::make_unique_for_overwrite<char[]>(x->bytes);
-    char* const data[] = {nullptr, x->data, out->data, scratch_.get()};
+    result_ = binding.result == Source::kOut ? out.object : binding.result == Source::kX ? x.object : Py_None;
+    if (x.listed || out.listed) take_lists(x, out);
+    if (binding.input == Source::kScratch) scratch_ = std::make_unique_for_overwrite<char[]>(x.bytes);
+    char* const data[] = {nullptr, x.data, out.data, scratch_.get()};
     const auto at = [&](Source source) { return data[u32(source)]; };
-    PyObject* const objects[] = {Py_None, x->object, out->object, Py_None};
+    PyObject* const objects[] = {Py_None, x.object, out.object, Py_None};
     call_.input = at(binding.input);
     call_.output = at(binding.output);
     call_.initial = at(binding.initial);
@@ -365,9 +352,9 @@ BoundCall::BoundCall(PreparedCall& prepared, const Argument& given_x, const Argu
     if (binding.taken || call_.scale != nullptr) call_.finish.result = at(binding.result);
     offered_[0] = objects[u32(binding.input)];
     offered_[1] = objects[u32(binding.output)];
-    const bool shared = (!operands.x || x->shared) && (!operands.out || out->shared);
-    const std::optional<Alternatives>& alternatives = shared ? prepared.shared_ : prepared.others_;
-    if (!alternatives) return;
+    const bool shared = (!operands.x || x.shared) && (!operands.out || out.shared);
+    const std::optional<Alternatives>& alternatives = prepared.alternatives_;
+    if (!alternatives || !(shared ? alternatives->shared : alternatives->private_)) return;
     std::copy(alternatives->plans.begin(), alternatives->plans.end(), offer_.plans + kZeroCopy[0]);
     offer_.input = at(alternatives->input);
     offer_.output = at(alternatives->output);
@@ -514,19 +501,18 @@ void bind_parts(nb::module_& module) {
         .def(
             nb::init<std::optional<u64>, u32, u32, u64, std::optional<std::string>, std::optional<Units>, double,
                      std::optional<double>>(),
-            "n"_a.none(), "type"_a, "op"_a, "tile"_a = 0, "element"_a.none() = nb::none(),
-            "units"_a.none() = nb::none(), "timeout"_a = 0.0, "factor"_a.none() = nb::none(),
+            "n"_a.none(), "type"_a, "op"_a, "tile"_a, "element"_a.none(), "units"_a.none(), "timeout"_a,
+            "factor"_a.none(),
             "``timeout``: 0 for that of the communicator. ``factor``: what makes an average a sum that is multiplied.");
     nb::class_<Binding>(module, "Binding")
-        .def(nb::init<Source, Source, Source, Source, u64, std::optional<u64>>(), "input"_a, "output"_a,
-             "initial"_a = Source::kNothing, "result"_a = Source::kNothing, "place"_a = 0,
-             "taken"_a.none() = nb::none(), "See Bound in hocket/runtime/buffers.py.");
+        .def(nb::init<Source, Source, Source, Source, u64, std::optional<u64>>(), "input"_a, "output"_a, "initial"_a,
+             "result"_a, "place"_a, "taken"_a.none(), "See Bound in hocket/runtime/buffers.py.");
     nb::class_<Alternatives>(module, "Alternatives")
-        .def(nb::init<std::array<Plan*, std::size(kZeroCopy)>, Source, Source>(), "plans"_a, "input"_a, "output"_a,
-             nb::sig("def __init__(self, plans: collections.abc.Sequence[Plan | None], input: Source, output: Source)"
-                     " -> None"),
-             nb::keep_alive<1, 2>(),
-             "The plans of VARIANTS in hocket/runtime/execution.py, and the buffers that they work on.");
+        .def(nb::init<std::array<Plan*, std::size(kZeroCopy)>, Source, Source, bool, bool>(), "plans"_a, "input"_a,
+             "output"_a, "shared"_a, "private"_a,
+             nb::sig("def __init__(self, plans: collections.abc.Sequence[Plan | None], input: Source, output: Source, "
+                     "shared: bool, private: bool) -> None"),
+             nb::keep_alive<1, 2>(), "As hocket/runtime/execution.py has them.");
 }
 
 // What was timed of an arm: how many calls, and the sums of log2 of their ticks and of its square.
@@ -573,10 +559,10 @@ void bind_prepared_call(nb::module_& module) {
                              "A call for which everything is decided but where its buffers lie. Subclasses say what is "
                              "wrong with arguments.")
         .def(nb::init<nb::typed<nb::object, Member>, nb::typed<nb::object, Plan>, PreparedCall::Terms,
-                      PreparedCall::Operands, const Binding&, std::optional<Alternatives>, std::optional<Alternatives>,
-                      bool, nb::typed<nb::object, std::optional<Plan>>>(),
-             "member"_a, "plan"_a, "terms"_a, "operands"_a, "binding"_a, "shared"_a.none() = nb::none(),
-             "others"_a.none() = nb::none(), "only_shared"_a = false, "counted"_a.none() = nb::none())
+                      PreparedCall::Operands, const Binding&, std::optional<Alternatives>, bool,
+                      nb::typed<nb::object, std::optional<Plan>>>(),
+             "member"_a, "plan"_a, "terms"_a, "operands"_a, "binding"_a, "alternatives"_a.none(), "only_shared"_a,
+             "counted"_a.none())
         .def(
             "start",
             [](nb::handle self, nb::handle x, nb::handle out, nb::handle keep) {

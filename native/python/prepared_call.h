@@ -55,10 +55,12 @@ struct Binding {
     std::optional<u64> taken;
 };
 
-// The plans of the variants in kZeroCopy, null for none, and the buffers that they work on.
+// The plans of the variants in kZeroCopy, null for none, and the buffers that they work on. They are offered where all
+// buffers are `shared`, in the arena, and where some are not, `private_`.
 struct Alternatives {
     std::array<Plan*, std::size(kZeroCopy)> plans;
     Source input, output;
+    bool shared, private_;
 };
 
 class PreparedCall;
@@ -94,14 +96,11 @@ class PreparedCall {
         Omitted omitted;
     };
 
-    // `shared` is for buffers that all lie in the arena, `others` for all others. `only_shared`: there is no other
-    // path. `counted`: None, or the plan of an exchange where other ranks give counts (call.h). Throws
-    // std::invalid_argument for what would lead outside of the buffers.
+    // `only_shared`: buffers that are not all shared have no path. `counted`: None, or the plan of an exchange where
+    // other ranks give counts (call.h). Throws std::invalid_argument for what would lead outside of the buffers.
     PreparedCall(nanobind::object member, nanobind::object plan, Terms terms, Operands operands, const Binding& binding,
-                 std::optional<Alternatives> shared, std::optional<Alternatives> others, bool only_shared,
-                 nanobind::object counted);
-    PreparedCall(const PreparedCall&) = delete;
-    PreparedCall& operator=(const PreparedCall&) = delete;
+                 std::optional<Alternatives> alternatives, bool only_shared, nanobind::object counted);
+    PreparedCall& operator=(PreparedCall&&) = delete;
 
     // Executes the call on what it is given, and returns the result. Null with a Python error where it fails.
     static PyObject* call(nanobind::handle self, PyObject* x, PyObject* out);
@@ -148,7 +147,7 @@ class PreparedCall {
     const Scale scale_;
     const Operands operands_;
     const Binding binding_;
-    const std::optional<Alternatives> shared_, others_;
+    const std::optional<Alternatives> alternatives_;
     const bool only_shared_;
     Call call_{};         // but for addresses
     bool brief_ = false;  // BoundCall
@@ -162,7 +161,7 @@ class PreparedCall {
 class BoundCall {
   public:
     // Throws nanobind::python_error and std::bad_alloc.
-    BoundCall(PreparedCall& prepared, const Argument& given_x, const Argument& given_out);
+    BoundCall(PreparedCall& prepared, Argument x, Argument out);
     // It is the next call, and of an arm, of which what it takes is noted.
     void take(const Taken& taken, Member& member) {
         ++member.calls;
@@ -174,8 +173,7 @@ class BoundCall {
         watch_.begun = taken.begun;
         call_.watch = &watch_;
     }
-    BoundCall(const BoundCall&) = delete;
-    BoundCall& operator=(const BoundCall&) = delete;
+    BoundCall& operator=(BoundCall&&) = delete;
     // Holds for ever what others may still be writing to. What it took is noted here, with the GIL.
     ~BoundCall() {
         if (exposed_) {

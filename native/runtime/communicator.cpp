@@ -57,23 +57,19 @@ Units equal_units(const PlanHeader& header, const Call& call) {
 // Where the result of a call lies.
 const char* result_of(const Call& call) { return call.output != nullptr ? call.output : call.input; }
 
-WaitPolicy tuned(const Settings& settings) {
-    WaitPolicy found = settings;
-    found.visits_between_looks = settings.tunables.visits_between_looks;
-    found.recheck_ticks = settings.tunables.recheck_ticks;
-    found.progress_nap_nanoseconds = settings.tunables.progress_nap_nanoseconds;
-    found.others = settings.network;
-    return found;
-}
-
 constexpr u64 kMostMessage = 1 << 30;  // a wire may count bytes with an int
 
-// On several nodes there are no more slots than needed: a sender may be that many messages ahead without a credit.
-Settings on_nodes(Settings settings) {
+// What follows from what is tuned, and from where ranks are. On several nodes there are no more slots than needed: a
+// sender may be that many messages ahead without a credit.
+Settings completed(Settings settings) {
+    Tunables& tuned = settings.tunables;
+    settings.visits_between_looks = tuned.visits_between_looks;
+    settings.recheck_ticks = tuned.recheck_ticks;
+    settings.progress_nap_nanoseconds = tuned.progress_nap_nanoseconds;
+    settings.others = settings.network;
     if (settings.network == nullptr) return settings;
-    u64& most = settings.tunables.lent_tile_bytes;
-    most = std::min(most, kMostMessage);
-    settings.tunables.rotated_bytes = 0;
+    tuned.lent_tile_bytes = std::min(tuned.lent_tile_bytes, kMostMessage);
+    tuned.rotated_bytes = 0;
     return settings;
 }
 
@@ -131,8 +127,8 @@ template <class Event> struct Communicator::Run {
 
 Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> lifelines, Settings settings)
     : memory_(memory),
-      settings_(on_nodes(settings)),
-      control_(rank, size, memory.control(), std::move(lifelines), tuned(settings), settings.first),
+      settings_(completed(settings)),
+      control_(rank, size, memory.control(), std::move(lifelines), settings_, settings.first),
       distances_(size),
       eager_(control_, memory, settings_.tunables),
       fifo_(memory, settings.network, settings_.tunables),
@@ -396,18 +392,17 @@ void Communicator::plan_probe(CallState& state, bool is_private) const {
 // Before the call is entered. What is to be copied into a buffer is still where it comes from.
 void Communicator::send_eagerly(CallState& state) {
     const Call& call = state.call;
-    Plan& plan = state.plan;
     const Candidate& candidate = state.buffered();
-    eager_.open(plan, candidate, control_.call() + 1);
+    eager_.open(candidate, control_.call() + 1);
     const auto shift = call.initial_bytes != 0 ? call.initial - call.initial_to : 0;
     char* const input = call.input ? call.input + shift : nullptr;
     char* const output = call.input ? call.output : call.output + shift;
     Cpu cpu{candidate.kernel, control_.blocks(), rank(), false, false};
     cpu.others = apart();
     cpu.apart_bytes = settings_.tunables.apart_message_bytes;
-    execution(state, candidate, input, output).send(cpu, plan.room(0, false));
+    execution(state, candidate, input, output).send(cpu, state.plan.room(0, false));
     state.sent = cpu.moved;
-    if (settings_.network != nullptr) state.eager_bytes = eager_.bytes(plan, candidate);
+    if (settings_.network != nullptr) state.eager_bytes = eager_.bytes(candidate);
 }
 
 // While the others are on their way, this rank looks whether its buffers are in a cache, and prefetches the first lines
@@ -482,7 +477,7 @@ int Communicator::open_path(CallState& state) {
     const Candidate& chosen = state.chosen();
     if (state.path == Path::kZeroCopy) return zero_copy_.open(chosen, state.buffers);
     if (state.path != Path::kFifo) {
-        if (!state.size_known()) eager_.open(*chosen.plan, chosen, control_.call());  // it had nothing to send
+        if (!state.size_known()) eager_.open(chosen, control_.call());  // it had nothing to send
         add(0, state.sent);
     } else {
         fifo_.open(chosen, state.buffers);

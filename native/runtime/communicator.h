@@ -18,8 +18,7 @@ class Communicator {
   public:
     // `lifelines`: see ControlPlane.
     Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> lifelines, Settings settings);
-    Communicator(const Communicator&) = delete;
-    Communicator& operator=(const Communicator&) = delete;
+    Communicator& operator=(Communicator&&) = delete;
 
     u32 rank() const { return control_.rank(); }
     u32 size() const { return control_.size(); }

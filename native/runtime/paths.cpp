@@ -13,15 +13,16 @@ int EagerPath::reserve(const Candidate& candidate) {
     return rotated_ == nullptr ? errno : 0;
 }
 
-void EagerPath::open(Plan& plan, const Shape& shape, u64 call) const {
-    const bool is_inline = select(plan.header(), shape, 0, 0).path == Path::kInlineEager;
+void EagerPath::open(const Candidate& candidate, u64 call) const {
+    Plan& plan = *candidate.plan;
+    const bool is_inline = select(plan.header(), candidate, 0, 0).path == Path::kInlineEager;
     RankBlock* const blocks = control_.blocks();
-    const u64 bytes = sent_bytes(plan, shape);
+    const u64 bytes = sent_bytes(candidate);
     End* end = plan.ends().data();
     for (const ConnectionRecord& record : plan.connections()) {
         const u32 sender = record.sends ? control_.rank() : record.peer;
         char* messages = is_inline ? blocks[sender].headers[call % 2].inlined : area(sender, call, bytes);
-        *end++ = End::open(messages + record.place * shape.geometry.tile, record.sends != 0, record.peer);
+        *end++ = End::open(messages + record.place * candidate.geometry.tile, record.sends != 0, record.peer);
     }
 }
 
@@ -36,12 +37,12 @@ void EagerPath::open(Plan& plan, const Shape& shape, u64 call) const {
     }
 }
 
-u64 EagerPath::bytes(const Plan& plan, const Shape& shape) {
-    if (select(plan.header(), shape, 0, 0).path == Path::kInlineEager) return 0;
+u64 EagerPath::bytes(const Candidate& candidate) {
+    if (select(candidate.plan->header(), candidate, 0, 0).path == Path::kInlineEager) return 0;
     u64 messages = 0;
-    for (const ConnectionRecord& record : plan.connections())
+    for (const ConnectionRecord& record : candidate.plan->connections())
         if (record.sends) messages = std::max<u64>(messages, record.place + record.width);
-    return messages * shape.geometry.tile;
+    return messages * candidate.geometry.tile;
 }
 
 int FifoPath::reserve(const Candidate& candidate) const {

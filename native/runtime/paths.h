@@ -52,9 +52,9 @@ class EagerPath {
     // Prefetches them before each look for their header, so that they come with it and not after it: looks once, and
     // again as often as a rank spins.
     void await_brief(const Candidate& candidate) const;
-    void open(Plan& plan, const Shape& shape, u64 call) const;
+    void open(const Candidate& candidate, u64 call) const;
     // What this rank has stored in its area.
-    static u64 bytes(const Plan& plan, const Shape& shape);
+    static u64 bytes(const Candidate& candidate);
 
   private:
     bool rotates(u64 bytes) const { return rotated_areas_ > 2 && bytes >= tunables_.rotated_slot_bytes; }
@@ -65,10 +65,9 @@ class EagerPath {
         if (rotates(bytes)) return rotated_ + (rank * rotated_areas_ + (call & (areas_in_use(call) - 1))) * area_bytes_;
         return eager_area(control_.blocks(), control_.size(), area_bytes_, rank, call);
     }
-    static u64 sent_bytes(const Plan& plan, const Shape& shape) {  // of the rank that sends most
-        return plan.header().eager * shape.geometry.tile;
+    static u64 sent_bytes(const Candidate& candidate) {  // of the rank that sends most
+        return candidate.plan->header().eager * candidate.geometry.tile;
     }
-    static u64 sent_bytes(const Candidate& candidate) { return sent_bytes(*candidate.plan, candidate); }
 
     const ControlPlane& control_;
     Memory& memory_;
@@ -139,7 +138,7 @@ class ZeroCopyPath {
 
     // By cross-memory attach: whether others can access this rank's buffers.
     bool reachable(Plan& plan, const Candidate& offered) const;
-    // Whether those that others access, which can be reached, are known to lie in huge pages.
+    // Whether those that others access are known to lie in huge pages; after `reachable`, which notes them.
     bool in_huge_pages(Plan& plan, const Candidate& offered) const;
     // Since when this rank knows where private memory lies that it is to access; none where there is nothing to access.
     std::optional<u64> attached_since(const Plan& plan) const;

@@ -17,8 +17,7 @@ class Plan {
   public:
     // Throws std::invalid_argument if the words are no plan of this rank.
     Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::string name);
-    Plan(const Plan&) = delete;
-    Plan& operator=(const Plan&) = delete;
+    Plan& operator=(Plan&&) = delete;
 
     const PlanView& view() const { return view_; }
     const PlanHeader& header() const { return *view_.header; }

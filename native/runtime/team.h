@@ -17,8 +17,7 @@ namespace hocket {
 class Team {
   public:
     Team() = default;
-    Team(const Team&) = delete;
-    Team& operator=(const Team&) = delete;
+    Team& operator=(Team&&) = delete;
 
     // Makes it that many at least, with the caller's; fewer if the system gives no more. Returns how many they are.
     unsigned grow(unsigned threads);
@@ -49,8 +48,7 @@ class Queue {
 
     // At its end it waits for the jobs that were given.
     Queue() = default;
-    Queue(const Queue&) = delete;
-    Queue& operator=(const Queue&) = delete;
+    Queue& operator=(Queue&&) = delete;
 
     // The job belongs to the caller and stays where it is until it is done. Without `wake`, the thread may sleep on
     // until somebody calls `wake` or `help`.

@@ -24,8 +24,7 @@ class Arena {
     // Takes the descriptor over.
     explicit Arena(int descriptor) : descriptor_(descriptor) {}
     ~Arena();
-    Arena(const Arena&) = delete;
-    Arena& operator=(const Arena&) = delete;
+    Arena& operator=(Arena&&) = delete;
 
     int descriptor() const { return descriptor_; }
 
@@ -71,8 +70,7 @@ class Loan {
     // Throws std::bad_alloc.
     Loan(Arena& arena, u64 bytes);
     ~Loan();
-    Loan(const Loan&) = delete;
-    Loan& operator=(const Loan&) = delete;
+    Loan& operator=(Loan&&) = delete;
     char* data() const { return at_; }
     u64 bytes() const { return bytes_; }
 

@@ -9,18 +9,6 @@ namespace {
 constexpr u64 kWitness = 0x686f636b65742072;
 volatile u64 witness = kWitness;
 
-}  // namespace
-
-u64 witness_place() { return reinterpret_cast<u64>(&witness); }
-
-bool may_access(pid_t process, u64 place) {
-    u64 found = 0;
-    char *const theirs = reinterpret_cast<char*>(place), *const mine = reinterpret_cast<char*>(&found);
-    return pull_from(process, theirs, mine, sizeof found) == 0 && found == kWitness &&
-           push_to(process, theirs, mine, sizeof found) == 0;
-}
-namespace {
-
 constexpr u64 kMostAtOnce = u64(1) << 30;  // the kernel copies less than 2 GB in a call
 
 // Copies by the kernel, of which one ends early at a page that it cannot reach. Returns 0 or an errno.
@@ -36,6 +24,15 @@ template <class Copy> int copy_all(const Copy& copy, pid_t process, char* mine, 
 }
 
 }  // namespace
+
+u64 witness_place() { return reinterpret_cast<u64>(&witness); }
+
+bool may_access(pid_t process, u64 place) {
+    u64 found = 0;
+    char *const theirs = reinterpret_cast<char*>(place), *const mine = reinterpret_cast<char*>(&found);
+    return pull_from(process, theirs, mine, sizeof found) == 0 && found == kWitness &&
+           push_to(process, theirs, mine, sizeof found) == 0;
+}
 
 int pull_from(pid_t process, const char* theirs, char* mine, u64 bytes) {
     return copy_all(::process_vm_readv, process, mine, const_cast<char*>(theirs), bytes);

@@ -19,8 +19,7 @@ class EmulatedNetwork {
           nanoseconds_per_byte_(nanoseconds_per_byte),
           free_at_(free_at),
           now_(now) {}
-    EmulatedNetwork(const EmulatedNetwork&) = delete;
-    EmulatedNetwork& operator=(const EmulatedNetwork&) = delete;
+    EmulatedNetwork& operator=(EmulatedNetwork&&) = delete;
 
     Wire wire() { return {this, send, receive, take, test, drop, describe}; }
 

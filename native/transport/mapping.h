@@ -47,8 +47,7 @@ class SharedPages {
         ::madvise(at_, bytes, MADV_DONTDUMP);  // it is in the dump of its rank
     }
     ~SharedPages() { ::munmap(at_, bytes_); }
-    SharedPages(const SharedPages&) = delete;
-    SharedPages& operator=(const SharedPages&) = delete;
+    SharedPages& operator=(SharedPages&&) = delete;
     char* data() const { return at_; }
 
   private:

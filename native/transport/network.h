@@ -51,8 +51,7 @@ class Network final : public OtherNodes {
     // this node. The wire's context outlives this.
     Network(u32 rank, std::vector<u32> nodes, RankBlock* blocks, Wire wire);
     ~Network() override;
-    Network(const Network&) = delete;
-    Network& operator=(const Network&) = delete;
+    Network& operator=(Network&&) = delete;
 
     bool is_remote(u32 rank) const override { return nodes_[rank] != nodes_[rank_]; }
 

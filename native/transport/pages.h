@@ -11,8 +11,7 @@ class PageScan {
   public:
     PageScan() = default;
     ~PageScan();
-    PageScan(const PageScan&) = delete;
-    PageScan& operator=(const PageScan&) = delete;
+    PageScan& operator=(PageScan&&) = delete;
 
     // Whether the middle half does, as the ends may share their pages with other memory. False where the kernel cannot
     // say, and for mapped memory that nobody has touched yet, which has no pages.

@@ -32,8 +32,7 @@ class SharedMemory final : public Memory {
     SharedMemory(int descriptor, u32 ranks, bool on_several_nodes, std::vector<int> arenas, Arena& own,
                  std::vector<pid_t> processes);
     ~SharedMemory() override;
-    SharedMemory(const SharedMemory&) = delete;
-    SharedMemory& operator=(const SharedMemory&) = delete;
+    SharedMemory& operator=(SharedMemory&&) = delete;
 
     RankBlock* control() override { return control_; }
     Window* window(u32 source, u32 destination, u32 channel) override;

@@ -40,6 +40,11 @@ def reserve_control(descriptor: int, ranks: int, on_several_nodes: bool) -> int:
     Make sure that there is memory for the control region. Returns 0 or an errno.
     """
 
+def find_caches(processors: int, cpus: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    """
+    Of the second and of the third level, the bytes of a cache and how many of them so many processors have.
+    """
+
 MOST_CONNECTIONS: int = 16777216
 
 PROTOCOL: str
@@ -303,7 +308,6 @@ class Arena:
     @property
     def descriptor(self) -> int: ...
     def allocate(self, bytes: int) -> Loan: ...
-    def holds(self, address: int) -> bool: ...
     def forked(self) -> None: ...
 
 class Loan:
@@ -504,11 +508,11 @@ class Terms:
         n: int | None,
         type: int,
         op: int,
-        tile: int = 0,
-        element: str | None = None,
-        units: Units | None = None,
-        timeout: float = 0.0,
-        factor: float | None = None,
+        tile: int,
+        element: str | None,
+        units: Units | None,
+        timeout: float,
+        factor: float | None,
     ) -> None:
         """
         ``timeout``: 0 for that of the communicator. ``factor``: what makes an average a sum that is multiplied.
@@ -516,21 +520,15 @@ class Terms:
 
 class Binding:
     def __init__(
-        self,
-        input: Source,
-        output: Source,
-        initial: Source = Source.NOTHING,
-        result: Source = Source.NOTHING,
-        place: int = 0,
-        taken: int | None = None,
+        self, input: Source, output: Source, initial: Source, result: Source, place: int, taken: int | None
     ) -> None:
         """See Bound in hocket/runtime/buffers.py."""
 
 class Alternatives:
-    def __init__(self, plans: Sequence[Plan | None], input: Source, output: Source) -> None:
-        """
-        The plans of VARIANTS in hocket/runtime/execution.py, and the buffers that they work on.
-        """
+    def __init__(
+        self, plans: Sequence[Plan | None], input: Source, output: Source, shared: bool, private: bool
+    ) -> None:
+        """As hocket/runtime/execution.py has them."""
 
 ARMS: int = 16
 
@@ -563,10 +561,9 @@ class PreparedCall:
         terms: Terms,
         operands: Operands,
         binding: Binding,
-        shared: Alternatives | None = None,
-        others: Alternatives | None = None,
-        only_shared: bool = False,
-        counted: Plan | None | None = None,
+        alternatives: Alternatives | None,
+        only_shared: bool,
+        counted: Plan | None | None,
     ) -> None: ...
     def start(self, x: _Argument = None, out: _Argument = None, keep: object = None) -> Handle[_Argument]:
         """

@@ -40,7 +40,7 @@ from hocket.runtime import arena, launch, machine
 from hocket.runtime.adopted import Adopted as Adopted
 from hocket.runtime.bootstrap import MOST_RANKS, MpiCommunicator, meet
 from hocket.runtime.counts import Counts
-from hocket.runtime.execution import NO_ALTERNATIVES, VARIANTS, Alternatives, Endpoint, Key, brief
+from hocket.runtime.execution import VARIANTS, Alternatives, Endpoint, Key, brief
 from hocket.runtime.execution import CallCache as CallCache
 from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.execution import PreparedCall as PreparedCall
@@ -56,6 +56,7 @@ from hocket.tuning import (
     ITEM,
     KINDS,
     NAMED,
+    PICKS,
     Call,
     Choice,
     Entry,
@@ -90,9 +91,6 @@ Entries = Callable[[int], tuple[Entry, ...]]
 Find = Callable[[Key, Callable[[], Schedule]], Found]
 """Finds what a program is, or makes it by compiling."""
 
-
-_ORDERED = ("min", "max", "minloc", "maxloc")
-"""Of two zeros they give the first, or the second, so they are not added up in another order than others expect."""
 
 _MOST_THREADS = 1 << 10  # of a rank
 
@@ -818,18 +816,19 @@ class Communicator:
         bound = loaded.lowered.layout.bind(operands, wanted.rows)
         outlook, size = endpoint.expects(loaded, bound), choice.call.size
         eager = outlook is not None and outlook.one_round
-        attaches = endpoint.attaches and wanted.op not in _ORDERED
+        attaches = endpoint.attaches and wanted.op not in PICKS
         attaches = attaches and size is not None and outlook is not None and size >= outlook.attached_bytes
 
-        def alternatives(shared: bool) -> Alternatives:
-            if shared not in kinds or bound.n is None or not zero_copy or not (shared or attaches):
-                return NO_ALTERNATIVES
-            return [
-                self._zero_copy(choice, find, eager, inplace, not shared) if bound.lies(inplace) else None
-                for inplace in VARIANTS
-            ]
+        def lends(shared: bool) -> bool:
+            can = zero_copy and bound.n is not None and shared in kinds and (shared or attaches)
+            return can and not declined(choice, eager, attached=not shared)
 
-        shared, others, counted = alternatives(True), alternatives(False), None
+        shared, private = lends(True), lends(False)
+        plans = [
+            self._zero_copy(choice, find, inplace) if (shared or private) and bound.lies(inplace) else None
+            for inplace in VARIANTS
+        ]
+        counted = None
         if wanted.call.kind.exchanges and wanted.rows is None:  # other ranks may give counts
             counted = loaded.apart if bound.apart else loaded.plan
             uneven = choose(replace(wanted.call, item=item, uneven=True), self._entries)
@@ -838,15 +837,14 @@ class Communicator:
                 if other.lowered.layout.bind(operands) == bound:  # else they mismatch
                     counted = other.plan
         tile = tile or choice.tile
-        return endpoint.prepare(loaded, bound, wanted.op, tile, shared, others, timeout, scale, counted)
+        alternatives = Alternatives(plans, shared, private)
+        return endpoint.prepare(loaded, bound, wanted.op, tile, alternatives, timeout, scale, counted)
 
-    def _zero_copy(
-        self, choice: Choice, find: Find[Found], one_round: bool, inplace: bool, attached: bool
-    ) -> Found | None:
+    def _zero_copy(self, choice: Choice, find: Find[Found], inplace: bool) -> Found | None:
         """What replaces a default program where ranks can access each other's arrays."""
         call = choice.call
         name, root, reproducible = call.name, call.root, call.reproducible
-        if declined(choice, one_round, attached) or not has_zero_copy(name, reproducible, inplace=inplace):
+        if not has_zero_copy(name, reproducible, inplace=inplace):
             return None
 
         def compiled() -> Schedule:
@@ -989,7 +987,7 @@ class Communicator:
 
         Headers, and messages of short calls, which go with them, do not count.
         """
-        return self._endpoint.network_bytes()
+        return self._endpoint.alive().network_bytes
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """A new communicator of the ranks that give the same ``color``, in order of ``key``, then of rank.

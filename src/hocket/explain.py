@@ -147,12 +147,12 @@ def explain(
     endpoint: Endpoint,
     choice: Choice,
     schedule: Schedule,
-    lending: Callable[[bool, bool, bool], Schedule | None],
+    lending: Callable[[bool], Schedule | None],
     size: int,
 ) -> Explanation:
     """Explain a call on a larger buffer of ``size`` bytes. The schedule is what the choice compiles to.
 
-    ``lending`` gives the schedules for messages that lie in arrays.
+    ``lending`` gives the schedule for messages that lie in arrays, in place or apart.
     """
     collective = schedule.collective
     ranks = collective.size
@@ -165,9 +165,9 @@ def explain(
     moved = sum(traffic(schedule, n, ITEM, path=buffered, apart=apart), Traffic())
 
     def there(path: Path) -> tuple[Shared, ...]:
-        found = []
-        for inplace in VARIANTS:
-            lent = lending(outlook.one_round, inplace, path == "cma")
+        found: list[Shared] = []
+        for inplace in () if declined(choice, outlook.one_round, path == "cma") else VARIANTS:
+            lent = lending(inplace)
             if lent is not None:
                 sums = sum(traffic(lent, n, ITEM, path=path, apart=not inplace), Traffic())
                 found.append(Shared(inplace, lent.name, sums.loaded, sums.stored))

@@ -75,6 +75,10 @@ NAMED = tuple(KINDS)
 ITEM = 4
 """Bytes of an element where no type is known: those of a float32."""
 
+PICKS = frozenset({"min", "max", "minloc", "maxloc"})
+"""Operators that give one of their operands: of two zeros, or of two that are not numbers, which follows from the
+order. So they are not combined in another order than others expect."""
+
 _DEFAULTS = Tunables()
 
 

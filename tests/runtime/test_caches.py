@@ -51,7 +51,7 @@ def test_a_virtual_machine_that_says_what_its_host_has(tmp_path: Path, monkeypat
     assert cache_bytes(2, machine(tmp_path, 2, caches, monkeypatch)) == 2 * 32 * MB + 2 * 2 * MB
 
 
-@pytest.mark.parametrize("size", ["", "much", "4X"])
+@pytest.mark.parametrize("size", ["", "much", "4X", "0K"])
 def test_nothing_there(size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that says nothing, or nothing that makes sense, has the usual."""
     cpus = machine(tmp_path, 4, [("3", "Unified", size, "0-3")] if size else [], monkeypatch)

@@ -94,30 +94,31 @@ class LoadedPlan:
 VARIANTS = True, False
 """The zero-copy variants of native/protocol/header.h: arrays that ranks access lie in place, or apart."""
 
-Alternatives = Sequence[LoadedPlan | None]
-"""What a call can run instead where ranks can access each other's arrays: a program, or none, for each of VARIANTS."""
 
-NO_ALTERNATIVES: Alternatives = (None,) * len(VARIANTS)
+class Alternatives(NamedTuple):
+    """What a call can run instead where ranks can access each other's arrays.
 
+    ``plans``: a program, or none, for each of VARIANTS. ``shared``, ``private``: whether it does where all its arrays
+    are memory that ranks share, and else.
+    """
 
-class _Offer(NamedTuple):
-    """Alternatives, also as native code takes them."""
+    plans: Sequence[LoadedPlan | None] = (None,) * len(VARIANTS)
+    shared: bool = False
+    private: bool = False
 
-    native: _native.Alternatives | None
-    plans: Alternatives
-
-
-def _offer(given: Alternatives, bound: Bound) -> _Offer:
-    """Those that work on the memory of x and out alone, and all on the same buffers."""
-    chosen: list[LoadedPlan | None] = [None] * len(VARIANTS)
-    buffers: tuple[Source, Source] | None = None
-    for variant, other in enumerate(given):
-        if other is not None:
-            instead = other.lowered.layout.bind(bound.operands)
-            if not instead.copies and buffers in (None, (instead.input, instead.output)):
-                chosen[variant], buffers = other, (instead.input, instead.output)
-    plans = [None if other is None else other.plan for other in chosen]
-    return _Offer(None if buffers is None else _native.Alternatives(plans, *buffers), chosen)
+    def on(self, bound: Bound) -> tuple[Sequence[LoadedPlan | None], _native.Alternatives | None]:
+        """The programs that work on the memory of x and out alone, and all on the same buffers; as native code takes
+        them."""
+        chosen: list[LoadedPlan | None] = [None] * len(VARIANTS)
+        buffers: tuple[Source, Source] | None = None
+        for variant, other in enumerate(self.plans):
+            if other is not None:
+                instead = other.lowered.layout.bind(bound.operands)
+                if not instead.copies and buffers in (None, (instead.input, instead.output)):
+                    chosen[variant], buffers = other, (instead.input, instead.output)
+        plans = [None if other is None else other.plan for other in chosen]
+        native = None if buffers is None else _native.Alternatives(plans, *buffers, self.shared, self.private)
+        return chosen, native
 
 
 Result = TypeVar("Result")
@@ -154,8 +155,8 @@ class PreparedCall(_native.PreparedCall):
         loaded: LoadedPlan,
         bound: Bound,
         terms: _native.Terms,
-        shared: _Offer,
-        others: _Offer,
+        offered: Sequence[LoadedPlan | None],
+        alternatives: _native.Alternatives | None,
         counted: _native.Plan | None = None,
     ) -> None:
         x, out = bound.operands.x, bound.operands.out
@@ -171,8 +172,7 @@ class PreparedCall(_native.PreparedCall):
                 bound.operands.omitted,
             ),
             _native.Binding(bound.input, bound.output, bound.initial, bound.result, bound.place, bound.taken),
-            shared.native,
-            others.native,
+            alternatives,
             lends,
             counted,
         )
@@ -180,8 +180,7 @@ class PreparedCall(_native.PreparedCall):
         self._take_turn, self._refuse, self._no_thread = endpoint._alone, endpoint.refuse, endpoint._no_thread
         self._bound = bound
         self._lowered = loaded.lowered
-        either = [one or other for one, other in zip(shared.plans, others.plans, strict=True)]
-        self._plans = [None if plan is None else plan.lowered for plan in (None if lends else loaded, *either)]
+        self._plans = [None if plan is None else plan.lowered for plan in (None if lends else loaded, *offered)]
 
     def _raise(self, outcome: Outcome) -> NoReturn:
         self._endpoint._raise(outcome, self._plans)
@@ -416,15 +415,13 @@ class Endpoint:
         bound: Bound,
         op: str,
         tile: int | None = None,
-        shared: Alternatives = NO_ALTERNATIVES,
-        others: Alternatives = NO_ALTERNATIVES,
+        alternatives: Alternatives | None = None,
         timeout: float | None = None,
         scale: float | None = None,
         counted: _native.Plan | None = None,
     ) -> PreparedCall:
         """A call that everything is known of but where its arrays lie. Raises WrongType, InvalidArgument.
 
-        ``shared``: what it runs instead where they all are memory that ranks share; ``others``: else.
         ``timeout``: seconds, None for that of this communicator. ``scale``: what a sum is multiplied by. ``counted``:
         what an exchange without counts runs where other ranks give theirs.
         """
@@ -450,16 +447,18 @@ class Endpoint:
                 raise InvalidArgument(f"the messages of {plan.name} lie in its arrays: it works {how} only", caller())
             if bound.n and bound.operands.omitted is Omitted.FRESH:
                 raise _private(plan)
-            itself = _Offer(_native.Alternatives([loaded.plan, None], bound.input, bound.output), (loaded, None))
-            offers = itself, itself
+            offered: Sequence[LoadedPlan | None] = (loaded, None)
+            native: _native.Alternatives | None = _native.Alternatives(
+                [loaded.plan, None], bound.input, bound.output, shared=True, private=True
+            )
         else:
-            offers = _offer(shared, bound), _offer(others, bound)
+            offered, native = (alternatives or Alternatives()).on(bound)
         element = kind.name if kind.opaque and bound.n is not None else None
         if scale is not None:
             scale = float(scale)
             element = f"sum times {scale!r}"
         terms = _native.Terms(bound.n, kind.code, code, tile or 0, element, bound.units, timeout or 0.0, scale)
-        call = PreparedCall(self, loaded, bound, terms, *offers, counted)
+        call = PreparedCall(self, loaded, bound, terms, offered, native, counted)
         self._calls.add(call)
         if self._member is None:  # another thread has closed this
             call.release()
@@ -504,10 +503,6 @@ class Endpoint:
     def traffic(self) -> Traffic:
         """See ``Communicator.traffic``."""
         return sum((pair.traffic() for pair in self._pairs), Traffic(*self.alive().traffic()))
-
-    def network_bytes(self) -> int:
-        """See ``Communicator.network_bytes``."""
-        return self.alive().network_bytes
 
     def adopt(self, descriptor: int | None, address: int, nbytes: int) -> Adopted:
         """See ``Communicator.adopt``."""

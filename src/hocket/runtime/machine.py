@@ -9,18 +9,10 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from hocket import _native
 from hocket.errors import BootstrapFailed, counted
 
-_FALLBACK = {2: 1 << 20, 3: 32 << 20}
-"""Bytes of a cache of the second and the third level, shared by one core and by all, where sysfs does not say."""
-
-MOST_OF_A_PROCESSOR = 32 << 20
-"""Bytes of a cache of the third level for each processor that shares it; few have as much. A virtual machine may say
-that it has all that its host has, for two processors of a hundred."""
-
-_MOST_INDICES = 8  # caches of one processor; there are three to five
 _DIGITS = 18  # of what fits in a word
-_UNITS = {"K": 1 << 10, "M": 1 << 20}
 
 
 def given_cache_bytes() -> int | None:
@@ -57,30 +49,9 @@ def cache_bytes(ranks: int, cpus: Path = Path("/sys/devices/system/cpu")) -> int
 
 
 @functools.cache
-def _levels(cpus: Path) -> tuple[tuple[int, int], ...]:
+def _levels(cpus: Path) -> tuple[tuple[int, int], tuple[int, int]]:
     """For the second and the third level, the bytes of a cache and how many there are. Read once in a process."""
-    total = os.cpu_count() or 1
-    found = {2: (_FALLBACK[2], total), 3: (_FALLBACK[3], 1)}
-    for number in range(_MOST_INDICES):
-        cache = cpus / "cpu0" / "cache" / f"index{number}"
-        try:
-            level, kind, size, shared = (
-                (cache / name).read_text(encoding="utf-8").strip()
-                for name in ("level", "type", "size", "shared_cpu_list")
-            )
-            if int(level) in found and kind != "Instruction":
-                sharers = _length(shared)
-                bytes_ = min(int(size[:-1]) * _UNITS[size[-1]], sharers * MOST_OF_A_PROCESSOR)
-                found[int(level)] = bytes_, max(1, total // sharers)
-        except (OSError, ValueError, LookupError):
-            continue
-    return tuple(found.values())
-
-
-def _length(ranges: str) -> int:
-    """How many numbers a list such as 0-3,8 has."""
-    ends = [part.partition("-")[::2] for part in ranges.split(",")]
-    return sum(int(last or first) - int(first) + 1 for first, last in ends)
+    return _native.find_caches(os.cpu_count() or 1, str(cpus))
 
 
 def sockets(allowed: Sequence[Collection[int]], cpus: Path = Path("/sys/devices/system/cpu")) -> int:

@@ -91,7 +91,15 @@ def world() -> MpiCommunicator | None:
 
 def given(size: int) -> list[str]:
     """The node of each rank, as HOCKET_NODES has it. Raises BootstrapFailed."""
-    return _given(os.environ.get(VARIABLE, ""), size)
+    text = os.environ.get(VARIABLE, "")
+    if not text:
+        return [""] * size
+    nodes = names(text, size + 1)
+    if len(nodes) != size:
+        raise BootstrapFailed(
+            f"{VARIABLE}={text[:40]} does not say where each of {size} ranks is", f'such as "{size - 1}+1"'
+        )
+    return nodes
 
 
 def part(mpi: MpiCommunicator, ranks: Sequence[int], name: str) -> MpiCommunicator:
@@ -273,18 +281,6 @@ def numbered(nodes: Sequence[Hashable]) -> tuple[int, ...]:
     """Numbers in place of what nodes are told apart by, in the order of their lowest ranks."""
     places = list(dict.fromkeys(nodes))
     return tuple(map(places.index, nodes))
-
-
-def _given(text: str, size: int) -> list[str]:
-    """The node of each rank, as HOCKET_NODES has it. Raises BootstrapFailed."""
-    if not text:
-        return [""] * size
-    nodes = names(text, size + 1)
-    if len(nodes) != size:
-        raise BootstrapFailed(
-            f"{VARIABLE}={text[:40]} does not say where each of {size} ranks is", f'such as "{size - 1}+1"'
-        )
-    return nodes
 
 
 def _emulated(text: str) -> tuple[float, float]:

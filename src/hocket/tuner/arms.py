@@ -21,7 +21,7 @@ from hocket.runtime.tuned import tuned as tuned_numbers
 from hocket.sim import Simulator
 from hocket.topology import Topology
 from hocket.tunables import show_size
-from hocket.tuning import ITEM, KINDS, Call, choose, declined, has_zero_copy, zero_copy_program
+from hocket.tuning import ITEM, KINDS, PICKS, Call, choose, declined, has_zero_copy, zero_copy_program
 from hocket.verify import kept
 
 MOST = 16
@@ -37,9 +37,6 @@ COMPILED = 8
 
 _EXACT = frozenset(name for name, operators in _native.OPERATORS_OF.items() if "band" in operators)
 """Types whose sums have the same bits in any order: integers and truth values."""
-_PICKS = frozenset({"min", "max", "minloc", "maxloc"})
-"""Operators that give one of their operands: of two zeros, or of two that are not numbers, which follows from the
-order."""
 
 _LEAST = dict.fromkeys(("broadcast", "gather", "scatter"), "attached_one_way_bytes")
 _LEAST["all_to_all"] = "attached_exchange_bytes"
@@ -174,7 +171,7 @@ def predicted(arm: Arm, call: Call, op: str, machine: Topology | None) -> float:
 
 def attaches(call: Call, op: str) -> bool:
     """Whether the static policy attaches to private arrays in a cache and in huge pages, where ranks may."""
-    if call.size is None or op in _PICKS or declined(choose(call), one_round=False, attached=True) is not None:
+    if call.size is None or op in PICKS or declined(choose(call), one_round=False, attached=True) is not None:
         return False
     least = tuned_numbers().of(_LEAST.get(call.name, "attached_bytes"))
     shortest = call.size // call.ranks if call.name in ("gather", "scatter") else call.size
@@ -208,7 +205,7 @@ def _target(algorithm: Algorithm) -> str:
 
 def _any_order(key: Key) -> bool:
     """Whether results have the same bits in whatever order operands are combined."""
-    return not key.op or key.type in _EXACT or (key.ranks == 2 and key.op not in _PICKS)
+    return not key.op or key.type in _EXACT or (key.ranks == 2 and key.op not in PICKS)
 
 
 def _same_bits(key: Key, default: Schedule, other: Schedule) -> bool:
