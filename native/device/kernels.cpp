@@ -379,7 +379,7 @@ bool page_aliased(const char* to, const char* from) {
     return behind != 0 && behind < kCacheLine;
 }
 
-void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, Manner asked) {
+void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, const Manner& asked) {
     prefetch_short(srcs, 1, bytes);
     char *from = srcs[0], *to = dsts[0];
     const u32 last = alike(dsts, m, asked.last, 1);
@@ -403,14 +403,14 @@ void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, Manner as
 // What is stored of a combination: itself, or a multiple, once it is rounded as if it were stored.
 struct Itself {
     static constexpr bool kMoves = true;  // of one source it is a copy
-    explicit Itself(Manner) {}
+    explicit Itself(const Manner&) {}
     template <class V> V of(V found) const { return found; }
 };
 
 template <class Type> struct Scaled {
     static constexpr bool kMoves = false;
     const typename Type::Element factor, divisor;
-    explicit Scaled(Manner asked)
+    explicit Scaled(const Manner& asked)
         : factor(typename Type::Element(asked.scale->factor)),
           divisor(typename Type::Element(asked.scale->divisor)) {}
     typename Type::Value of(typename Type::Value found) const {
@@ -422,7 +422,7 @@ template <class Type> struct Scaled {
 
 // Any number of sources. Alone it is smaller than `reduce`: enough for operators that are rare.
 template <class Type, class Op, class Result = Itself>
-void reduce_any(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Manner asked) {
+void reduce_any(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, const Manner& asked) {
     if (k == 1 && Result::kMoves) return move(dsts, m, srcs, k, bytes, asked);
     prefetch_short(srcs, k, bytes);
     const Result result(asked);
@@ -438,7 +438,7 @@ void reduce_any(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, M
 }
 
 template <class Type, class Op, class Result = Itself>
-void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Manner asked) {
+void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, const Manner& asked) {
     if (k != 2) return reduce_any<Type, Op, Result>(dsts, m, srcs, k, bytes, asked);
     prefetch_short(srcs, k, bytes);  // nearly always
     const Result result(asked);
@@ -454,7 +454,7 @@ void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Manne
         });
 }
 
-template <class Type> void average(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Manner asked) {
+template <class Type> void average(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, const Manner& asked) {
     if (asked.scale == nullptr) return reduce<Type, Sum>(dsts, m, srcs, k, bytes, asked);
     reduce<Type, Sum, Scaled<Type>>(dsts, m, srcs, k, bytes, asked);
 }

@@ -84,7 +84,7 @@ struct Manner {
 //
 // Non-temporal stores are ordered with nothing until the thread has drained them (runtime/cpu.h). The bits are the
 // same.
-using Kernel = void (*)(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Manner how);
+using Kernel = void (*)(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, const Manner& how);
 
 // The kernels of a type, by operator. Null: it has no such operator.
 struct TypeKernels {

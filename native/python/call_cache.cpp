@@ -42,11 +42,11 @@ struct Key {
     u64 types[2];                      // a PyArray_Descr*, of an element of a tensor an odd number; 0 for no argument
     long long shapes[2][kDimensions];  // of a tensor its number of elements
     long long between;                 // bytes from x to out, where they overlap
-    char dimensions[2];
-    char shared[2];  // whether they lie in the arena
-    char writeable[2];
-    char padding[2];
+    u64 traits;                        // of each argument: dimensions, and whether it is writeable and in the arena
+
+    void note(u32 argument, u64 trait) { traits |= trait << 32 * argument; }
 };
+constexpr u64 kIsWriteable = 1 << 8, kIsShared = 1 << 9;
 static_assert(sizeof(Key) % 16 == 8);  // for the hash: the first word is apart
 
 bool operator==(const Key& a, const Key& b) { return std::memcmp(&a, &b, sizeof(Key)) == 0; }
@@ -69,7 +69,7 @@ bool describe_one(PyObject* given, const Tensors& tensors, Key& key, u32 i, Argu
     if (Tensors::Seen seen; tensors.look(given, seen)) {
         key.types[i] = seen.type << 1 | 1;
         key.shapes[i][0] = static_cast<long long>(seen.elements);
-        key.writeable[i] = 1;
+        key.note(i, kIsWriteable);
         found = {given, seen.data, seen.bytes};
         return true;
     }
@@ -78,8 +78,7 @@ bool describe_one(PyObject* given, const Tensors& tensors, Key& key, u32 i, Argu
     const int dimensions = PyArray_NDIM(array);
     if (!PyArray_CHKFLAGS(array, NPY_ARRAY_CARRAY_RO) || dimensions > int(kDimensions)) return false;
     key.types[i] = reinterpret_cast<u64>(PyArray_DESCR(array));
-    key.dimensions[i] = char(dimensions);
-    key.writeable[i] = PyArray_ISWRITEABLE(array) != 0;
+    key.note(i, u64(dimensions) | (PyArray_ISWRITEABLE(array) ? kIsWriteable : 0));
     found = {given, static_cast<char*>(PyArray_DATA(array)), u64(PyArray_ITEMSIZE(array))};
     for (int d = 0; d < dimensions; ++d) found.bytes *= u64(key.shapes[i][d] = PyArray_DIM(array, d));
     return true;
@@ -101,7 +100,8 @@ bool describe(PyObject* const* arguments, const Tensors& tensors, const Member& 
         const u64 wanted =
             found[i].bytes <= tuned.argument_prefetch_bytes ? found[i].bytes : tuned.argument_begin_bytes;
         for (u64 at = 0; at < wanted; at += kCacheLine) __builtin_prefetch(found[i].data + at);
-        key.shared[i] = found[i].shared = member.memory.place(found[i].data) != kNowhere;
+        found[i].shared = member.memory.place(found[i].data) != kNowhere;
+        if (found[i].shared) key.note(i, kIsShared);
     }
     const auto& [x, out] = found;
     if (x.bytes == 0 || out.bytes == 0) return x.bytes + out.bytes != 0;

@@ -109,8 +109,8 @@ struct Communicator::CallState {
     bool tiny = false;         // its messages may be where the header would say what else it can run
     BufferDescription told{};  // to the others
     ResidencyProbe probe{};
-    u64 entered = 0;  // when it had said so, in ticks, if it is watched
-    Traffic sent{};   // eagerly
+    u64 entered = 0, agreed = 0;  // when it had said so, and when all had, in ticks, if it is watched
+    Traffic sent{};               // eagerly
     Path path = Path::kFifo;
     Variant variant = kBuffered;
 };
@@ -140,7 +140,7 @@ Communicator::~Communicator() = default;
 
 Outcome Communicator::run(Plan& plan, const Call& call) {
     Outcome outcome = recorded(plan.number(), [&](auto event) { return carry_out(plan, call, event); });
-    if (outcome.fault == Fault::kMismatch && some_count(outcome.why().said)) return run_counted(plan, call);
+    if (outcome.fault == Fault::kMismatch && some_count(outcome.why().said)) outcome = run_counted(plan, call);
     return outcome;
 }
 
@@ -217,7 +217,7 @@ template <class Event> [[gnu::flatten]] Outcome Communicator::carry_out(Plan& pl
 
 // All have entered the call and agree.
 template <class Event> Outcome Communicator::carry_on(CallState& state, Event event) {
-    const u64 agreed = state.call.watch != nullptr ? control_.clock().ticks() : 0;
+    if (state.call.watch != nullptr) state.agreed = control_.clock().ticks();
     if (!state.size_known() && !learn_size(state)) return {};  // nobody has data
 
     // Select.
@@ -226,8 +226,11 @@ template <class Event> Outcome Communicator::carry_on(CallState& state, Event ev
     if (!state.tiny && touches(control_.call())) look_at_others(state);
     if (const int failed = open_path(state))
         return zero_copy_.withdraw(give_up_for("the arrays of others", failed), state.told);
+    return execute_and_finish(state, event);
+}
 
-    // Execute.
+// An outcome that has just been stored in parts is returned as it is here and below, as a copy would wait for them.
+template <class Event> Outcome Communicator::execute_and_finish(CallState& state, Event event) {
     const FifoPath::Closing closing{fifo_};
     Outcome outcome = execute(state, event);
     outcome.variant = state.variant;
@@ -241,7 +244,7 @@ template <class Event> Outcome Communicator::carry_on(CallState& state, Event ev
     }
     if (state.call.finish.result != nullptr) finish(state);
     if (Watch* const watch = state.call.watch)
-        watch->took = state.entered - watch->begun + control_.clock().ticks() - agreed;
+        watch->took = state.entered - watch->begun + control_.clock().ticks() - state.agreed;
     return outcome;
 }
 
@@ -512,9 +515,8 @@ template <class Event> Outcome Communicator::execute(CallState& state, Event eve
     }
     Outcome found = run.threads == 1 ? work(run, 0) : work_together(run);
     if (found.fault != Fault::kNone) return found;
-    if (zero_copy) return zero_copy_.finish(chosen, run.execution);
-    if (settings_.network != nullptr) [[unlikely]]
-        return fifo_.finish(control_);
+    if (zero_copy) found = zero_copy_.finish(chosen, run.execution);
+    else if (settings_.network != nullptr) [[unlikely]] found = fifo_.finish(control_);
     return found;
 }
 
@@ -559,7 +561,7 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
         });
     device.drain();
     add(thread, device.moved);
-    if (copies != nullptr && found.fault == Fault::kNone && copies->error() != 0) return zero_copy_.failure(*copies);
+    if (copies != nullptr && found.fault == Fault::kNone && copies->error() != 0) found = zero_copy_.failure(*copies);
     return found;
 }
 

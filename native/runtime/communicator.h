@@ -62,6 +62,7 @@ class Communicator {
     Outcome run_counted(Plan& plan, Call call);
     template <class Event> Outcome carry_out(Plan& plan, const Call& call, Event event);
     template <class Event> Outcome carry_on(CallState& state, Event event);
+    template <class Event> Outcome execute_and_finish(CallState& state, Event event);
     void state_terms(CallState& state);
     int prepare_all(CallState& state);
     int prepare(CallState& state, Candidate& candidate, u64 most_eager);

@@ -49,7 +49,8 @@ void CmaCopies::note(u32 rank, int error, u64 bytes, Traffic& moved) {
     moved.stored += bytes;
 }
 
-void CmaCopies::reduce(Kernel kernel, Manner how, const Room& room, u32 sources, u32 used, u64 bytes, Traffic& moved) {
+void CmaCopies::reduce(Kernel kernel, const Manner& how, const Room& room, u32 sources, u32 used, u64 bytes,
+                       Traffic& moved) {
     const u32* const owners = room.owners;
     char** const loaded = room.pointers + used;  // where the kernel loads from, and stores to
     char** const stored = loaded + sources;

@@ -38,7 +38,7 @@ class CmaCopies {
     // As a kernel call on operands of `room`, of which the first are sources. What is to be combined is fetched to
     // blocks that stay in a cache, block by block. Adds what is copied on the way to `moved` too. Does nothing after a
     // failure.
-    void reduce(Kernel kernel, Manner how, const Room& room, u32 sources, u32 used, u64 bytes, Traffic& moved);
+    void reduce(Kernel kernel, const Manner& how, const Room& room, u32 sources, u32 used, u64 bytes, Traffic& moved);
 
     // Fails, as that rank has ended.
     void lose(u32 rank) {

@@ -71,7 +71,7 @@ TEST(private_buffers_are_offered) {
 }
 
 Manner spied;
-void spy(char* const*, u32, char* const*, u32, u64, Manner how) { spied = how; }
+void spy(char* const*, u32, char* const*, u32, u64, const Manner& how) { spied = how; }
 
 // Which stores are non-temporal, of those that may be: results where a call streams, messages from a size on. Where a
 // call streams, kernels prefetch ahead.
