@@ -271,22 +271,25 @@ enum : u32 { kMethod, kAttribute, kDefaults };
 
 PyObject* call_briefly(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
     PyObject* const* const bound = PySequence_Fast_ITEMS(self);
-    PyObject* background = nullptr;
-    if (keywords != nullptr && PyTuple_GET_SIZE(keywords) == 1 &&
-        PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(keywords, 0), "async_") == 0)
-        background = given[count];
-    if ((keywords != nullptr && background == nullptr) || count < 2 || count > 3)
-        return call_python(bound[kMethod], given, count, keywords);
-    for (Py_ssize_t a = 1; a < count; ++a) {  // they may be in no cache, and take two lines each
-        __builtin_prefetch(given[a]);
-        __builtin_prefetch(reinterpret_cast<const char*>(given[a]) + kCacheLine);
+    PyObject *background = nullptr, *out = count == 3 ? given[2] : Py_None;
+    bool is_brief = count == 2 || count == 3;
+    for (Py_ssize_t k = 0; keywords != nullptr && k < PyTuple_GET_SIZE(keywords); ++k) {
+        PyObject* const name = PyTuple_GET_ITEM(keywords, k);
+        if (PyUnicode_CompareWithASCIIString(name, "async_") == 0) background = given[count + k];
+        else if (count == 2 && PyUnicode_CompareWithASCIIString(name, "out") == 0) out = given[count + k];
+        else is_brief = false;
+    }
+    if (!is_brief) return call_python(bound[kMethod], given, count, keywords);
+    for (PyObject* const array : {given[1], out}) {  // they may be in no cache, and take two lines each
+        __builtin_prefetch(array);
+        __builtin_prefetch(reinterpret_cast<const char*>(array) + kCacheLine);
     }
     const nb::object call = nb::steal(PyObject_GetAttr(given[0], bound[kAttribute]));
     if (!call) return nullptr;
     PyObject* arguments[kArguments];
     std::copy_n(PySequence_Fast_ITEMS(bound[kDefaults]), kArguments, arguments);
     arguments[kX] = given[1];
-    if (count == 3) arguments[kOut] = given[2];
+    arguments[kOut] = out;
     if (background != nullptr) arguments[kBackground] = background;
     return call_python(call.ptr(), arguments, kArguments);
 }

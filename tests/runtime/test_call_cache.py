@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 from unittest import mock
 
@@ -353,6 +354,8 @@ def test_methods_are_as_in_python() -> None:
             comm.all_reduce()  # type: ignore[call-overload]
         with pytest.raises(TypeError, match=r"all_reduce\(\) takes from 2 to 3 positional arguments but 4 were given"):
             comm.all_reduce(x, out, "sum")  # type: ignore[call-overload]
+        with pytest.raises(TypeError, match=r"all_reduce\(\) got multiple values for argument 'out'"):
+            comm.all_reduce(x, out, out=out)  # type: ignore[call-overload]
         with pytest.raises(TypeError, match=r"all_reduce\(\) got an unexpected keyword argument 'root'"):
             comm.all_reduce(x, out, root=0)  # type: ignore[call-overload]
         with pytest.raises(AttributeError, match="'int' object has no attribute '_call'"):
@@ -373,9 +376,11 @@ def test_a_brief_call_has_the_defaults_of_the_method(name: str) -> None:
             self.given = arguments
 
     method, spy, x, out = getattr(Communicator, name), Spy(), np.ones(1), np.ones(1)
-    for arrays in ((x,), (x, out)):
-        method(spy, *arrays)
-        brief = spy.given
-        method(spy, *arrays, async_=False)
-        assert len(brief) == len(spy.given)
-        assert all(one is other for one, other in zip(brief, spy.given, strict=True)), (brief, spy.given)
+    for arrays in ({"x": x}, {"x": x, "out": out}):
+        method(spy, **arrays)
+        slow = spy.given
+        named = {"out": out} if "out" in arrays else {}
+        for brief in (partial(method, spy, *arrays.values()), partial(method, spy, x, **named, async_=False)):
+            brief()
+            assert len(slow) == len(spy.given)
+            assert all(one is other for one, other in zip(slow, spy.given, strict=True)), (slow, spy.given)
