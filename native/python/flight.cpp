@@ -129,12 +129,16 @@ bool Flight::complete(u32 spins) {
 }
 
 bool Flight::done() {
+    if (posted() && !complete(0)) abandon();  // the queue's thread also notices what goes wrong
+    return is_over();
+}
+
+bool Flight::is_over() {
     if (!member_) return true;
     if (!ended_ && member().queue == nullptr) {
         outcome_ = {Fault::kDead, 0, "is another process"};
         ended_ = true;
     }
-    if (posted() && !complete(0)) abandon();  // the queue's thread also notices what goes wrong
     if (!ended_) return false;
     release();
     return true;
@@ -167,18 +171,19 @@ void Flight::help() {
     if (PyErr_Occurred()) throw nb::python_error();
 }
 
-// Waits until it has ended. Where a signal handler raises meanwhile, so does the communicator, as in any call.
+// Waits until it has ended, for so short a time as a call spins without another thread. Where a signal handler raises
+// meanwhile, the communicator ends, as in any call.
 void Flight::finish() {
-    if (!done()) must_not_interrupt();
+    if (!is_over()) must_not_interrupt();
     if (posted() && !complete(member().communicator->control().waiting().patience.spins)) hand_over(false);
     try {
-        if (!done()) help();
-        if (!done()) await([this] { return ended_.load(); });
+        if (!is_over()) help();
+        if (!is_over()) await([this] { return ended_.load(); });
     } catch (nb::python_error&) {
-        if (!done()) member().fail(member().communicator->rank(), "was interrupted");
+        if (!is_over()) member().fail(member().communicator->rank(), "was interrupted");
         throw;
     }
-    done();
+    is_over();
 }
 
 nb::object Flight::wait() {

@@ -35,6 +35,7 @@ class Flight : public std::enable_shared_from_this<Flight> {
     // Gives it to the member's queue. Throws nanobind::python_error where there is no thread for it.
     void queue();
 
+    // Whether it has ended. If not, it goes on without the caller.
     bool done();
     // Has `callback` called with `handle`, the one of this, once it has ended: at once where it has, else by a thread
     // of Python's (hocket/runtime/callbacks.py). Throws nanobind::python_error where that cannot be started.
@@ -59,6 +60,7 @@ class Flight : public std::enable_shared_from_this<Flight> {
   private:
     Member& member() const { return *nanobind::inst_ptr<Member>(member_); }
     bool posted() const { return member_ && member().posted == this; }
+    bool is_over();
     void hand_over(bool wake = true);
     void submit(bool wake);
     bool complete(u32 spins);
