@@ -1,9 +1,12 @@
 """Slots or the kernel's copies, on ordinary arrays: ``python benchmarks/reaching.py [--collective C] [--ranks P]``.
 
-Calls on one pair of arrays again and again, which nobody changes in between, by jobs of two kinds in turns: with
-HOCKET_REACH=never, and with HOCKET_REACH=always. A call takes as long as its slowest rank. A row has the median over
-the jobs of the median time with slots, and what the other takes of it, with the range over the jobs, which is the
-noise. ``--pages huge``, ``small``: arrays lie in pages of 2 MB, or of 4 KB; else where NumPy has them, whose arrays of
+Calls on one pair of arrays again and again, which nobody changes in between, on two communicators of one job in turns:
+one made with HOCKET_REACH=never, and one with HOCKET_REACH=always. A call takes as long as its slowest rank. A turn is
+of ten calls on each, of which the medians count; the machine was in its slow state, as if cores shared no cache, where
+ten more, before, took 1.3 times as long through slots as at best. A row has the median with slots, and what the other
+takes of it: the median over the turns of a job, of these the median over jobs, and the range over them, which is the
+noise.
+``--pages huge``, ``small``: arrays lie in pages of 2 MB, or of 4 KB; else where NumPy has them, whose arrays of
 4 MB and more are in huge ones where the kernel gives those to whoever asks. Where a call takes slots anyhow
 (hocket/tuning.py: declined), both are the same: below 64 KB unless HOCKET_TUNABLES=cma_bytes=0 is given, and below
 256 KB where ranks share cores (cma_crowded_bytes).
@@ -17,6 +20,8 @@ import mmap
 import os
 import statistics
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +33,9 @@ from hocket import Communicator
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
 HUGE = 2 << 20  # bytes of a huge page
-REACH = {"slots": "never", "attach": "always"}
+REACH = "never", "always"
+CALLS, WARMUP = 10, 5
+SLOW = 1.3  # times what calls through slots take at best
 ADVICE = {"huge": mmap.MADV_HUGEPAGE, "small": mmap.MADV_NOHUGEPAGE}
 
 
@@ -44,28 +51,38 @@ def ones(count: int, pages: str) -> NDArray[np.float32]:
     return found
 
 
-def times(
-    comm: Communicator, name: str, sizes: list[int], warmup: int, calls: int, pages: str
-) -> list[NDArray[np.float64]]:
-    """Seconds of each call of this rank, by size."""
+Turn = tuple[float, ...]
+"""Seconds of a call through slots, of another, and of one that attaches; medians."""
+
+
+def turns(comm: Communicator, name: str, sizes: list[int], count: int, pages: str) -> list[list[Turn]]:
+    """On this rank, by size."""
     cores = sorted(os.sched_getaffinity(0))
     if comm.size <= len(cores):
         os.sched_setaffinity(0, {cores[comm.rank]})
+    ways = []
+    for reach in REACH:
+        os.environ["HOCKET_REACH"] = reach
+        ways.append(hocket.init(threads=1))
     found = []
     for size in sizes:
         whole = size // 4 // comm.size * comm.size
         x = ones(whole // comm.size if name == "all_gather" else whole, pages)
         out = ones(whole // comm.size if name == "reduce_scatter" else whole, pages)
         arrays = [x] if name == "broadcast" else [x, out]
-        seconds = np.empty(calls)
-        for call in range(-warmup, calls):
-            comm.barrier()
-            begin = time.perf_counter()
-            getattr(comm, name)(*arrays)
-            if call >= 0:
-                seconds[call] = time.perf_counter() - begin
-        found.append(seconds)
+        calls = [partial(getattr(way, name), *arrays) for way in (ways[0], *ways)]
+        found.append([tuple(map(partial(median_of, comm), calls)) for _ in range(WARMUP + count)][WARMUP:])
     return found
+
+
+def median_of(comm: Communicator, call: Callable[[], object]) -> float:
+    seconds = []
+    for _ in range(CALLS):
+        comm.barrier()
+        begin = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - begin)
+    return float(comm.all_reduce(np.array(statistics.median(seconds)), op="max"))
 
 
 def main() -> None:
@@ -73,30 +90,31 @@ def main() -> None:
     parser.add_argument("--collective", choices=COLLECTIVES, default="all_to_all")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--sizes", default="262144,2097152,33554432", help="bytes of the larger array, with commas")
-    parser.add_argument("--jobs", type=int, default=5, help="of each kind")
-    parser.add_argument("--calls", type=int, default=100)
-    parser.add_argument("--warmup", type=int, default=60)
+    parser.add_argument("--jobs", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=30, help="of a job")
     parser.add_argument("--pages", choices=("numpy", *ADVICE), default="numpy", help="that arrays lie in")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
     sizes = [int(size) for size in given.sizes.split(",")]
     machine = describe()
     print(title(machine))
-    medians: dict[str, list[list[float]]] = {kind: [] for kind in REACH}  # seconds, by job and size
-    for _ in range(given.jobs):
-        for kind, value in REACH.items():
-            os.environ["HOCKET_REACH"] = value
-            how = given.collective, sizes, given.warmup, given.calls, given.pages
-            ranks = hocket.spawn(times, given.ranks, how, threads=1)
-            medians[kind].append([float(np.median(np.max(calls, axis=0))) for calls in zip(*ranks, strict=True)])
-    print(f"{given.collective} on {given.ranks} ranks\n{'bytes':>12}{'slots, us':>12}{'attach':>24}")
+    how = given.collective, sizes, given.turns, given.pages
+    jobs = [hocket.spawn(turns, given.ranks, how, threads=1)[0] for _ in range(given.jobs)]
+    print(f"{given.collective} on {given.ranks} ranks")
+    print(f"{'bytes':>12}{'state':>8}{'turns':>8}{'slots, us':>12}{'attach':>24}")
     for at, size in enumerate(sizes):
-        slots = [job[at] for job in medians["slots"]]
-        parts = sorted(job[at] / other for job, other in zip(medians["attach"], slots, strict=True))
-        attach = f"{statistics.median(parts):.2f} [{parts[0]:.2f}, {parts[-1]:.2f}]"
-        print(f"{size:12}{statistics.median(slots) * 1e6:12.1f}{attach:>24}")
+        slow = SLOW * min(before for job in jobs for before, _, _ in job[at])
+        for state in ("fast", "slow"):
+            met = [[turn for turn in job[at] if (turn[0] > slow) == (state == "slow")] for job in jobs]
+            met = [turns for turns in met if turns]
+            if not met:
+                continue
+            parts = sorted(statistics.median(attach / slots for _, slots, attach in turns) for turns in met)
+            slots = statistics.median(slots for turns in met for _, slots, _ in turns) * 1e6
+            attach = f"{statistics.median(parts):.2f} [{parts[0]:.2f}, {parts[-1]:.2f}]"
+            print(f"{size:12}{state:>8}{sum(map(len, met)):8}{slots:12.1f}{attach:>24}")
     if given.json is not None:
-        given.json.write_text(json.dumps({"machine": machine, "sizes": sizes, "seconds": medians}, indent=2) + "\n")
+        given.json.write_text(json.dumps({"machine": machine, "sizes": sizes, "turns": jobs}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -66,6 +66,7 @@ void ControlPlane::post(const Statement& mine) {
         written_[call % 2] = mine.author;
     }
     if (mine.buffers != nullptr) line.buffers = *mine.buffers;
+    if (mine.entered != 0) line.timed = {call, mine.entered};
     if (waiting_.others != nullptr) [[unlikely]]
         blocks_[rank_].eager[call % 2] = mine.eager_bytes;
     if (touches(call)) __atomic_store_n(&blocks_[rank_].touched, call, __ATOMIC_RELAXED);  // its value nobody uses
@@ -74,6 +75,17 @@ void ControlPlane::post(const Statement& mine) {
         if (r != rank_) ring(blocks_[r].bell);
     if (waiting_.others != nullptr) [[unlikely]]
         waiting_.others->posted(call);
+}
+
+u64 ControlPlane::entered_at() const {
+    const u64 now = clock_.ticks();
+    u64 last = 0;
+    for (u32 r = 0; r < size_; ++r) {
+        const auto& timed = said(r).timed;
+        if (timed.call != call_ || waiting_.others != nullptr) return now;  // other nodes have clocks of their own
+        last = std::max(last, timed.ticks);
+    }
+    return std::min(last, now);
 }
 
 // Whether all have said the same, and nobody has failed: most calls need to know no more.

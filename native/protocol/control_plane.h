@@ -80,7 +80,7 @@ struct WaitPolicy {
 };
 
 // What a rank says when it enters a call. Whoever gives the same text in every call is its author. `timeout` it keeps
-// to itself: that of this call, 0 for WaitPolicy's.
+// to itself: that of this call, 0 for WaitPolicy's. `entered`: when, in ticks, if it times the call; else 0.
 struct Statement {
     const Terms& terms;
     const std::string& text;
@@ -88,6 +88,7 @@ struct Statement {
     const BufferDescription* buffers = nullptr;
     double timeout = 0;
     u64 eager_bytes = 0;  // of messages that lie behind the header, for other nodes
+    u64 entered = 0;
 };
 
 class ControlPlane {
@@ -123,6 +124,8 @@ class ControlPlane {
         while (r < size_ && observe_header(&said(r).call) == call_) ++r;  // pairs with publish_header in `post`
         return r == size_;
     }
+    // When the last rank entered the latest call, in ticks, where all have timed it; else now.
+    u64 entered_at() const;
     // Enters a call in which nothing moves. `timeout`: that of a Statement.
     Outcome barrier(double timeout = 0);
     // Enters a call in which nothing moves but a word of each rank, afterwards in `said`; cut at what a header has room

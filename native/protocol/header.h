@@ -68,9 +68,10 @@ struct BufferDescription {
 };
 static_assert(sizeof(BufferDescription) <= kInlined);
 
-// What a rank says when it enters a call. `call` is stored last. Of ranks that agree nobody reads more than the first
-// cache line: where `signature`, a hash of the terms, is the same, so are the terms. `text` is the schedule's name, on
-// a second line the counts, on a third what `element` stands for; a word to exchange; or why it refuses.
+// What a rank says when it enters a call. `call` is stored last. Of ranks that agree, in a call that is not timed,
+// nobody reads more than the first cache line: where `signature`, a hash of the terms, is the same, so are the terms.
+// `timed`: the latest call that the rank has timed, and when it entered that. `text` is the schedule's name, on a
+// second line the counts, on a third what `element` stands for; a word to exchange; or why it refuses.
 struct CallHeader {
     alignas(kLine) u64 call;
     u64 signature;
@@ -78,6 +79,9 @@ struct CallHeader {
         char inlined[kInlined];     // a message to all others, so short that it takes no other line
         BufferDescription buffers;  // else; not the same on all ranks
     };
+    struct {
+        u64 call, ticks;
+    } timed;
     alignas(kLine) Terms terms;
     char text[1024 - kLine - sizeof(Terms)];
 };

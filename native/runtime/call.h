@@ -40,7 +40,7 @@ struct Finish {
     const char* taken = nullptr;
 };
 
-// What a call took a rank, in ticks: `took`, without those that it waited for others to enter, 0 until it has ended.
+// What a call took a rank, in ticks: `took`, without those until the last rank had entered, 0 until it has ended.
 // `begun`: from when on that counts; 0: from when it is run.
 struct Watch {
     u64 begun = 0, took = 0;

@@ -94,7 +94,9 @@ struct Communicator::CallState {
     const Candidate& chosen() const { return candidates[variant]; }
     bool pairwise() const { return terms.flags & kPairwise; }
     bool size_known() const { return !(terms.flags & (kSizeUnknown | kPairwise)); }  // before others have said theirs
-    Statement statement() const { return {terms, *text, author, tiny ? nullptr : &told, call.timeout, eager_bytes}; }
+    Statement statement() const {
+        return {terms, *text, author, tiny ? nullptr : &told, call.timeout, eager_bytes, entered};
+    }
 
     Plan& plan;
     const Call& call;
@@ -109,8 +111,8 @@ struct Communicator::CallState {
     bool tiny = false;         // its messages may be where the header would say what else it can run
     BufferDescription told{};  // to the others
     ResidencyProbe probe{};
-    u64 entered = 0, agreed = 0;  // when it had said so, and when all had, in ticks, if it is watched
-    Traffic sent{};               // eagerly
+    u64 entered = 0, begun = 0;  // when it enters, and from when on it waits for nobody to, in ticks, if it is watched
+    Traffic sent{};              // eagerly
     Path path = Path::kFifo;
     Variant variant = kBuffered;
 };
@@ -210,14 +212,15 @@ template <class Event> [[gnu::flatten]] Outcome Communicator::carry_out(Plan& pl
     if (state.buffered().eager() && state.told.variants == 0) send_eagerly(state);
 
     // Agree.
+    if (call.watch != nullptr) state.entered = control_.clock().ticks();
     Outcome entered = control_.enter(state.statement(), [&] { meanwhile(state); });
     if (entered.fault != Fault::kNone) return zero_copy_.withdraw(std::move(entered), state.told);
+    if (call.watch != nullptr) state.begun = control_.entered_at();
     return carry_on(state, event);
 }
 
 // All have entered the call and agree.
 template <class Event> Outcome Communicator::carry_on(CallState& state, Event event) {
-    if (state.call.watch != nullptr) state.agreed = control_.clock().ticks();
     if (!state.size_known() && !learn_size(state)) return {};  // nobody has data
 
     // Select.
@@ -244,7 +247,7 @@ template <class Event> Outcome Communicator::execute_and_finish(CallState& state
     }
     if (state.call.finish.result != nullptr) finish(state);
     if (Watch* const watch = state.call.watch)
-        watch->took = state.entered - watch->begun + control_.clock().ticks() - state.agreed;
+        watch->took = state.entered - watch->begun + control_.clock().ticks() - state.begun;
     return outcome;
 }
 
@@ -258,11 +261,11 @@ bool Communicator::post(Plan& plan, const Call& call) {
     offer(*state);
     send_eagerly(*state);
     if (control_.dead()) return false;
-    control_.post(state->statement());
     if (call.watch != nullptr) {
         call.watch->begun = begun;
         state->entered = control_.clock().ticks();
     }
+    control_.post(state->statement());
     posted_ = std::move(state);
     return true;
 }
@@ -270,6 +273,7 @@ bool Communicator::post(Plan& plan, const Call& call) {
 Outcome Communicator::complete() {
     const std::unique_ptr<CallState> state = std::move(posted_);
     Outcome entered = control_.dead() && !control_.all_entered() ? control_.is_dead() : control_.await_all();
+    if (state->call.watch != nullptr) state->begun = control_.clock().ticks();  // it may have rested since all entered
     return entered.fault == Fault::kNone ? carry_on(*state, nullptr) : entered;
 }
 
@@ -412,7 +416,6 @@ void Communicator::send_eagerly(CallState& state) {
 // that it will store to: of its output, unless they are in none or others may store there, and of its next messages,
 // unless these may be stored non-temporally. Of brief messages it prefetches those that it reads.
 void Communicator::meanwhile(CallState& state) const {
-    if (state.call.watch != nullptr) state.entered = control_.clock().ticks();
     state.probe.look(settings_.tunables);
     if (state.told.variants != 0 || state.probe.far) return;
     const Candidate& buffered = state.buffered();

@@ -61,5 +61,23 @@ TEST(progress) {
     }
 }
 
+// When the last of two ranks entered a call is known where both have said when they did, and is never still to come.
+TEST(entered) {
+    World world(2);
+    ThreadMemory memory(world);
+    Communicator first(0, 2, memory, {}, settings(2)), second(1, 2, memory, {}, settings(2));
+    const auto at = [&](u64 one, u64 other) {
+        first.control().post({{}, "barrier", ControlPlane::kBarrier, nullptr, 0, 0, one});
+        second.control().post({{}, "barrier", ControlPlane::kBarrier, nullptr, 0, 0, other});
+        CHECK(first.control().await_all().fault == Fault::kNone && second.control().await_all().fault == Fault::kNone);
+        return first.control().entered_at();
+    };
+    const u64 begun = first.control().clock().ticks();
+    CHECK(at(3, 5) == 5 && second.control().entered_at() == 5);
+    CHECK(at(8, 7) == 8);
+    CHECK(at(9, 0) >= begun);  // what it said two calls before does not count
+    CHECK(at(9, ~u64(0)) <= first.control().clock().ticks());
+}
+
 }  // namespace
 }  // namespace hocket::test
