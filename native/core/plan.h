@@ -120,9 +120,6 @@ struct PlanView {
     bool accessed[2] = {};  // by other ranks: this one's input, its output
 };
 
-// The set of all destinations of a step, of which such a set has 32 at most.
-constexpr u32 all_of(u32 destinations) { return destinations < 32 ? (1u << destinations) - 1 : ~0u; }
-
 // Whether the messages of a connection lie in this rank's own buffers.
 inline bool lies_here(const ConnectionRecord& connection) {
     return connection.storage == (connection.sends ? kPulled : kPushed);

@@ -229,7 +229,6 @@ template <class Type, class Op> constexpr u64 kItem =
     Type::kBytes * sizeof(typename Type::Element) / sizeof(typename Type::Value);
 template <class Type> constexpr u64 kItem<Type, ComplexProd> = 2 * kItem<Type, Sum>;
 
-// `last` stores what nobody reads again during the call, `write` everything else.
 template <class Op, class V> V combine(V a, V b) { return Op::of(a, b); }
 template <class Op> Bfloat16::Value combine(Bfloat16::Value a, Bfloat16::Value b) {
     return {Op::of(a.even, b.even), Op::of(a.odd, b.odd)};
@@ -238,6 +237,7 @@ template <class Op> Bfloat16::Value combine(Bfloat16::Value a, Bfloat16::Value b
 Bfloat16::Value operator*(Bfloat16::Value a, float factor) { return {a.even * factor, a.odd * factor}; }
 Bfloat16::Value operator/(Bfloat16::Value a, float divisor) { return {a.even / divisor, a.odd / divisor}; }
 
+// `last` stores what nobody reads again during the call, `write` everything else.
 template <class Type> struct Whole {
     using Value = typename Type::Value;
     Value read(const char* from) const { return Type::read(from); }
@@ -315,7 +315,7 @@ static_assert(Ahead{100, 8}.place(64 + 8) == 72 && Ahead{100, u64(1) << 40}.plac
 // Of the destinations asked for those that can be stored non-temporally in one sweep: they lie as far from the
 // beginning of a line as the first, a whole number of items of `item` bytes.
 u32 alike(char* const* dsts, u32 m, u32 last, u64 item) {
-    last &= all_of(m);
+    if (m < 32) last &= (1u << m) - 1;
     if (last == 0) return 0;
     const u64 first = reinterpret_cast<u64>(dsts[__builtin_ctz(last)]);
     if (-first % kCacheLine % item != 0) return 0;

@@ -12,7 +12,7 @@ namespace hocket {
 
 // Whether a byte is in no cache near this core, to go by whether it takes more than `near` ticks to load it. Never,
 // where no clock is as fine. Another rank may be storing there: the value is not used.
-inline bool is_far(const char* at, u64 near) {
+inline bool is_far([[maybe_unused]] const char* at, [[maybe_unused]] u64 near) {
 #if defined(__SSE2__)
     __builtin_ia32_lfence();
     const u64 begin = __builtin_ia32_rdtsc();
@@ -21,8 +21,6 @@ inline bool is_far(const char* at, u64 near) {
     __builtin_ia32_lfence();
     return __builtin_ia32_rdtsc() - begin > near;
 #else
-    (void)at;
-    (void)near;
     return false;
 #endif
 }

@@ -54,10 +54,8 @@ inline Shape settle(const PlanHeader& plan, u64 n, u32 type, u64 tile, u64 most_
     if (one) return found;
     geometry = cut(n, item, plan.chunks, widest, most_of_slot(plan, slots, tuned), tile, plan.work, plan.depth);
     const u64 slot = widest * geometry.tile;
-    const auto there_is_room = [&](u64 more) {
-        return more * plan.fan * geometry.tile <= tuned.rotated_bytes && more * slot <= kWindowStride - kPage;
-    };
-    while (slot >= tuned.rotated_slot_bytes && there_is_room(2 * slots)) slots *= 2;
+    const u64 most = std::min(tuned.rotated_bytes / (plan.fan * geometry.tile), (kWindowStride - kPage) / slot);
+    if (slot >= tuned.rotated_slot_bytes) slots = std::max(slots, std::bit_floor(most));
     return found;
 }
 

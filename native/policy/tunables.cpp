@@ -1,6 +1,5 @@
 #include "policy/tunables.h"
 
-#include <algorithm>
 #include <stdexcept>
 
 #include "core/interpreter.h"
@@ -10,19 +9,15 @@
 #include "protocol/waiting.h"
 #include "transport/arena.h"
 #include "transport/cma.h"
-#include "transport/memory.h"
 
 namespace hocket {
-namespace {
 
-u64 of_this_processor(Default value) {
+static u64 of_this_processor(Default value) {
 #if defined(__x86_64__)
     if (__builtin_cpu_is("intel")) return value.intel;
 #endif
     return value.zen;
 }
-
-}  // namespace
 
 std::span<const Tunable> tunables() {
 #define HOCKET_TUNABLE(name, unit, scope, value, source, reason) \

@@ -109,7 +109,6 @@ Outcome ControlPlane::agree() const {
     while (sized + 1 < size_ && said(sized).terms.flags & kSizeUnknown) ++sized;
     const Terms& first = said(0).terms;
     const Terms& size = said(sized).terms;
-    constexpr u32 kUnits = kCounted | kPairwise;
     const bool pairwise = first.flags & kPairwise;
     u64 counts = first.counts;
     u32 odd = 0;

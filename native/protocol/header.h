@@ -94,6 +94,7 @@ enum CallFlag : u32 {
     kPairwise = 8,     // and a rank knows only its own: n is the largest of those
     kDeclined = 16,    // this rank would rather not make the call: no rank does
 };
+constexpr u32 kUnits = kCounted | kPairwise;
 // Of which ranks have to look at more than whether they say the same.
 constexpr u32 kExcuses = kRefused | kDeclined | kSizeUnknown | kPairwise;
 

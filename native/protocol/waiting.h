@@ -20,7 +20,7 @@
 #include <climits>
 #include <ctime>
 
-#include "core/plan.h"
+#include "device/clock.h"
 
 namespace hocket {
 
@@ -58,11 +58,7 @@ inline void relax() {
 #endif
 }
 
-inline double seconds() {
-    timespec now;
-    ::clock_gettime(CLOCK_MONOTONIC, &now);
-    return double(now.tv_sec) + 1e-9 * double(now.tv_nsec);
-}
+inline double seconds() { return 1e-9 * double(Clock::monotonic()); }
 
 // Whether this thread is one of the library's own (runtime/team.h): signals are for others.
 constinit inline thread_local bool worker_thread = false;

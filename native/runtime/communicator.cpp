@@ -22,7 +22,6 @@ u64 difference(u32 rank, const Units& units) {
 // Whether ranks call an exchange of one name, some with the lengths of their units and some without, which then are
 // equal. They may take different plans.
 bool some_count(const std::vector<CallHeader>& said) {
-    constexpr u32 kUnits = kCounted | kPairwise;
     const auto name = [](const CallHeader& header) {
         const std::string_view text = header.text;
         return text.substr(0, text.find('\n'));
@@ -82,16 +81,14 @@ struct Communicator::CallState {
           call(call),
           terms{plan.digest(), call.n, call.tile, 0, call.type, call.op, call.size_known ? 0u : u32(kSizeUnknown)},
           text(&plan.name()),
-          author(plan.number()),
-          n(call.n),
-          type(call.type) {
+          author(plan.number()) {
         candidates[kBuffered] = {{}, plan.view().lends ? nullptr : &plan, call.input, call.output, nullptr};
         for (const Variant other : kZeroCopy) candidates[other].plan = nullptr;
     }
 
-    u64 size_bit() const { return u64(1) << std::bit_width(n); }
+    u64 size_bit() const { return u64(1) << std::bit_width(terms.n); }
     Candidate& buffered() { return candidates[kBuffered]; }
-    const Candidate& chosen() const { return candidates[variant]; }
+    const Candidate& chosen() const { return candidates[selected.variant]; }
     bool pairwise() const { return terms.flags & kPairwise; }
     bool size_known() const { return !(terms.flags & (kSizeUnknown | kPairwise)); }  // before others have said theirs
     Statement statement() const {
@@ -100,12 +97,10 @@ struct Communicator::CallState {
 
     Plan& plan;
     const Call& call;
-    Terms terms;
+    Terms terms;  // once all have entered, n and the type as others say, where this rank has no data
     u64 eager_bytes = 0;
     const std::string* text;
     u64 author;
-    u64 n;  // these two as others say, where this rank has no data
-    u32 type;
     Candidates candidates;
     Buffer buffers[3];         // of an execution
     bool tiny = false;         // its messages may be where the header would say what else it can run
@@ -113,8 +108,7 @@ struct Communicator::CallState {
     ResidencyProbe probe{};
     u64 entered = 0, begun = 0;  // when it enters, and from when on it waits for nobody to, in ticks, if it is watched
     Traffic sent{};              // eagerly
-    Path path = Path::kFifo;
-    Variant variant = kBuffered;
+    Selection selected{Path::kFifo, kBuffered};
 };
 
 // An execution of the chosen plan, and what its threads need to know.
@@ -236,7 +230,7 @@ template <class Event> Outcome Communicator::carry_on(CallState& state, Event ev
 template <class Event> Outcome Communicator::execute_and_finish(CallState& state, Event event) {
     const FifoPath::Closing closing{fifo_};
     Outcome outcome = execute(state, event);
-    outcome.variant = state.variant;
+    outcome.variant = state.selected.variant;
     if (outcome.fault != Fault::kNone) {
         outcome = zero_copy_.withdraw(std::move(outcome), state.told);
         if (!fifo_.close()) return outcome;
@@ -301,11 +295,8 @@ void Communicator::state_terms(CallState& state) {
 // Settles how each candidate would run, and sees to memory. Returns 0 or an errno. A tiny call has but one.
 int Communicator::prepare_all(CallState& state) {
     for (Candidate& candidate : state.candidates) {
+        if (state.tiny) candidate.plan = nullptr;
         if (candidate.plan == nullptr) continue;
-        if (state.tiny) {
-            candidate.plan = nullptr;
-            continue;
-        }
         const u64 most = most_eager(size(), state.pairwise(), settings_.network != nullptr, state.call.tile != 0);
         if (const int failed = prepare(state, candidate, most)) return failed;
         state.tiny = state.buffered().tiny();
@@ -317,8 +308,8 @@ int Communicator::prepare_all(CallState& state) {
 // ran last.
 int Communicator::prepare(CallState& state, Candidate& candidate, u64 most_eager) {
     Plan& plan = *candidate.plan;
-    const u64 n = state.n, tile = &plan == &state.plan ? state.call.tile : 0;  // of no other that takes its place
-    const u32 type = state.type;
+    const u64 n = state.terms.n, tile = &plan == &state.plan ? state.call.tile : 0;  // of no other in its place
+    const u32 type = state.terms.type;
     candidate.kernel = plan.view().combines ? kernels().types[type].reduce[state.call.op] : kernels().move;
     Plan::Latest& latest = plan.latest;
     Shape& shape = candidate;
@@ -447,13 +438,13 @@ void Communicator::meanwhile(CallState& state) const {
 // What the others say of the size. Returns whether anybody has data.
 bool Communicator::learn_size(CallState& state) const {
     bool known = false;
-    state.n = 0;
+    state.terms.n = 0;
     for (u32 r = 0; r < size(); ++r) {
         const Terms& terms = control_.said(r).terms;
         if (terms.flags & kSizeUnknown) continue;
         known = true;
-        state.type = terms.type;
-        state.n = std::max(state.n, terms.n);
+        state.terms.type = terms.type;
+        state.terms.n = std::max(state.terms.n, terms.n);
     }
     return known;
 }
@@ -464,25 +455,21 @@ int Communicator::select_path(CallState& state) {
     if (!state.size_known())
         if (const int failed = prepare_all(state)) return failed;
     u32 all = state.tiny ? 0 : ~u32(0), any = 0;
-    if (!state.tiny) {
-        for (u32 r = 0; r < size(); ++r) {
-            const u32 offered = control_.said(r).buffers.variants;
-            all &= offered;
-            any |= offered;
-        }
+    for (u32 r = 0; r < size() && !state.tiny; ++r) {
+        const u32 offered = control_.said(r).buffers.variants;
+        all &= offered;
+        any |= offered;
     }
-    const Selection selected = select(state.plan.header(), state.buffered(), all, any);
-    state.path = selected.path;
-    state.variant = selected.variant;
-    const bool again = state.path == Path::kFifo && state.buffered().eager();
+    state.selected = select(state.plan.header(), state.buffered(), all, any);
+    const bool again = state.selected.path == Path::kFifo && state.buffered().eager();
     return again ? prepare(state, state.buffered(), 0) : 0;
 }
 
 // Returns 0, or an errno where the buffers of others cannot be mapped.
 int Communicator::open_path(CallState& state) {
     const Candidate& chosen = state.chosen();
-    if (state.path == Path::kZeroCopy) return zero_copy_.open(chosen, state.buffers);
-    if (state.path != Path::kFifo) {
+    if (state.selected.path == Path::kZeroCopy) return zero_copy_.open(chosen, state.buffers);
+    if (state.selected.path != Path::kFifo) {
         if (!state.size_known()) eager_.open(chosen, control_.call());  // it had nothing to send
         add(0, state.sent);
     } else {
@@ -494,7 +481,7 @@ int Communicator::open_path(CallState& state) {
 
 template <class Event> Outcome Communicator::execute(CallState& state, Event event) {
     const Candidate& chosen = state.chosen();
-    const bool zero_copy = state.variant != kBuffered;
+    const bool zero_copy = state.selected.path == Path::kZeroCopy;
     Run<Event> run{state, execution(state, chosen, chosen.input, chosen.output),
                    zero_copy ? zero_copy_.attached_since(*chosen.plan) : std::nullopt, event};
     run.threads = threads_for(chosen.plan->header(), chosen.geometry, settings_.threads, settings_.team_bytes);
@@ -614,9 +601,10 @@ const Scale* Communicator::scale(const CallState& state) const {
 void Communicator::finish(const CallState& state) const {
     const Finish& left = state.call.finish;
     char* const result = left.result;
-    if (left.taken != nullptr && state.variant == kBuffered) copy(result, left.taken, left.bytes);
+    if (left.taken != nullptr && state.selected.variant == kBuffered) copy(result, left.taken, left.bytes);
     if (state.call.scale != nullptr && scale(state) == nullptr)
-        kernels().types[state.type].reduce[kAverage](&result, 1, &result, 1, left.bytes, {.scale = state.call.scale});
+        kernels().types[state.terms.type].reduce[kAverage](&result, 1, &result, 1, left.bytes,
+                                                           {.scale = state.call.scale});
 }
 
 // This rank cannot take part, and says so to the others.
@@ -634,7 +622,7 @@ Outcome Communicator::give_up_for(const char* missing, int error) {
 // A line has one writer at a time: the threads of one call have each their own, and calls do not overlap. Relaxed: a
 // reader elsewhere gets a number, and nothing else by it.
 void Communicator::add(u32 thread, const Traffic& moved) {
-    Traffic& sum = moved_[thread].sum;
+    Traffic& sum = moved_[thread];
     __atomic_store_n(&sum.loaded, sum.loaded + moved.loaded, __ATOMIC_RELAXED);  // pairs with `traffic`
     __atomic_store_n(&sum.stored, sum.stored + moved.stored, __ATOMIC_RELAXED);  // pairs with `traffic`
 }
@@ -642,8 +630,8 @@ void Communicator::add(u32 thread, const Traffic& moved) {
 Traffic Communicator::traffic() const {
     Traffic all{};
     for (const Moved& moved : moved_) {
-        all.loaded += __atomic_load_n(&moved.sum.loaded, __ATOMIC_RELAXED);  // pairs with `add`
-        all.stored += __atomic_load_n(&moved.sum.stored, __ATOMIC_RELAXED);  // pairs with `add`
+        all.loaded += __atomic_load_n(&moved.loaded, __ATOMIC_RELAXED);  // pairs with `add`
+        all.stored += __atomic_load_n(&moved.stored, __ATOMIC_RELAXED);  // pairs with `add`
     }
     return all;
 }

@@ -53,9 +53,7 @@ class Communicator {
     struct CallState;
     template <class Event> struct Run;
 
-    struct alignas(kLine) Moved {
-        Traffic sum{};
-    };
+    struct alignas(kLine) Moved : Traffic {};
 
     template <class Body> Outcome recorded(u64 plan, Body body);
     template <class Body> Outcome record(u64 plan, Body body);

@@ -4,7 +4,6 @@
 
 #include "device/atomics.h"
 #include "policy/distance.h"
-#include "policy/select.h"
 #include "transport/cma.h"
 #include "transport/fifo.h"
 

@@ -71,9 +71,6 @@ void FifoPath::open(const Candidate& candidate, const Buffer* buffers) const {
                window.slots(),
                record.width * candidate.geometry.tile,
                record.storage == kSlots ? candidate.slots : kUnbounded,
-               0,
-               0,
-               0,
                record.peer,
                record.more};
         if (record.multicast != 0) end.begin_after(window.passed);
@@ -109,17 +106,13 @@ void ZeroCopyPath::describe(const Candidates& candidates, BufferDescription& fou
     for (const Variant variant : kZeroCopy) {
         const Candidate& candidate = candidates[variant];
         if (candidate.plan == nullptr) continue;
-        if (is_private(candidate.input, candidate) || is_private(candidate.output, candidate)) {
-            if (cma_use_ == CmaUse::kNever || candidate.rounds != Rounds::kTwo) continue;
-            found.variants |= u32(1) << variant;
-            found.is_private = true;
-            found.input = reinterpret_cast<u64>(candidate.input);
-            found.output = reinterpret_cast<u64>(candidate.output);
-            found.since = control_.clock().ticks();
-            continue;
-        }
+        const bool attached = is_private(candidate.input, candidate) || is_private(candidate.output, candidate);
+        if (attached && (cma_use_ == CmaUse::kNever || candidate.rounds != Rounds::kTwo)) continue;
         found.variants |= u32(1) << variant;
+        found.is_private = attached;
+        if (attached) found.since = control_.clock().ticks();
         const auto lies = [&](const char* at, u64 blocks) {
+            if (attached) return reinterpret_cast<u64>(at);
             const u64 place = at == nullptr ? kNowhere : memory_.place(at);
             if (place < kAdopted) found.end = std::max(found.end, place + blocks * candidate.geometry.unit);
             return place;
@@ -195,11 +188,7 @@ int ZeroCopyPath::map_peers(const Plan& plan) {
 
 Outcome ZeroCopyPath::finish(const Candidate& candidate, Execution<Cpu, End>& running) {
     if (candidate.rounds == Rounds::kTwo) return await_partners(*candidate.plan, running);
-    return is_weakened("READERS") ? Outcome{} : await_readers(running);  // weakened: it waits for no reader
-}
-
-// Waits until nobody reads this rank's buffers any more.
-Outcome ZeroCopyPath::await_readers(Execution<Cpu, End>& running) {
+    if (is_weakened("READERS")) return {};  // it waits for no reader
     return control_.drive([&] { return running.reader() == nullptr ? Progress::kDone : Progress::kStalled; },
                           [&](const u32* peer, Outcome& outcome) {
                               const u32* reader = running.reader(peer);
@@ -240,12 +229,8 @@ Outcome ZeroCopyPath::await_partners(const Plan& plan, const Execution<Cpu, End>
 Outcome ZeroCopyPath::withdraw(Outcome outcome, const BufferDescription& told) const {
     const bool untouched = outcome.fault == Fault::kMismatch || outcome.fault == Fault::kRefused;
     if (untouched || outcome.fault == Fault::kDeclined || told.variants == 0) return outcome;
-    if (told.is_private) {
-        outcome.exposed = true;
-        return outcome;
-    }
     for (const u64 place : {told.input, told.output}) {
-        if (place < kAdopted) memory_.keep(place);
+        if (!told.is_private && place < kAdopted) memory_.keep(place);
         else outcome.exposed |= place != kNowhere;
     }
     return outcome;

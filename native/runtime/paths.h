@@ -158,7 +158,6 @@ class ZeroCopyPath {
         return record.storage != kSlots && !lies_here(record) && control_.said(record.peer).buffers.is_private;
     }
     int map_peers(const Plan& plan);
-    Outcome await_readers(Execution<Cpu, End>& running);
     Outcome await_partners(const Plan& plan, const Execution<Cpu, End>& running);
 
     ControlPlane& control_;

@@ -17,27 +17,23 @@ Plan::Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::
     const PlanHeader& h = header();
     if (h.rank != communicator.rank() || h.ranks != communicator.size())
         throw std::invalid_argument("this plan is for another rank");
-    const auto window = [&](u32 source, u32 target, u32 channel) {
-        Window* found = communicator.memory().window(source, target, channel);
-        if (found == nullptr) throw std::invalid_argument("this plan uses too many channels");
+    const auto checked = [](Window* found, const char* where) {
+        if (found == nullptr) throw std::invalid_argument(std::string("this plan uses too many channels") + where);
         return found;
     };
-    const auto remote_window = [&](const ConnectionRecord& record) {
-        Window* found = communicator.network()->window(record.peer, record.channel, record.sends != 0);
-        if (found == nullptr) throw std::invalid_argument("this plan uses too many channels between nodes");
-        return found;
-    };
+    Memory& memory = communicator.memory();
     for (const ConnectionRecord& record : connections()) {
         const u32 source = record.sends ? h.rank : record.peer, target = record.sends ? record.peer : h.rank;
         const bool remote = communicator.is_remote(record.peer);
         if (remote ? record.multicast != 0 || is_lent(record) : is_direct(record))
             throw std::invalid_argument("this plan is for ranks on other nodes");
-        windows_.push_back(remote ? remote_window(record)
-                                  : window(source, record.multicast ? source : target, record.channel));
+        Window* const found = remote ? communicator.network()->window(record.peer, record.channel, record.sends != 0)
+                                     : memory.window(source, record.multicast ? source : target, record.channel);
+        windows_.push_back(checked(found, remote ? " between nodes" : ""));
     }
     for (u32 m = 0; m < h.multicasts; ++m) {
         const MulticastRecord& record = view_.multicasts[m];
-        multicasts_.push_back(window(record.source, record.source, record.channel));
+        multicasts_.push_back(checked(memory.window(record.source, record.source, record.channel), ""));
     }
     messages_.resize(h.connections);
     for (u32 o = 0; o < h.operands; ++o)

@@ -16,7 +16,6 @@ namespace hocket {
 // Threads that do one thing together, again and again.
 class Team {
   public:
-    Team() = default;
     Team& operator=(Team&&) = delete;
 
     // Makes it that many at least, with the caller's; fewer if the system gives no more. Returns how many they are.
@@ -38,7 +37,7 @@ class Team {
 };
 
 // Does jobs one after the other, in the order given, on a thread of its own that starts with the first, or on one that
-// would wait for them.
+// would wait for them. At its end it waits for those that were given.
 class Queue {
   public:
     struct Job {
@@ -46,8 +45,6 @@ class Queue {
         bool done = false;
     };
 
-    // At its end it waits for the jobs that were given.
-    Queue() = default;
     Queue& operator=(Queue&&) = delete;
 
     // The job belongs to the caller and stays where it is until it is done. Without `wake`, the thread may sleep on

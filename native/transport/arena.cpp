@@ -11,11 +11,8 @@
 #include "transport/mapping.h"
 
 namespace hocket {
-namespace {
 
 constexpr int kCollapse = 25;  // MADV_COLLAPSE, which not all headers have
-
-}  // namespace
 
 Arena::~Arena() {
     for (u64 e = 0; e < extended_; ++e) ::munmap(extents_[e].base, extents_[e].bytes);

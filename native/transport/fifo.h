@@ -53,11 +53,11 @@ template <FifoDevice Device> struct Fifo {
     char* slots;  // of the first slot
     u64 slot_bytes;
     u64 capacity;  // slots: a power of two; kUnbounded where messages lie in buffers
-    u64 next;      // messages sent, or received, so far
-    u64 seen;      // the other end's counter when last looked at
-    u64 debt;      // what `freed` lacks: messages of calls in which this reader was none
     u32 peer;
     u32 more;                // ends of further readers
+    u64 next = 0;            // messages sent, or received, so far
+    u64 seen = 0;            // the other end's counter when last looked at
+    u64 debt = 0;            // what `freed` lacks: messages of calls in which this reader was none
     u64* lengths = nullptr;  // of messages, by slot, where a network sends them
 
     // Of a connection between two ranks, before the call sends anything. The two ends differ in which counter is
@@ -72,7 +72,7 @@ template <FifoDevice Device> struct Fifo {
 
     // For a message that is there, or has its place, all through the call: in one round, or in two.
     static Fifo open(char* message, bool sends, u32 peer) {
-        return {nullptr, nullptr, message, 0, 1, 0, sends ? 0u : 1u, 0, peer, 0};
+        return {nullptr, nullptr, message, 0, 1, peer, 0, 0, sends ? 0u : 1u};
     }
 
     char* data() const { return slots + (next & (capacity - 1)) * slot_bytes; }

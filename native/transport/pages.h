@@ -9,7 +9,6 @@ namespace hocket {
 // Asks the kernel about memory of this process, by PAGEMAP_SCAN (Linux 6.7).
 class PageScan {
   public:
-    PageScan() = default;
     ~PageScan();
     PageScan& operator=(PageScan&&) = delete;
 

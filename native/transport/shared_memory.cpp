@@ -14,11 +14,8 @@
 #include "transport/mapping.h"
 
 namespace hocket {
-namespace {
 
 constexpr u64 kLargestPage = 64 << 10;  // of the kernels there are
-
-}  // namespace
 
 int reserve_control(int descriptor, u32 ranks, bool on_several_nodes) {
     return reserve(descriptor, 0, whole_pages(control_bytes(ranks, on_several_nodes)));
@@ -43,7 +40,7 @@ SharedMemory::SharedMemory(int descriptor, u32 ranks, bool on_several_nodes, std
 
 SharedMemory::~SharedMemory() {
     for (auto& [index, mapping] : mappings_)
-        if (mapping->counters != nullptr) ::munmap(mapping->counters, kPage + mapping->bytes);
+        if (mapping.counters != nullptr) ::munmap(mapping.counters, kPage + mapping.bytes);
     for (const Neighbour& neighbour : neighbours_)
         if (neighbour.base != nullptr) ::munmap(neighbour.base, neighbour.bytes);
     if (control_ != nullptr) ::munmap(control_, control_bytes_);
@@ -60,12 +57,9 @@ void SharedMemory::close() {
 Window* SharedMemory::window(u32 source, u32 destination, u32 channel) {
     const u64 index = (u64(channel) * ranks_ + source) * ranks_ + destination;
     if (index >= kMostWindows) return nullptr;
-    auto& mapping = mappings_[index];
-    if (mapping == nullptr) {
-        mapping = std::make_unique<Mapping>();
-        mapping->place = (index + 1) * kWindowStride;
-    }
-    return mapping.get();
+    Mapping& mapping = mappings_[index];
+    mapping.place = (index + 1) * kWindowStride;
+    return &mapping;
 }
 
 int SharedMemory::reserve(Window* window, u64 bytes) {
@@ -97,15 +91,12 @@ char* SharedMemory::rotated(u32 rank, u64 bytes) {
 }
 
 u64 SharedMemory::place(const char* at) const {
-    if (lent_.empty()) return own_.place(at);
     const auto after = lent_.upper_bound(const_cast<char*>(at));
     if (after == lent_.begin()) return own_.place(at);
     const auto& [begin, lent] = *std::prev(after);
     const u64 skip = u64(at - begin);
     return skip < lent.bytes ? lent.place + skip : own_.place(at);
 }
-
-void SharedMemory::keep(u64 place) { own_.keep(place); }
 
 // Maps more than is asked for, so that one that grows is mapped again a few times only: what has no memory takes none.
 char* SharedMemory::arena(u32 rank, u64 bytes) {

@@ -39,7 +39,7 @@ class SharedMemory final : public Memory {
     int reserve(Window* window, u64 bytes) override;
     char* rotated(u32 rank, u64 bytes) override;
     u64 place(const char* at) const override;
-    void keep(u64 place) override;
+    void keep(u64 place) override { own_.keep(place); }
     char* arena(u32 rank, u64 bytes) override;
     char* adopted(u32 rank, u64 place) const override;
     int pull(u32 rank, const char* theirs, char* mine, u64 bytes) override;
@@ -85,7 +85,7 @@ class SharedMemory final : public Memory {
     RankBlock* control_;
     char* rotated_ = nullptr;
     u64 rotated_bytes_ = 0;
-    std::map<u64, std::unique_ptr<Mapping>> mappings_;
+    std::map<u64, Mapping> mappings_;
     std::vector<Neighbour> neighbours_;  // by rank
     Arena& own_;
     std::map<char*, Lent> lent_;  // what this rank has adopted
