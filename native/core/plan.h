@@ -116,7 +116,7 @@ struct PlanView {
     u32 most_operands = 0;  // of one step
     bool combines = false;  // some step has more than one source
     bool lends = false;     // some message lies in a buffer
-    bool has_last = false;  // some destination is in a step's `last`
+    bool has_last = false;  // some destination is in the `last` of a step that stores something
     bool accessed[2] = {};  // by other ranks: this one's input, its output
 };
 

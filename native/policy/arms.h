@@ -5,8 +5,8 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
-#include <span>
 #include <stdexcept>
+#include <vector>
 
 #include "protocol/header.h"
 
@@ -33,7 +33,7 @@ class KeyArms {
     // Of 2^16 windows, which are of 2^shift calls of the communicator, `until[a]` take arm a or one before it, the rest
     // the incumbent, dealt evenly. In a window the arm stays: an arm leaves caches in another state. Throws
     // std::invalid_argument.
-    void set(u64 salt, u32 shift, u32 incumbent, std::span<const u32> until) {
+    void set(u64 salt, u32 shift, u32 incumbent, const std::vector<u32>& until) {
         bool good = incumbent < kArms && shift < 64 && until.size() <= kArms;
         for (u64 a = 0; good && a < until.size(); ++a)
             good = until[a] <= kWindows && (a == 0 || until[a - 1] <= until[a]);

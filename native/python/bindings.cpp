@@ -1,6 +1,5 @@
 // The Python module hocket._native. Thin: arguments are checked in Python (hocket/runtime).
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -14,7 +13,6 @@
 #include <cstring>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <variant>
 
 #include "policy/caches.h"
@@ -306,7 +304,6 @@ void bind_calls(nb::class_<Member>& member) {
         .def(
             "start_barrier",
             [](nb::object member, nb::object owner, double timeout) {
-                ++nb::cast<Member&>(member).calls;
                 return queued(std::move(member), std::move(owner),
                               [timeout](Communicator& communicator) { return communicator.barrier(timeout); });
             },
@@ -314,7 +311,6 @@ void bind_calls(nb::class_<Member>& member) {
         .def(
             "start_refusal",
             [](nb::object member, nb::object owner, nb::str why) {
-                ++nb::cast<Member&>(member).calls;
                 return queued(std::move(member), std::move(owner),
                               [why = to_utf8(why)](Communicator& communicator) { return communicator.refuse(why); });
             },

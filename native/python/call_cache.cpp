@@ -42,7 +42,7 @@ struct Key {
     u64 types[2];                      // a PyArray_Descr*, of an element of a tensor an odd number; 0 for no argument
     long long shapes[2][kDimensions];  // of a tensor its number of elements
     long long between;                 // bytes from x to out, where they overlap
-    u64 traits;                        // of each argument: dimensions, and whether it is writeable and in the arena
+    u64 traits;                        // of each argument: dimensions, and whether it is writeable and shared
 
     void note(u32 argument, u64 trait) { traits |= trait << 32 * argument; }
 };
@@ -79,7 +79,7 @@ bool describe_one(PyObject* given, const Tensors& tensors, Key& key, u32 i, Argu
     if (!PyArray_CHKFLAGS(array, NPY_ARRAY_CARRAY_RO) || dimensions > int(kDimensions)) return false;
     key.types[i] = reinterpret_cast<u64>(PyArray_DESCR(array));
     key.note(i, u64(dimensions) | (PyArray_ISWRITEABLE(array) ? kIsWriteable : 0));
-    found = {given, static_cast<char*>(PyArray_DATA(array)), u64(PyArray_ITEMSIZE(array))};
+    found = {given, PyArray_BYTES(array), u64(PyArray_ITEMSIZE(array))};
     for (int d = 0; d < dimensions; ++d) found.bytes *= u64(key.shapes[i][d] = PyArray_DIM(array, d));
     return true;
 }

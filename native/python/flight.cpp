@@ -82,9 +82,8 @@ void Flight::submit(bool wake) {
     Member& used = member();
     job_.body = [this, &used] {
         {
-            std::unique_lock<Busy> held(used.busy, std::defer_lock);
-            if (!used.busy.is_mine()) held.lock();
-            else held = std::unique_lock<Busy>(used.busy, std::adopt_lock);  // `help` has taken it
+            using Lock = std::unique_lock<Busy>;
+            const Lock held = used.busy.is_mine() ? Lock(used.busy, std::adopt_lock) : Lock(used.busy);  // by `help`
             outcome_ = body_(*used.communicator);
         }
         {
@@ -288,6 +287,7 @@ u64 Flight::wait_any(const std::vector<Handle*>& handles) {
 }
 
 Handle queued(nb::object member, nb::object owner, Flight::Body body) {
+    ++nb::cast<Member&>(member).calls;
     auto flight = std::make_shared<Flight>(std::move(member), std::move(owner), nb::none(), std::move(body));
     flight->queue();
     return Handle(std::move(flight));

@@ -6,11 +6,9 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
-#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <stdexcept>
 
 #include "python/arrays.h"
@@ -129,7 +127,7 @@ bool PreparedCall::fits(const Operand& expected, PyObject* given, bool checked, 
     found.object = given;
     if (PyArray_CheckExact(given) || (checked && PyArray_Check(given))) {
         auto* const array = reinterpret_cast<PyArrayObject*>(given);
-        found.data = static_cast<char*>(PyArray_DATA(array));
+        found.data = PyArray_BYTES(array);
         found.bytes = expected.bytes;
         const int flags = NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | (expected.written ? NPY_ARRAY_WRITEABLE : 0);
         const auto same_shape = [&] {
@@ -334,8 +332,7 @@ BoundCall::BoundCall(PreparedCall& prepared, Argument x, Argument out)
             nb::steal(PyArray_NewFromDescr(&PyArray_Type, type, int(like.shape.size()),
                                            const_cast<Py_ssize_t*>(like.shape.data()), nullptr, nullptr, 0, nullptr));
         if (!fresh_) throw nb::python_error();
-        out = {fresh_.ptr(), static_cast<char*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(fresh_.ptr()))),
-               like.bytes};
+        out = {fresh_.ptr(), PyArray_BYTES(reinterpret_cast<PyArrayObject*>(fresh_.ptr())), like.bytes};
     }
     result_ = binding.result == Source::kOut ? out.object : binding.result == Source::kX ? x.object : Py_None;
     if (x.listed || out.listed) take_lists(x, out);
@@ -394,7 +391,7 @@ void BoundCall::join(Argument& list, const std::vector<Argument>& parts, bool be
     if (!whole) throw nb::python_error();
     lists_->kept.append(whole);
     list.object = whole.ptr();
-    list.data = static_cast<char*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(whole.ptr())));
+    list.data = PyArray_BYTES(reinterpret_cast<PyArrayObject*>(whole.ptr()));
     char* at = list.data;
     for (const Argument& part : parts) {
         if (before) lists_->before.push_back({at, part.data, part.bytes});
@@ -453,10 +450,8 @@ PyObject* call_slot(PyObject* self, PyObject* arguments, PyObject* keywords) {
 
 PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(call_slot)}, {0, nullptr}};
 
-std::string shown(const RawBuffer& buffer) {
-    char text[32];
-    std::snprintf(text, sizeof text, "0x%llx", buffer.address);
-    return std::string("Buffer(") + text + ", " + std::to_string(buffer.bytes) + ", '" + buffer.dtype + "')";
+nb::str shown(const RawBuffer& buffer) {
+    return nb::str("Buffer({:#x}, {}, '{}')").format(buffer.address, buffer.bytes, buffer.dtype);
 }
 
 void bind_buffer(nb::module_& module) {
@@ -522,12 +517,7 @@ void bind_arms(nb::module_& module) {
     module.attr("ARMS") = kArms;
     nb::class_<KeyArms>(module, "KeyArms", "The arms of the calls of one key (native/policy/arms.h).")
         .def(nb::init())
-        .def(
-            "set",
-            [](KeyArms& arms, u64 salt, u32 shift, u32 incumbent, const std::vector<u32>& until) {
-                arms.set(salt, shift, incumbent, until);
-            },
-            "salt"_a, "shift"_a, "incumbent"_a, "until"_a)
+        .def("set", &KeyArms::set, "salt"_a, "shift"_a, "incumbent"_a, "until"_a)
         .def("arm", &KeyArms::arm, "number"_a, "That of the call of this number.")
         .def(
             "take",
@@ -563,13 +553,9 @@ void bind_prepared_call(nb::module_& module) {
                       nb::typed<nb::object, std::optional<Plan>>>(),
              "member"_a, "plan"_a, "terms"_a, "operands"_a, "binding"_a, "alternatives"_a.none(), "only_shared"_a,
              "counted"_a.none())
-        .def(
-            "start",
-            [](nb::handle self, nb::handle x, nb::handle out, nb::handle keep) {
-                return PreparedCall::start(self, x, out, keep);
-            },
-            "x"_a.none() = nb::none(), "out"_a.none() = nb::none(), "keep"_a.none() = nb::none(),
-            "Make the call in the background. Memory that is no array's must stay until it has ended; ``keep`` does.")
+        .def("start", &PreparedCall::start, "x"_a.none() = nb::none(), "out"_a.none() = nb::none(),
+             "keep"_a.none() = nb::none(),
+             "Make the call in the background. Memory that is no array's must stay until it has ended; ``keep`` does.")
         .def("tune", &PreparedCall::tune, "arms"_a,
              "From now on each call takes an arm: this, or one that ``_arm(number, background)`` prepares.")
         .def("release", &PreparedCall::release, "Let go of the communicator, once it has ended.")

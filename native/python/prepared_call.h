@@ -27,7 +27,7 @@ struct Argument {
     PyObject* object = Py_None;
     char* data = nullptr;
     u64 bytes = 0;
-    bool shared = false;  // it lies in this rank's arena
+    bool shared = false;  // others can access it
     bool listed = false;  // it is a list of arrays and RawBuffers, one behind the other, wherever they lie
 };
 
@@ -56,7 +56,7 @@ struct Binding {
 };
 
 // The plans of the variants in kZeroCopy, null for none, and the buffers that they work on. They are offered where all
-// buffers are `shared`, in the arena, and where some are not, `private_`.
+// buffers are `shared`, and where some are not, `private_`.
 struct Alternatives {
     std::array<Plan*, std::size(kZeroCopy)> plans;
     Source input, output;

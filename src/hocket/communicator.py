@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NoReturn, Self, TypeVar, cast, overload
 
 import cloudpickle
@@ -693,7 +692,7 @@ class Communicator:
         counts: object,
         reproducible: Contract | None,
     ) -> object:
-        """Prepare a call by name and make it. ``_call`` does the same, and remembers what was prepared."""
+        """Prepare a call by name and make it: what is prepared ``_call`` knows from then on, and takes by itself."""
         try:
             entries = self._entries
             wanted = self._wanted(name, op, root, counts, reproducible)
@@ -1037,9 +1036,7 @@ class Communicator:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, value: BaseException | None, trace: object) -> None:
         if value is None:
             self.close()
         else:
@@ -1098,14 +1095,11 @@ def init(
     def schedules(ranks: int) -> str:
         return digest(entries(ranks))
 
-    if mpi is None and store is None and rank is None and size is None:
-        mpi = mpi_world()
-    if mpi is not None:
-        if not (store is None and rank is None and size is None):
-            raise InvalidArgument("mpi says which ranks there are: rank, size and store belong to a store", caller())
-        met = meet_nodes(mpi, timeout, schedules)
-    elif store is None and rank is None and size is None:
-        met = meet(timeout, schedules)
+    if store is None and rank is None and size is None:
+        mpi = mpi_world() if mpi is None else mpi
+        met = meet(timeout, schedules) if mpi is None else meet_nodes(mpi, timeout, schedules)
+    elif mpi is not None:
+        raise InvalidArgument("mpi says which ranks there are: rank, size and store belong to a store", caller())
     else:
         which, many = whole(rank), whole(size)
         if store is None or which is None or many is None:

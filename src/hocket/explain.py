@@ -16,7 +16,7 @@ from hocket.ir.memory import lying_apart
 from hocket.ir.order import in_order, pace
 from hocket.ir.schedule import Schedule
 from hocket.ir.traffic import Path, Traffic, traffic
-from hocket.runtime.execution import VARIANTS, Endpoint
+from hocket.runtime.execution import VARIANTS, Endpoint, Outlook
 from hocket.tunables import NEVER, show_size
 from hocket.tuning import ITEM, Choice, declined
 from hocket.verify.events import Events
@@ -173,7 +173,7 @@ def explain(
                 found.append(Shared(inplace, lent.name, sums.loaded, sums.stored))
         return tuple(found)
 
-    bandwidth = 0.0
+    bandwidth, rounds = 0.0, _rounds(schedule)
     if endpoint.oversubscribed:
         predicted, uncertain = None, "there are more ranks than cores"
     elif outlook.threads > 1:
@@ -181,7 +181,7 @@ def explain(
     else:
         predicted, uncertain = _simulated(lying_apart(schedule) if apart else schedule, size, outlook.tile)
     if predicted is None:
-        predicted, bandwidth = _estimated(endpoint, schedule, n, choice.tile, chunk)
+        predicted, bandwidth = _estimated(endpoint, schedule, outlook, rounds, chunk)
     shortest = min(max(collective.input_blocks(r), collective.output_blocks(r)) for r in range(ranks))
     least = outlook.attached_bytes * blocks // max(1, shortest)  # each rank goes by its own larger buffer
     why_not = _why_not_attached(endpoint, choice, size, min(least, NEVER))
@@ -196,7 +196,7 @@ def explain(
         why_not_attached=why_not,
         thread_blocks=max(len(rank.thread_blocks) for rank in schedule.ranks),
         steps=sum(1 for _ in schedule.steps()),
-        rounds=_rounds(schedule),
+        rounds=rounds,
         tile=outlook.tile,
         tiles=outlook.tiles,
         slots=outlook.slots,
@@ -239,16 +239,17 @@ def _simulated(schedule: Schedule, size: int, tile: int) -> tuple[float | None, 
     return Simulator(schedule, machine).best(size, tile).time * 1e-6, ""
 
 
-def _estimated(endpoint: Endpoint, schedule: Schedule, n: int, tile: int | None, chunk: float) -> tuple[float, float]:
+def _estimated(
+    endpoint: Endpoint, schedule: Schedule, outlook: Outlook, rounds: int, chunk: float
+) -> tuple[float, float]:
     """Seconds, and the bandwidth that they are of."""
-    ranks, outlook = schedule.collective.size, endpoint.outlook(schedule, n, tile)
+    ranks = schedule.collective.size
     work, depth = pace(schedule, in_order(schedule))
     cores = min(ranks * outlook.threads, len(os.sched_getaffinity(0)))
     share = ranks * outlook.threads / cores  # ranks that take turns on a core
     bandwidth = _bandwidth(_rounded(outlook.touched // cores), cores)
     late = max(0, depth - work) / outlook.tiles
     steps = max(sum(len(block.steps) for block in rank.thread_blocks) for rank in schedule.ranks)
-    rounds = _rounds(schedule)
     data = (work * share / outlook.threads + late) * chunk / bandwidth
     constant = _CALL if outlook.one_round else _CALL + rounds * _ROUND + steps * outlook.tiles * _STEP
     if endpoint.oversubscribed:
@@ -273,24 +274,22 @@ def _rounded(size: int) -> int:
 @functools.cache
 def _bandwidth(working_set: int, cores: int) -> float:
     """Bytes loaded and stored a second by each of so many cores that copy at once, each in a working set of its own."""
-    rates = [0.0] * cores
+    from concurrent.futures import ThreadPoolExecutor  # a rank that explains nothing does not need it
+
     begun = threading.Barrier(cores)
 
-    def copy(core: int) -> None:
+    def copy(_: int) -> float:
         source, target = np.ones((2, working_set // 2), np.uint8)
         target[:] = source
-        for _ in range(_ATTEMPTS):
+        best = 0.0
+        for _attempt in range(_ATTEMPTS):
             begun.wait()
             moved, begin = 0, time.perf_counter()
             while (elapsed := time.perf_counter() - begin) < _SECONDS or moved == 0:
                 np.copyto(target, source)
                 moved += working_set
-            rates[core] = max(rates[core], moved / elapsed)
+            best = max(best, moved / elapsed)
+        return best
 
-    threads = [threading.Thread(target=copy, args=(core,)) for core in range(1, cores)]
-    for thread in threads:
-        thread.start()
-    copy(0)
-    for thread in threads:
-        thread.join()
-    return sum(rates) / cores
+    with ThreadPoolExecutor(cores) as pool:
+        return sum(pool.map(copy, range(cores))) / cores

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from hocket.collectives import Collective, whole
@@ -99,9 +98,7 @@ class Program:
         self._tracer.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._tracer.stop()
         self._pause.close()
         self._state = "traced"

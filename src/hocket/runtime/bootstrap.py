@@ -18,10 +18,10 @@ import socket
 import stat
 import struct
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import chain, count
 from typing import Annotated, Literal, Protocol, TypeVar
 
 import msgspec
@@ -381,16 +381,11 @@ class _Host:
 
     def dismiss(self, word: msgspec.Struct, listener: socket.socket | None = None) -> None:
         """Say a last word to all that are here, also to those at the door."""
-        for guest in (*self._guests.values(), *self._strangers):
-            with guest, suppress(OSError):
-                _send(guest, word, [], self._deadline + _PATIENCE)
-        if listener is not None:
-            with suppress(OSError):
-                while True:
-                    guest, _ = listener.accept()
-                    with guest, suppress(OSError):
-                        if _user(guest) == os.geteuid():
-                            _send(guest, word, [], self._deadline + _PATIENCE)
+        at_door: Iterable[socket.socket] = () if listener is None else self._accept(listener)
+        with suppress(OSError):  # there may be no more files
+            for guest in chain(self._guests.values(), tuple(self._strangers), at_door):
+                with guest, suppress(OSError):
+                    _send(guest, word, [], self._deadline + _PATIENCE)
 
     def _wait(self, waiting: selectors.BaseSelector, missing: Collection[int]) -> set[int]:
         left = self._deadline - time.monotonic()
@@ -419,24 +414,19 @@ class _Host:
         with suppress(ConnectionError):
             data, descriptors, flags, _ = socket.recv_fds(guest, _MESSAGE, 2, socket.MSG_CMSG_CLOEXEC)
         hello: _Hello | None = None
-        try:
+        with ExitStack() as undone:
+            for descriptor in descriptors:
+                undone.callback(os.close, descriptor)
             with suppress(ValueError):
                 hello = _heard(data, _Hello)
             if hello is not None:
-                objection = _objection(self._here, hello, self._guests)
-                if objection is not None:
-                    raise BootstrapFailed(objection)
+                _check_hello(self._here, hello, self._guests)
                 if flags & socket.MSG_CTRUNC:
                     raise BootstrapFailed("rank 0 can open no more files", _FILES)
-        except BaseException:
-            for descriptor in descriptors:
-                os.close(descriptor)
-            raise
-        if hello is None or not 0 < hello.rank < self._here.size or not _are_of_rank(descriptors):
-            for descriptor in descriptors:
-                os.close(descriptor)
-            self._strangers.remove(guest)
-            return False
+            if hello is None or not 0 < hello.rank < self._here.size or not _are_of_rank(descriptors):
+                self._strangers.remove(guest)
+                return False
+            undone.pop_all()
         self._guests[hello.rank] = guest
         self.lifelines[hello.rank], self.arenas[hello.rank] = descriptors
         self.cores[hello.rank] = set(hello.cores)
@@ -445,20 +435,18 @@ class _Host:
         self._strangers.remove(guest)
         return True
 
-    def _accept(self, listener: socket.socket) -> list[socket.socket]:
-        found = []
+    def _accept(self, listener: socket.socket) -> Iterator[socket.socket]:
         with suppress(BlockingIOError):
             while True:
                 guest, _ = listener.accept()
                 self._strangers.add(guest)
                 user = _user(guest)
                 if user == os.geteuid():
-                    found.append(guest)
+                    yield guest
                 else:
                     self._foreign.add(user)
                     self._strangers.remove(guest)
                     guest.close()
-        return found
 
 
 def _join(here: Place, common: Common, timeout: float, spent: float, watched: Mapping[int, int | None]) -> Meeting:
@@ -750,17 +738,16 @@ def _meant(here: Place, timeout: float, error: BaseException) -> BaseException:
     return BootstrapFailed(f"rank {here.name(here.rank)} could not meet the others: {why}", helps)
 
 
-def _objection(here: Place, hello: _Hello, guests: Mapping[int, socket.socket]) -> str | None:
+def _check_hello(here: Place, hello: _Hello, guests: Mapping[int, socket.socket]) -> None:
     rank = hello.rank
     if not 0 <= rank < hello.size:
-        return None  # it is no rank at all
+        return  # it is no rank at all
     if hello.protocol != PROTOCOL:
-        return f"rank {rank} runs another version of hocket"
+        raise BootstrapFailed(f"rank {rank} runs another version of hocket")
     if hello.size != here.size:
-        return f"rank {rank} was told of {hello.size} ranks, rank 0 of {here.size}"
+        raise BootstrapFailed(f"rank {rank} was told of {hello.size} ranks, rank 0 of {here.size}")
     if rank == 0 or rank in guests:
-        return f"two processes are rank {rank}"
-    return None
+        raise BootstrapFailed(f"two processes are rank {rank}")
 
 
 def _left(deadline: float) -> float | None:

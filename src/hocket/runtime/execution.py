@@ -23,6 +23,7 @@ from hocket import _native
 from hocket._native import Buffer, Fault, Omitted, Outcome, Source
 from hocket._native import CallCache as CallCache
 from hocket._native import Handle as Handle
+from hocket._native import Outlook as Outlook
 from hocket.collectives import whole
 from hocket.errors import (
     BadConfig,
@@ -310,9 +311,7 @@ def brief(method: Method) -> Method:
 class Endpoint:
     """One rank of a communicator. Calls on it have one order, the same on every rank."""
 
-    def __init__(
-        self, meeting: Meeting, timeout: float, threads: int | None = None, schedules: Schedules = no_schedules
-    ) -> None:
+    def __init__(self, meeting: Meeting, timeout: float, threads: int | None, schedules: Schedules) -> None:
         """Takes the meeting's descriptors over. ``timeout``: seconds without progress after which a call fails.
 
         ``threads``: how many share a call's thread blocks; None: one a core. ``schedules``: as ``meet`` takes it, for
@@ -382,13 +381,7 @@ class Endpoint:
     def cached(
         self, slow_path: Callable[..., object], tensors: type | None = None, lock: Lock | None = None
     ) -> CallCache:
-        """Its ``call`` makes calls that it was told of with ``learn``, and leaves all others to ``slow_path``.
-
-        It takes eight arguments, the second and third of them arrays or None, the fourth whether the call is in the
-        background. Calls are the same where the others are the same objects, and the arrays have the same types and
-        shapes and lie to each other in the same way. ``tensors``: a type with DLPack's C interface, whose instances
-        stand for arrays, and of whose shapes only the number of elements counts. ``lock`` is held in the calls.
-        """
+        """See ``Communicator.cached``. Without ``tensors``, of arrays, of which shapes count, not lengths alone."""
         cache = CallCache(self.alive(), slow_path, tensors, lock)
         self._caches.append(cache)
         return cache
@@ -476,13 +469,13 @@ class Endpoint:
         """Whether it lies in memory that ranks share."""
         return self.alive().holds(address(array))
 
-    def expects(self, loaded: LoadedPlan, bound: Bound) -> _native.Outlook | None:
+    def expects(self, loaded: LoadedPlan, bound: Bound) -> Outlook | None:
         """How a call would run; None where not all ranks know their sizes."""
         if bound.n is None:
             return None
         return self.alive().outlook(loaded.plan, bound.n, bound.type.code, 0, input=True, output=True)
 
-    def outlook(self, schedule: Schedule, n: int, tile: int | None = None) -> _native.Outlook:
+    def outlook(self, schedule: Schedule, n: int, tile: int | None = None) -> Outlook:
         """How a call on units of n float32 would run, without ``out``; no other rank takes part."""
         loaded = self._of(schedule)
         layout = loaded.lowered.layout
@@ -638,7 +631,8 @@ class Endpoint:
         except BadConfig:
             raise
         except BaseException as error:
-            self.abort(f"could not meet: {describe(error)}")
+            interrupted = isinstance(error, KeyboardInterrupt)
+            self.abort("was interrupted" if interrupted else f"could not meet: {describe(error)}")
             raise
         meeting.cores = min(meeting.cores, self._cores)
         return Endpoint(meeting, self._timeout, self.threads, self._schedules)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -76,7 +77,8 @@ class _Whole:
 
     def __init__(self, schedule: Schedule, nodes: Sequence[int]) -> None:
         self._schedule = schedule
-        self._locations: dict[Where, Location] = {}
+        # Thousands of steps come from a few lines.
+        self._located: Callable[[Where], Location] = functools.cache(lambda where: where.resolve())
         self._digest = int(schedule.digest()[:16], 16)
         self._in_place = schedule.in_place()
         self._widths, pushed = connection_widths(schedule)
@@ -93,7 +95,9 @@ class _Whole:
         ]
         self._pushes = last_pushes(schedule.ranks)
         self._moves = not schedule.collective.reduces() and all(len(s.srcs) == 1 for _, _, _, s in schedule.steps())
-        self._one_way = not schedule.collective.reduces() and _is_one_way(self._widths.keys() | self._storage.keys())
+        connections = self._widths.keys() | self._storage.keys()
+        sources, targets = ({connection[end] for connection in connections} for end in (0, 1))
+        self._one_way = not schedule.collective.reduces() and sources.isdisjoint(targets)  # no rank does both
         self._averages = schedule.collective.averages()
         self._whole_sums = whole_sums(schedule, order) if self._averages else frozenset()
         self._readers = {
@@ -101,9 +105,7 @@ class _Whole:
         }
         self._own: list[list[Connection]] = [[] for _ in schedule.ranks]  # by rank, those of a multicast side by side
         nobody = -1, 0
-        for connection in sorted(
-            self._widths.keys() | self._storage.keys(), key=lambda c: (self._readers.get(c, nobody), c)
-        ):
+        for connection in sorted(connections, key=lambda c: (self._readers.get(c, nobody), c)):
             for rank in connection[:2]:
                 self._own[rank].append(connection)
         self._slots = {c: width for c, width in self._widths.items() if c not in self._storage}
@@ -152,13 +154,6 @@ class _Whole:
             tuple(steps),
             tuple(lines),
         )
-
-    def _located(self, where: Where) -> Location:
-        """Thousands of steps come from a few lines."""
-        found = self._locations.get(where)
-        if found is None:
-            found = self._locations[where] = where.resolve()
-        return found
 
     def _words(self, rank: int, part: Rank) -> bytes:
         own = self._own[rank]
@@ -226,12 +221,6 @@ class _Whole:
         }
 
 
-def _is_one_way(connections: Iterable[Connection]) -> bool:
-    """Whether no rank both sends and receives."""
-    sources, targets = ({connection[end] for connection in connections} for end in (0, 1))
-    return sources.isdisjoint(targets)
-
-
 def _direct(schedule: Schedule, connections: Iterable[Connection], nodes: Sequence[int]) -> dict[Connection, int]:
     """The connections between nodes whose messages lie in the buffers of both ranks, and their storage.
 
@@ -273,9 +262,10 @@ class _StepTables:
 
     def add(self, step: Step, dsts: Sequence[Destination], last: int, whole: bool) -> None:
         """A step that stores to ``dsts``; ``last``: the set of those that share no chunk with another operand."""
+        assert step.count is not None, "the verifier demands a local span in each step"
         self.steps.append(
             {
-                "count": _count(step),
+                "count": step.count,
                 "first_operand": len(self.operands),
                 "sources": len(step.srcs),
                 "destinations": len(dsts),
@@ -313,9 +303,3 @@ def _pack(kind: str, records: Sequence[dict[str, int]]) -> bytes:
     except OverflowError:
         beyond = next(f"{field} {value}" for record in records for field, value in record.items() if value >> 32)
         raise InvalidArgument(f"this schedule is too large to be run: {beyond}", caller()) from None
-
-
-def _count(step: Step) -> int:
-    count = step.count
-    assert count is not None, "the verifier demands a local span in each step"
-    return count
