@@ -553,3 +553,31 @@ def called_back_of_a_failure(comm: Communicator) -> str:
 
 def test_callbacks_are_called_of_calls_that_fail() -> None:
     assert hocket.spawn(called_back_of_a_failure, 2) == ["PeerFailed", ""]
+
+
+def tasks() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def spinning(comm: Communicator, folder: str) -> list[int]:
+    """How many threads each of several calls in the background starts that rank 0 waits for before rank 1 makes it."""
+    started = []
+    for attempt in range(10):
+        own = comm.dup()
+        there, before = Path(folder) / str(attempt), tasks()
+        while comm.rank == 1 and not there.exists():
+            pass
+        handle = own.all_reduce(np.ones(1), async_=True)
+        if comm.rank == 0:
+            there.touch()
+        assert handle.wait() == comm.size
+        started.append(tasks() - before)
+        own.close()
+        comm.barrier()
+    return started
+
+
+def test_a_posted_call_that_ends_soon_takes_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for it spins: for long here, though other processes may keep a rank from its core for longer."""
+    monkeypatch.setenv("HOCKET_TUNABLES", f"spins={1 << 20},visits_between_looks={1 << 30}")
+    assert 0 in hocket.spawn(spinning, 2, (str(tmp_path),))[0]

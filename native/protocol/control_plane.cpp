@@ -79,10 +79,11 @@ void ControlPlane::post(const Statement& mine) {
 
 u64 ControlPlane::entered_at() const {
     const u64 now = clock_.ticks();
+    if (waiting_.others != nullptr) return now;  // other nodes have clocks of their own
     u64 last = 0;
     for (u32 r = 0; r < size_; ++r) {
         const auto& timed = said(r).timed;
-        if (timed.call != call_ || waiting_.others != nullptr) return now;  // other nodes have clocks of their own
+        if (timed.call != call_) return now;
         last = std::max(last, timed.ticks);
     }
     return std::min(last, now);

@@ -170,11 +170,15 @@ void Flight::help() {
     if (PyErr_Occurred()) throw nb::python_error();
 }
 
-// Waits until it has ended, for so short a time as a call spins without another thread. Where a signal handler raises
-// meanwhile, the communicator ends, as in any call.
+// Waits until it has ended. For a posted call it first spins, as a call that is made here does before it yields: no
+// other thread takes part then. Where a signal handler raises meanwhile, the communicator ends, as in any call.
 void Flight::finish() {
     if (!is_over()) must_not_interrupt();
-    if (posted() && !complete(member().communicator->control().waiting().patience.spins)) hand_over(false);
+    if (posted()) {
+        const WaitPolicy& waiting = member().communicator->control().waiting();
+        const u64 spins = std::min<u64>(waiting.patience.spins, waiting.visits_between_looks);
+        if (!complete(u32(spins))) hand_over(false);
+    }
     try {
         if (!is_over()) help();
         if (!is_over()) await([this] { return ended_.load(); });

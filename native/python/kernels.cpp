@@ -74,7 +74,8 @@ void bind_reduce(nb::module_& m) {
             std::vector<char*> pointers[2];
             for (const auto* arrays : {&destinations, &sources})
                 for (const Array& array : *arrays) {
-                    if (PyArray_NBYTES(numpy(array)) < bytes) throw std::invalid_argument("arrays differ");
+                    if (!PyArray_ISCARRAY_RO(numpy(array)) || PyArray_NBYTES(numpy(array)) < bytes)
+                        throw std::invalid_argument("arrays differ");
                     pointers[arrays == &sources].push_back(PyArray_BYTES(numpy(array)));
                 }
             const Scale scale{factor, divisor.value_or(1)};

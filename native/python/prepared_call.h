@@ -27,7 +27,7 @@ struct Argument {
     PyObject* object = Py_None;
     char* data = nullptr;
     u64 bytes = 0;
-    bool shared = false;  // others can access it
+    bool shared = false;  // it lies in memory that ranks share
     bool listed = false;  // it is a list of arrays and RawBuffers, one behind the other, wherever they lie
 };
 

@@ -231,7 +231,7 @@ Outcome ZeroCopyPath::withdraw(Outcome outcome, const BufferDescription& told) c
     if (untouched || outcome.fault == Fault::kDeclined || told.variants == 0) return outcome;
     for (const u64 place : {told.input, told.output}) {
         if (!told.is_private && place < kAdopted) memory_.keep(place);
-        else outcome.exposed |= place != kNowhere;
+        else outcome.exposed |= place != kNowhere;  // as no address is
     }
     return outcome;
 }

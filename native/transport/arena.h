@@ -1,8 +1,9 @@
 // The arena: memory of a process that other ranks read and write in place.
 //
 // One file without a name, mapped extent by extent as it is needed; an extent is never moved, and no smaller than all
-// before it together where there is address space for that, so there are few. What is free lies in a list in order of place, of which the first that is long
-// enough is taken: so the file stays short, and so does what others map of it. Memory that was used stays the arena's.
+// before it together where there is address space for that, so there are few. What is free lies in a list in order of
+// place, of which the first that is long enough is taken: so the file stays short, and so does what others map of it.
+// Memory that was used stays the arena's.
 // It has huge pages wherever the kernel gives them, whatever its setting for shared memory: they take a rank less time
 // to get than small ones, and other ranks next to none to map.
 //

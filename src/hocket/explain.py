@@ -291,5 +291,12 @@ def _bandwidth(working_set: int, cores: int) -> float:
             best = max(best, moved / elapsed)
         return best
 
+    def copy_or_abort(core: int) -> float:
+        try:
+            return copy(core)
+        except BaseException:
+            begun.abort()  # the others would wait
+            raise
+
     with ThreadPoolExecutor(cores) as pool:
-        return sum(pool.map(copy, range(cores))) / cores
+        return sum(pool.map(copy_or_abort, range(cores))) / cores

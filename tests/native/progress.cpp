@@ -79,5 +79,37 @@ TEST(entered) {
     CHECK(at(9, ~u64(0)) <= first.control().clock().ticks());
 }
 
+// What a call takes a rank counts from when the last one has entered, also where this one, that waits, looks later.
+TEST(timed) {
+    constexpr u64 kLate = 1 << 20;
+    static RankBlock* blocks;
+    static std::atomic<bool> waits;
+    World world(2);
+    on_threads(2, [&](u32 rank) {
+        ThreadMemory memory(world);
+        Settings mine = settings(2);
+        if (rank == 0) {
+            blocks = memory.control();
+            mine.patience = {1, 1 << 20};
+            mine.patient = [] {
+                if (waits.exchange(true)) return;
+                while (observe_header(&blocks[1].headers[1].call) != 1) ::sched_yield();
+                const Clock clock;
+                for (const u64 entered = clock.ticks(); clock.ticks() - entered < kLate;) relax();
+            };
+        }
+        Communicator communicator(rank, 2, memory, {}, mine);
+        Plan plan(communicator, ring(rank, 2, 2, true), 1, "ring");
+        std::vector<int> data(64, 1);
+        Watch watch;
+        Call call{
+            reinterpret_cast<char*>(data.data()), nullptr, nullptr, nullptr, 0, 64, 0, type_named("int32"), 0, true};
+        call.watch = &watch;
+        while (rank == 1 && !waits) ::sched_yield();
+        CHECK(communicator.run(plan, call).fault == Fault::kNone);
+        CHECK(watch.took >= kLate);  // rank 1 waits for rank 0 in it
+    });
+}
+
 }  // namespace
 }  // namespace hocket::test

@@ -371,16 +371,23 @@ def test_a_brief_call_has_the_defaults_of_the_method(name: str) -> None:
 
     class Spy:
         given: tuple[object, ...] = ()
+        caller = ""
 
         def _call(self, *arguments: object) -> None:
-            self.given = arguments
+            self.given, self.caller = arguments, sys._getframe(1).f_code.co_name
 
     method, spy, x, out = getattr(Communicator, name), Spy(), np.ones(1), np.ones(1)
     for arrays in ({"x": x}, {"x": x, "out": out}):
         method(spy, **arrays)
         slow = spy.given
+        assert spy.caller == name
         named = {"out": out} if "out" in arrays else {}
-        for brief in (partial(method, spy, *arrays.values()), partial(method, spy, x, **named, async_=False)):
+        for brief in (
+            partial(method, spy, *arrays.values()),
+            partial(method, spy, x, **named),
+            partial(method, spy, x, **named, async_=False),
+        ):
             brief()
+            assert spy.caller == "test_a_brief_call_has_the_defaults_of_the_method"
             assert len(slow) == len(spy.given)
             assert all(one is other for one, other in zip(slow, spy.given, strict=True)), (slow, spy.given)

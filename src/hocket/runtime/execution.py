@@ -99,8 +99,8 @@ VARIANTS = True, False
 class Alternatives(NamedTuple):
     """What a call can run instead where ranks can access each other's arrays.
 
-    ``plans``: a program, or none, for each of VARIANTS. ``shared``, ``private``: whether it does where all its arrays
-    are memory that ranks share, and else.
+    ``plans``: a program, or none, for each of VARIANTS. They are offered where all arrays of the call are memory that
+    ranks share, if ``shared``, and where some are not, if ``private``.
     """
 
     plans: Sequence[LoadedPlan | None] = (None,) * len(VARIANTS)
@@ -381,7 +381,7 @@ class Endpoint:
     def cached(
         self, slow_path: Callable[..., object], tensors: type | None = None, lock: Lock | None = None
     ) -> CallCache:
-        """See ``Communicator.cached``. Without ``tensors``, of arrays, of which shapes count, not lengths alone."""
+        """See ``Communicator.cached``. Without ``tensors``, its calls are on arrays, and told apart by their shapes."""
         cache = CallCache(self.alive(), slow_path, tensors, lock)
         self._caches.append(cache)
         return cache
