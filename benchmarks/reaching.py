@@ -2,10 +2,10 @@
 
 Calls on one pair of arrays again and again, which nobody changes in between, on two communicators of one job in turns:
 one made with HOCKET_REACH=never, and one with HOCKET_REACH=always. A call takes as long as its slowest rank. A turn is
-of ten calls on each, of which the medians count; the machine was in its slow state, as if cores shared no cache, where
-ten more, before, took 1.3 times as long through slots as at best. A row has the median with slots, and what the other
-takes of it: the median over the turns of a job, of these the median over jobs, and the range over them, which is the
-noise.
+ten calls through slots, ten more, and ten that attach, and counts with its medians. Where the first ten took 1.3 times
+as long as at best, slots were slow. A row is of the turns where they were, or were not: the median of the second ten,
+and what attaching takes of it, the median over the turns of a job, of these the median over jobs, and their range,
+which is the noise.
 ``--pages huge``, ``small``: arrays lie in pages of 2 MB, or of 4 KB; else where NumPy has them, whose arrays of
 4 MB and more are in huge ones where the kernel gives those to whoever asks. Where a call takes slots anyhow
 (hocket/tuning.py: declined), both are the same: below 64 KB unless HOCKET_TUNABLES=cma_bytes=0 is given, and below
