@@ -12,6 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -301,6 +302,26 @@ def test_what_a_call_waits_for_is_not_timed(monkeypatch: pytest.MonkeyPatch, wha
     medians = hocket.spawn(timed, 2, (what,))[0]
     assert medians
     assert max(medians) < math.log2(LATE / 2)
+
+
+def resting(comm: Communicator) -> list[float]:
+    """The means that were observed of posted calls, log2 of seconds: each rests between its start and its wait."""
+    tuner, means = comm._online, list[float]()
+    assert tuner is not None
+    tuner.learner.observe = lambda key, arm, samples: means.append(samples.mean)  # type: ignore[method-assign]
+    tuner.learner.settings = replace(tuner.learner.settings, explored=0.0)  # all by the first arm, which is eager
+    for _ in range(3 * LEAST_BETWEEN):
+        handle = comm.all_reduce(np.ones(4), async_=True)
+        time.sleep(LATE)
+        handle.wait()
+    return means
+
+
+def test_for_how_long_a_posted_call_rests_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_TUNER", "learn")
+    means = hocket.spawn(resting, 2)[0]
+    assert means
+    assert statistics.median(means) < math.log2(LATE / 2)
 
 
 def refusing(comm: Communicator) -> int:
