@@ -50,7 +50,7 @@ def test_what_the_ablation_switches_off_can_be_set(monkeypatch: pytest.MonkeyPat
 def test_native_defaults_are_those_of_the_table() -> None:
     assert {row.name: row.value for row in _native.TUNABLES}.items() <= {row.name: row.value for row in ALL}.items()
     assert tuned().policy == Tunables()
-    assert not tuned().native
+    assert tuned().native == {row.name: row.value for row in _native.TUNABLES if row.scope != "fixed"}
 
 
 def test_who_sleeps_soon() -> None:

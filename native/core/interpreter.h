@@ -109,7 +109,6 @@ enum class Progress : u32 { kStalled, kMoved, kDone };
 struct Stall {
     u32 block;
     u32 step;
-    u64 tile;
     bool remote;  // it waits for `peer`, not for a thread block of its own rank
     u32 peer;
 };
@@ -245,7 +244,7 @@ template <Device D, Port<D> P> class Execution {
 
     // For errors: the step that says, or learns, that messages of connection `end` lie here.
     Stall step_of(u32 end) const {
-        Stall found{0, 0, 0, true, ends_[end].peer};
+        Stall found{0, 0, true, ends_[end].peer};
         for (u32 b = 0; b < plan_.header->blocks; ++b)
             for (u32 s = 0; s < plan_.blocks[b].steps; ++s) {
                 const StepRecord& step = plan_.steps[plan_.blocks[b].first_step + s];
@@ -262,7 +261,7 @@ template <Device D, Port<D> P> class Execution {
         const Cursor& cursor = cursors_[b];
         if (cursor.tile >= geometry_.tiles) return false;
         const StepRecord& step = plan_.steps[plan_.blocks[b].first_step + cursor.step];
-        stall = {b, cursor.step, cursor.tile, false, 0};
+        stall = {b, cursor.step, false, 0};
         if (!waits_met(step, cursor)) return true;
         for (u32 o = 0; o < step.sources + step.destinations; ++o) {
             const OperandRecord& operand = plan_.operands[step.first_operand + o];

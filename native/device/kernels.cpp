@@ -520,12 +520,12 @@ template <class E> struct Pair {
                                     .maxloc = reduce_any<Pairs<E>, Extreme<E, false>>};
 };
 
-#define HOCKET_CHECK(name, bytes, accumulator, ...) static_assert((__VA_ARGS__::kElementBytes) == bytes, #name);
+#define HOCKET_CHECK(name, bytes, ...) static_assert((__VA_ARGS__::kElementBytes) == bytes, #name);
 HOCKET_TYPES(HOCKET_CHECK)
 
 }  // namespace
 
-#define HOCKET_KERNELS(name, bytes, accumulator, ...) __VA_ARGS__::kKernels,
+#define HOCKET_KERNELS(name, bytes, ...) __VA_ARGS__::kKernels,
 #define HOCKET_TABLE_(isa) kernels_##isa
 #define HOCKET_TABLE(isa) HOCKET_TABLE_(isa)
 extern const KernelTable HOCKET_TABLE(HOCKET_ISA);

@@ -1,6 +1,8 @@
 // Kernels: dsts = reduce(srcs), over any number of sources and destinations.
 #pragma once
 
+#include <string_view>
+
 #include "core/plan.h"
 
 namespace hocket {
@@ -11,31 +13,30 @@ struct Traffic {
     u64 stored;
 };
 
-// The element types: name, size in bytes, the type that values are combined in, and the class of kernels.cpp that has
-// its kernels. Names are NumPy's, for bfloat16 that of ml_dtypes and torch; those of two are structures of a value and
-// its index, laid out as in C.
+// The element types: name, size in bytes, and the class of kernels.cpp that has its kernels. Names are NumPy's, for
+// bfloat16 that of ml_dtypes and torch; those of two are structures of a value and its index, laid out as in C.
 // clang-format off
 #define HOCKET_TYPES(X) \
-    X(bool, 1, bool, Bool) \
-    X(int8, 1, int8, Integer<i8, u8>) \
-    X(int16, 2, int16, Integer<i16, u16>) \
-    X(int32, 4, int32, Integer<i32, u32>) \
-    X(int64, 8, int64, Integer<i64, u64>) \
-    X(uint8, 1, uint8, Integer<u8, u8>) \
-    X(uint16, 2, uint16, Integer<u16, u16>) \
-    X(uint32, 4, uint32, Integer<u32, u32>) \
-    X(uint64, 8, uint64, Integer<u64, u64>) \
-    X(float16, 2, float32, Float<Float16>) \
-    X(bfloat16, 2, float32, Float<Bfloat16>) \
-    X(float32, 4, float32, Float<Plain<float>>) \
-    X(float64, 8, float64, Float<Plain<double>>) \
-    X(complex64, 8, complex64, Complex<float>) \
-    X(complex128, 16, complex128, Complex<double>) \
-    X(float32_int32, 8, float32_int32, Pair<float>) \
-    X(float64_int32, 16, float64_int32, Pair<double>) \
-    X(int64_int32, 16, int64_int32, Pair<i64>) \
-    X(int32_int32, 8, int32_int32, Pair<i32>) \
-    X(int16_int32, 8, int16_int32, Pair<i16>)
+    X(bool, 1, Bool) \
+    X(int8, 1, Integer<i8, u8>) \
+    X(int16, 2, Integer<i16, u16>) \
+    X(int32, 4, Integer<i32, u32>) \
+    X(int64, 8, Integer<i64, u64>) \
+    X(uint8, 1, Integer<u8, u8>) \
+    X(uint16, 2, Integer<u16, u16>) \
+    X(uint32, 4, Integer<u32, u32>) \
+    X(uint64, 8, Integer<u64, u64>) \
+    X(float16, 2, Float<Float16>) \
+    X(bfloat16, 2, Float<Bfloat16>) \
+    X(float32, 4, Float<Plain<float>>) \
+    X(float64, 8, Float<Plain<double>>) \
+    X(complex64, 8, Complex<float>) \
+    X(complex128, 16, Complex<double>) \
+    X(float32_int32, 8, Pair<float>) \
+    X(float64_int32, 16, Pair<double>) \
+    X(int64_int32, 16, Pair<i64>) \
+    X(int32_int32, 8, Pair<i32>) \
+    X(int16_int32, 8, Pair<i16>)
 #define HOCKET_OPERATORS(X) \
     X(sum) X(prod) X(min) X(max) X(avg) X(band) X(bor) X(bxor) X(land) X(lor) X(lxor) X(minloc) X(maxloc)
 // clang-format on
@@ -43,20 +44,24 @@ struct Traffic {
 #define HOCKET_COUNT(...) +1
 #define HOCKET_NAME(name, ...) #name,
 #define HOCKET_BYTES(name, bytes, ...) bytes,
-#define HOCKET_ACCUMULATOR(name, bytes, accumulator, ...) #accumulator,
 #define HOCKET_OPERATOR(name) name,
 constexpr u32 kTypes = HOCKET_TYPES(HOCKET_COUNT), kOperators = HOCKET_OPERATORS(HOCKET_COUNT);
 constexpr const char* kTypeNames[kTypes] = {HOCKET_TYPES(HOCKET_NAME)};
 constexpr u32 kTypeBytes[kTypes] = {HOCKET_TYPES(HOCKET_BYTES)};
-constexpr const char* kAccumulators[kTypes] = {HOCKET_TYPES(HOCKET_ACCUMULATOR)};
 constexpr const char* kOperatorNames[kOperators] = {HOCKET_OPERATORS(HOCKET_NAME)};
 enum class Operator : u32 { HOCKET_OPERATORS(HOCKET_OPERATOR) };
 constexpr u32 kAverage = u32(Operator::avg);
 #undef HOCKET_COUNT
 #undef HOCKET_NAME
 #undef HOCKET_BYTES
-#undef HOCKET_ACCUMULATOR
 #undef HOCKET_OPERATOR
+
+// The number of a type; kTypes where there is none of this name.
+constexpr u32 type_code(std::string_view name) {
+    u32 code = 0;
+    while (code < kTypes && name != kTypeNames[code]) ++code;
+    return code;
+}
 
 // A call that only moves data has elements of any size: the numbers from kTypes on are those of opaque elements of
 // 0, 1, 2 ... bytes.

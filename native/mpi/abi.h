@@ -5,21 +5,12 @@
 // (MPICH, Intel MPI and those that keep to their ABI); small constants of the standard ABI of MPI 5.
 #pragma once
 
-#include <string_view>
-
 #include "device/kernels.h"
 
 namespace hocket::mpi {
 
 using Handle = u64;
 using i64 = long long;
-
-// The number of a type in native/device/kernels.h; kTypes where there is none.
-constexpr u32 type_code(std::string_view name) {
-    u32 code = 0;
-    while (code < kTypes && name != kTypeNames[code]) ++code;
-    return code;
-}
 
 // What MPI's operators may do with a predefined type (MPI 4.1, section 6.9.2).
 enum class Family : u32 { kInteger, kFortranInteger, kAddress, kFloating, kComplex, kLogical, kByte, kPair, kNone };

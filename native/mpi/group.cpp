@@ -355,7 +355,7 @@ Group::Hello Group::hello() {
 Group::Host Group::host(bool makes) const {
     u64 version = kEager ^ kUsuallyExchanged;
     for (const u64 number : {control_bytes(size_, false), control_bytes(size_, true), kExchanged, kUsuallyEager,
-                             kAtOnce, kLeastApart, kMostRotated, kCallsAnArea})
+                             kAtOnce, kLeastApart, kMostRotated, kCallsAnArea, u64(kTypes), u64(kOperators)})
         version = mix(version ^ number);
     for (const char each : std::string_view(HOCKET_VERSION)) version = mix(version ^ u64(each));
     Host mine{file_ == nullptr ? 0 : mix(mix(file_->hash() ^ version) ^ options_.hash()), 0, ::getpid(), -1};

@@ -149,6 +149,7 @@ void Library::list() {
         return abi.handle_bytes == 4 ? mpich : standard;
     };
 #define HOCKET_MPI_ADD(family, type, symbol, mpich, standard) \
+    static_assert(type_code(#type) < kTypes, #type);          \
     add(handle("ompi_mpi_" #symbol, mpich, standard), Family::family, type_code(#type));
     HOCKET_MPI_TYPES(HOCKET_MPI_ADD)
 #undef HOCKET_MPI_ADD

@@ -27,12 +27,6 @@ using namespace hocket;
 
 namespace {
 
-std::vector<u32> words_of(const nb::bytes& bytes) {
-    std::vector<u32> words(bytes.size() / sizeof(u32));
-    std::memcpy(words.data(), bytes.data(), words.size() * sizeof(u32));
-    return words;
-}
-
 // Texts that ranks tell each other are UTF-8: what else a string of Python may hold, lone surrogates, is escaped, and
 // what a rank hears it can always show.
 std::string to_utf8(nb::str text) {
@@ -105,6 +99,8 @@ void bind_constants(nb::module_& m) {
                          std::to_string(kOperators);
 }
 
+constexpr const char* kScopes[] = {"common", "local", "fixed"};  // by Scope
+
 void bind_tunables(nb::module_& m) {
     nb::class_<Tunable>(m, "Tunable", "A tuned number, with its default on this processor.")
         .def_ro("name", &Tunable::name)
@@ -112,10 +108,8 @@ void bind_tunables(nb::module_& m) {
         .def_prop_ro("least", [](const Tunable& row) { return row.unit->least; })
         .def_prop_ro("most", [](const Tunable& row) { return row.unit->most; })
         .def_prop_ro(
-            "common", [](const Tunable& row) { return row.scope != Scope::kLocal; },
-            "Whether it must be the same on all ranks.")
-        .def_prop_ro(
-            "fixed", [](const Tunable& row) { return row.scope == Scope::kFixed; }, "Whether it cannot be set.")
+            "scope", [](const Tunable& row) { return kScopes[u32(row.scope)]; },
+            nb::sig("def scope(self) -> typing.Literal['common', 'local', 'fixed']"), "Who must have the same value.")
         .def_ro("value", &Tunable::value)
         .def_ro("source", &Tunable::source)
         .def_ro("reason", &Tunable::reason);
@@ -140,17 +134,16 @@ void bind_outcome(nb::module_& m) {
         .def_ro("rank", &Outcome::rank)
         .def_prop_ro(
             "variant", [](const Outcome& outcome) { return u32(outcome.variant); },
-            "How the call went: 0 through slots, else 1 + that of VARIANTS.")
+            "How the call went: 0 through slots or eagerly, else 1 + that of VARIANTS.")
         .def_prop_ro("text", [](const Outcome& outcome) { return from_utf8(outcome.why().text); })
         .def_prop_ro("waited", [](const Outcome& outcome) { return outcome.why().waited; })
         .def_prop_ro(
             "stall",
-            [](const Outcome& outcome) -> std::optional<std::tuple<u32, u32, u64, u32>> {
+            [](const Outcome& outcome) {
                 const std::optional<Stall>& stall = outcome.why().stall;
-                if (!stall) return std::nullopt;
-                return std::make_tuple(stall->block, stall->step, stall->tile, stall->peer);
+                return stall ? std::optional(std::make_tuple(stall->block, stall->step, stall->peer)) : std::nullopt;
             },
-            "Thread block, step, tile, and the rank it waits for.")
+            "Thread block, step, and the rank it waits for.")
         .def_prop_ro(
             "said", [](const Outcome& outcome) { return outcome.why().said; },
             "With MISMATCH: what every rank called, in rank order.");
@@ -188,10 +181,7 @@ void bind_events(nb::module_& m) {
         .def_ro("threads", &CallEvent::threads)
         .def_ro("rounds", &CallEvent::rounds)
         .def_ro("streams", &CallEvent::streams)
-        .def_prop_ro("fault", [](const CallEvent& event) -> std::optional<Fault> {
-            if (Fault(event.fault) == Fault::kNone) return std::nullopt;
-            return Fault(event.fault);
-        });
+        .def_prop_ro("fault", [](const CallEvent& event) { return Fault(event.fault); });
 
     nb::class_<StepEvent>(m, "StepEvent", "A step on one tile, in a call of this number.")
         .def_ro("call", &StepEvent::call)
@@ -208,26 +198,22 @@ void bind_recorder(nb::module_& m) {
     nb::class_<Recorder>(m, "Recorder",
                          "What a communicator does. Calls and steps that do not fit are counted as dropped.")
         .def(nb::init<u32, u64, u64>(), "threads"_a, "most_calls"_a, "most_steps"_a, "``most_steps``: of each thread.")
-        .def("read",
-             [](const Recorder& recorder) {
-                 const Clock& clock = recorder.clock;
-                 const Clock::Pair now = clock.now();
-                 std::vector<CallEvent> calls = recorder.calls.events();
-                 for (CallEvent& call : calls)
-                     for (u64* ticks : {&call.begin, &call.agreed, &call.end})
-                         if (*ticks != 0) *ticks = clock.nanoseconds(*ticks, now);
-                 std::vector<std::vector<StepEvent>> steps;
-                 for (const Tape<StepEvent>& tape : recorder.steps) {
-                     steps.push_back(tape.events());
-                     for (StepEvent& step : steps.back())
-                         for (u64* ticks : {&step.begin, &step.end}) *ticks = clock.nanoseconds(*ticks, now);
-                 }
-                 return std::make_tuple(std::move(calls), std::move(steps));
-             })
-        .def_prop_ro("dropped", [](const Recorder& recorder) {
-            u64 steps = 0;
-            for (const Tape<StepEvent>& tape : recorder.steps) steps += tape.dropped();
-            return std::make_tuple(recorder.calls.dropped(), steps);
+        .def("read", [](const Recorder& recorder) {
+            const Clock& clock = recorder.clock;
+            const Clock::Pair now = clock.now();
+            std::vector<CallEvent> calls = recorder.calls.events();
+            for (CallEvent& call : calls)
+                for (u64* ticks : {&call.begin, &call.agreed, &call.end})
+                    if (*ticks != 0) *ticks = clock.nanoseconds(*ticks, now);
+            std::vector<std::vector<StepEvent>> steps;
+            u64 dropped = 0;
+            for (const Tape<StepEvent>& tape : recorder.steps) {
+                steps.push_back(tape.events());
+                dropped += tape.dropped();
+                for (StepEvent& step : steps.back())
+                    for (u64* ticks : {&step.begin, &step.end}) *ticks = clock.nanoseconds(*ticks, now);
+            }
+            return std::make_tuple(std::move(calls), std::move(steps), recorder.calls.dropped(), dropped);
         });
 }
 
@@ -247,13 +233,9 @@ void bind_plan(nb::module_& m) {
         .def_ro("threads", &Outlook::threads);
 
     nb::class_<Units>(m, "Units")
-        .def(
-            "__init__",
-            [](Units* self, std::vector<u64> input, std::vector<u64> output, std::optional<u64> digest, nb::str text) {
-                new (self) Units{{std::move(input), std::move(output)}, digest, to_utf8(text)};
-            },
-            "input"_a, "output"_a, "digest"_a.none(), "text"_a,
-            "Bounds of units in bytes; ``digest``: of all units of all ranks, None where a rank knows only its own.");
+        .def(nb::init<std::vector<u64>, std::vector<u64>, std::optional<u64>, std::string>(), "input"_a, "output"_a,
+             "digest"_a.none(), "text"_a,
+             "Bounds of units in bytes; ``digest``: of all units of all ranks, None where a rank knows only its own.");
 }
 
 void bind_arena(nb::module_& m) {
@@ -394,10 +376,7 @@ void bind_life(nb::class_<Member>& member) {
             "Bytes loaded and stored by the kernels in all calls that have ended.")
         .def("leave",
              [](Member& member) {
-                 {
-                     const std::unique_lock<Busy> idle(member.busy, std::try_to_lock);
-                     member.communicator->control().leave(!idle.owns_lock());
-                 }
+                 member.communicator->control().leave(!std::unique_lock(member.busy, std::try_to_lock).owns_lock());
                  member.tell();
              })
         .def("forked", &Member::forked)
@@ -428,8 +407,10 @@ void bind_member(nb::module_& m) {
              "latency"_a = 0.0, "bandwidth"_a = 0.0, nb::keep_alive<1, 7>(), nb::keep_alive<1, 18>())
         .def(
             "plan",
-            [](Member& member, const nb::bytes& words, u64 digest, nb::str name) {
-                return new Plan(*member.communicator, words_of(words), digest, to_utf8(name));
+            [](Member& member, const nb::bytes& given, u64 digest, nb::str name) {
+                std::vector<u32> words(given.size() / sizeof(u32));
+                std::memcpy(words.data(), given.data(), words.size() * sizeof(u32));
+                return new Plan(*member.communicator, std::move(words), digest, to_utf8(name));
             },
             "words"_a, "digest"_a, "name"_a, nb::keep_alive<0, 1>())
         .def(

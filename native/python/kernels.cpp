@@ -49,13 +49,9 @@ void bind_types(nb::module_& m) {
     for (const Isa* isa = isas(); isa->name != nullptr; ++isa) all.append(isa->name);
     m.attr("ISAS") = nb::tuple(all);
     m.attr("TYPES") = names(kTypeNames);
-    nb::dict bytes, accumulators;
-    for (u32 type = 0; type < kTypes; ++type) {
-        bytes[kTypeNames[type]] = kTypeBytes[type];
-        accumulators[kTypeNames[type]] = kAccumulators[type];
-    }
+    nb::dict bytes;
+    for (u32 type = 0; type < kTypes; ++type) bytes[kTypeNames[type]] = kTypeBytes[type];
     m.attr("TYPE_BYTES") = bytes;
-    m.attr("ACCUMULATORS") = accumulators;
     m.attr("OPERATORS_OF") = operators_of_types();
     m.attr("OPERATORS") = names(kOperatorNames);
 }

@@ -79,8 +79,7 @@ struct Member {
            const std::map<std::string, u64>& tuned, std::vector<u32> nodes, u64 mpi, double latency, double bandwidth)
         : memory(descriptor, size, !nodes.empty(), std::move(arenas), arena, processes) {
         Settings settings{{{spins, yields}, timeout, python_interrupted, Gil::let_go}};
-        const CmaUse cma_use = always_attaches ? CmaUse::kAlways : CmaUse::kWhereFaster;
-        if (!processes.empty()) settings.cma_use = cma_use;
+        if (!processes.empty()) settings.cma_use = always_attaches ? CmaUse::kAlways : CmaUse::kWhereFaster;
         settings.crowded = crowded;
         settings.threads = threads;
         settings.team_bytes = team_bytes;

@@ -21,30 +21,23 @@ namespace {
 // Each byte by where it lies in the value, and what it is.
 using Bytes = std::vector<std::pair<u32, unsigned char>>;
 
-class Pattern {
-  public:
-    Pattern(nb::object type, Bytes bytes) : type_(std::move(type)), bytes_(std::move(bytes)) {}
+// How pybind11 lays out an object whose class has one holder and no further base.
+struct Instance {
+    PyObject head;
+    const unsigned char* value;
+};
 
-    bool fits(PyObject* object) const {
-        if (reinterpret_cast<PyObject*>(Py_TYPE(object)) != type_.ptr()) return false;
-        const unsigned char* const value = reinterpret_cast<const Instance*>(object)->value;
-        return value != nullptr && std::all_of(bytes_.begin(), bytes_.end(),
-                                               [&](const auto& byte) { return value[byte.first] == byte.second; });
-    }
-
-  private:
-    // How pybind11 lays out an object whose class has one holder and no further base.
-    struct Instance {
-        PyObject head;
-        const unsigned char* value;
-    };
-
-    const nb::object type_;
-    const Bytes bytes_;
+struct Pattern {
+    nb::type_object type;
+    Bytes bytes;
 };
 
 PyObject* fits(PyObject* self, PyObject* object) {
-    return Py_NewRef(nb::inst_ptr<Pattern>(self)->fits(object) ? Py_True : Py_False);
+    const Pattern& pattern = *nb::inst_ptr<Pattern>(self);
+    if (reinterpret_cast<PyObject*>(Py_TYPE(object)) != pattern.type.ptr()) return Py_NewRef(Py_False);
+    const unsigned char* const value = reinterpret_cast<const Instance*>(object)->value;
+    const auto is_there = [&](const auto& byte) { return value[byte.first] == byte.second; };
+    return PyBool_FromLong(value != nullptr && std::all_of(pattern.bytes.begin(), pattern.bytes.end(), is_there));
 }
 
 PyMethodDef method{"fits", fits, METH_O, nullptr};
@@ -54,8 +47,7 @@ PyMethodDef method{"fits", fits, METH_O, nullptr};
 void bind_pattern(nb::module_& module) {
     nb::class_<Pattern>(module, "Pattern",
                         "Objects of a class of pybind11 in whose C++ value bytes, each by where it lies, are these.")
-        .def(nb::init<nb::object, Bytes>(), "type"_a, "bytes"_a,
-             nb::sig("def __init__(self, type: type, bytes: collections.abc.Sequence[tuple[int, int]]) -> None"))
+        .def(nb::init<nb::type_object, Bytes>(), "type"_a, "bytes"_a)
         .def_prop_ro(
             "fits",
             [](nb::handle self) -> nb::typed<nb::callable, bool(nb::object)> {

@@ -20,10 +20,6 @@ using namespace nb::literals;
 namespace hocket {
 namespace {
 
-u32 type_of(const std::string& name) {
-    return u32(std::find(std::begin(kTypeNames), std::end(kTypeNames), name) - std::begin(kTypeNames));
-}
-
 // Not of a list, of which it is not known yet where it lies.
 bool overlap(const Argument& x, const Argument& out) {
     return x.data != nullptr && x.bytes != 0 && out.bytes != 0 && x.data < out.data + out.bytes &&
@@ -43,20 +39,11 @@ char* in_one_piece(const std::vector<Argument>& parts) {
     return begin;
 }
 
-nb::object held_by(nb::object member, nb::object plan, nb::object counted,
-                   const std::optional<Alternatives>& alternatives) {
-    nb::list held;
-    for (nb::object* const part : {&member, &plan, &counted}) held.append(std::move(*part));
-    if (alternatives)
-        for (Plan* const other : alternatives->plans) held.append(nb::find(other));
-    return nb::tuple(held);
-}
-
 }  // namespace
 
 PreparedCall::PreparedCall(nb::object member, nb::object plan, Terms terms, Operands operands, const Binding& binding,
                            std::optional<Alternatives> alternatives, bool only_shared, nb::object counted)
-    : held_(held_by(member, plan, counted, alternatives)),
+    : held_(nb::make_tuple(member, plan, counted, alternatives ? nb::cast(alternatives->plans) : nb::none())),
       member_(nb::cast<Member*>(member)),
       plan_(nb::cast<Plan*>(plan)),
       terms_(std::move(terms)),
@@ -66,12 +53,6 @@ PreparedCall::PreparedCall(nb::object member, nb::object plan, Terms terms, Oper
       alternatives_(std::move(alternatives)),
       only_shared_(only_shared) {
     const Terms& t = terms_;
-    if (t.op >= kOperators || (t.tile & (t.tile - 1)) || (t.tile && t.tile < kAlign))
-        throw std::invalid_argument("operator or tile");
-    const bool combines = t.n && (plan_->view().combines || t.op == kAverage);
-    if (combines && (t.type >= kTypes || kernels().types[t.type].reduce[t.op] == nullptr))
-        throw std::invalid_argument("this type does not have this operator");
-    if (plan_->view().lends && !alternatives_) throw std::invalid_argument("a plan that lends is offered");
     check(plan_->header(), binding.input, binding.output);
     for (u32 v = 0; alternatives_ && v < std::size(kZeroCopy); ++v)
         if (const Plan* const other = alternatives_->plans[v])
@@ -259,13 +240,12 @@ Taken PreparedCall::take_tuned(nb::handle self, bool background) {
         if (member_->calls >= member_->merges.at) self.attr("_merge")();
         else if (std::optional<Outcome> failed = look(*member_)) self.attr("_raise")(std::move(*failed));
     }
-    if (!held_) return {nb::borrow(self), arms_.get(), 0};
-    const u32 arm = arms_->arm(member_->calls);
+    const u32 arm = held_ ? arms_->arm(member_->calls) : 0;
     if (arm != 0 && !of_arms_[arm]) {
         of_arms_[arm] = nb::object(self.attr("_arm")(arm, background));
         nb::inst_ptr<PreparedCall>(of_arms_[arm])->arms_ = arms_;  // keeps them while it is made
-        if (!held_) return {nb::borrow(self), arms_.get(), 0};
     }
+    if (!held_) return {nb::borrow(self), arms_.get(), 0};
     const bool timed = arms_->is_timed(arm);
     const u64 begun = timed && !background ? member_->communicator->control().clock().ticks() : 0;
     return {nb::borrow(arm == 0 ? self : of_arms_[arm]), arms_.get(), arm, timed, begun};
@@ -450,10 +430,6 @@ PyObject* call_slot(PyObject* self, PyObject* arguments, PyObject* keywords) {
 
 PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(call_slot)}, {0, nullptr}};
 
-nb::str shown(const RawBuffer& buffer) {
-    return nb::str("Buffer({:#x}, {}, '{}')").format(buffer.address, buffer.bytes, buffer.dtype);
-}
-
 void bind_buffer(nb::module_& module) {
     nb::class_<RawBuffer>(module, "Buffer", R"(Memory as an argument of a ``PreparedCall``, whoever allocated it.
 
@@ -461,17 +437,13 @@ void bind_buffer(nb::module_& module) {
 "bfloat16" needs no ml_dtypes. The memory must stay until the call has ended. After an error in the middle of a
 call, other than one of arguments, another rank may for a moment still write to memory that was given to it; on
 several nodes, MPI may access it until the process ends.)")
-        .def(
-            "__init__",
-            [](RawBuffer* self, u64 address, u64 bytes, std::string dtype) {
-                const u32 type = type_of(dtype);
-                new (self) RawBuffer{address, bytes, std::move(dtype), type};
-            },
-            "address"_a, "nbytes"_a, "dtype"_a)
+        .def(nb::init<u64, u64, std::string>(), "address"_a, "nbytes"_a, "dtype"_a)
         .def_ro("address", &RawBuffer::address)
         .def_ro("nbytes", &RawBuffer::bytes)
         .def_ro("dtype", &RawBuffer::dtype)
-        .def("__repr__", &shown);
+        .def("__repr__", [](const RawBuffer& buffer) {
+            return nb::str("Buffer({:#x}, {}, '{}')").format(buffer.address, buffer.bytes, buffer.dtype);
+        });
 }
 
 // What a prepared call is made of.
@@ -518,7 +490,6 @@ void bind_arms(nb::module_& module) {
     nb::class_<KeyArms>(module, "KeyArms", "The arms of the calls of one key (native/policy/arms.h).")
         .def(nb::init())
         .def("set", &KeyArms::set, "salt"_a, "shift"_a, "incumbent"_a, "until"_a)
-        .def("arm", &KeyArms::arm, "number"_a, "That of the call of this number.")
         .def(
             "take",
             [](KeyArms& arms) {
@@ -529,13 +500,7 @@ void bind_arms(nb::module_& module) {
             },
             "Calls since it was asked last; of each arm how many were timed, and the sums of log2 of ticks and its "
             "square.")
-        .def(
-            "took",
-            [](KeyArms& arms, u32 arm, u64 ticks) {
-                if (arm >= kArms || ticks == 0) throw nb::value_error("an arm that there is not, or no ticks");
-                arms.took(arm, ticks);
-            },
-            "arm"_a, "ticks"_a, "Notes what a call took.");
+        .def("took", &KeyArms::took, "arm"_a, "ticks"_a, "Notes what a call took.");
 }
 
 }  // namespace
@@ -561,7 +526,7 @@ void bind_prepared_call(nb::module_& module) {
         .def("release", &PreparedCall::release, "Let go of the communicator, once it has ended.")
         .def_prop_ro(
             "variant", [](const PreparedCall& call) { return u32(call.variant()); },
-            "How the latest execution that has ended went: 0 through slots, else 1 + that of VARIANTS.");
+            "How the latest execution that has ended went: 0 through slots or eagerly, else 1 + that of VARIANTS.");
 }
 
 }  // namespace hocket

@@ -19,7 +19,7 @@ namespace hocket {
 struct RawBuffer {
     u64 address, bytes;
     std::string dtype;
-    u32 type;  // kTypes where the name is not one of kTypeNames
+    u32 type = type_code(dtype);  // kTypes where the name is not one of kTypeNames
 };
 
 // What a caller gives as x or as out. The object is borrowed.

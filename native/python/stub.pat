@@ -16,9 +16,6 @@ hocket._native.(OPERATORS_OF|PLAN_LAYOUT)$:
 hocket._native.TYPE_BYTES$:
     TYPE_BYTES: dict[str, int]
 
-hocket._native.ACCUMULATORS$:
-    ACCUMULATORS: dict[str, str]
-
 hocket._native.TUNABLES$:
     TUNABLES: list[Tunable]
 

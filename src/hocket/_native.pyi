@@ -1,7 +1,7 @@
 from collections.abc import Callable, Mapping, Sequence
 import enum
 import threading
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import numpy
 import numpy.typing
@@ -57,8 +57,6 @@ TYPES: tuple[str, ...]
 
 TYPE_BYTES: dict[str, int]
 
-ACCUMULATORS: dict[str, str]
-
 OPERATORS_OF: dict[str, tuple[str, ...]]
 
 OPERATORS: tuple[str, ...]
@@ -101,12 +99,8 @@ class Tunable:
     @property
     def most(self) -> int: ...
     @property
-    def common(self) -> bool:
-        """Whether it must be the same on all ranks."""
-
-    @property
-    def fixed(self) -> bool:
-        """Whether it cannot be set."""
+    def scope(self) -> Literal["common", "local", "fixed"]:
+        """Who must have the same value."""
 
     @property
     def value(self) -> int: ...
@@ -145,15 +139,17 @@ class Outcome:
     def rank(self) -> int: ...
     @property
     def variant(self) -> int:
-        """How the call went: 0 through slots, else 1 + that of VARIANTS."""
+        """
+        How the call went: 0 through slots or eagerly, else 1 + that of VARIANTS.
+        """
 
     @property
     def text(self) -> str: ...
     @property
     def waited(self) -> float: ...
     @property
-    def stall(self) -> tuple[int, int, int, int] | None:
-        """Thread block, step, tile, and the rank it waits for."""
+    def stall(self) -> tuple[int, int, int] | None:
+        """Thread block, step, and the rank it waits for."""
 
     @property
     def said(self) -> list[CallHeader]:
@@ -224,7 +220,7 @@ class CallEvent:
     @property
     def streams(self) -> bool: ...
     @property
-    def fault(self) -> Fault | None: ...
+    def fault(self) -> Fault: ...
 
 class StepEvent:
     """A step on one tile, in a call of this number."""
@@ -256,9 +252,7 @@ class Recorder:
     def __init__(self, threads: int, most_calls: int, most_steps: int) -> None:
         """``most_steps``: of each thread."""
 
-    def read(self) -> tuple[list[CallEvent], list[list[StepEvent]]]: ...
-    @property
-    def dropped(self) -> tuple[int, int]: ...
+    def read(self) -> tuple[list[CallEvent], list[list[StepEvent]], int, int]: ...
 
 class Plan:
     @property
@@ -537,9 +531,6 @@ class KeyArms:
 
     def __init__(self) -> None: ...
     def set(self, salt: int, shift: int, incumbent: int, until: Sequence[int]) -> None: ...
-    def arm(self, number: int) -> int:
-        """That of the call of this number."""
-
     def take(self) -> tuple[int, list[tuple[int, float, float]]]:
         """
         Calls since it was asked last; of each arm how many were timed, and the sums of log2 of ticks and its square.
@@ -581,7 +572,7 @@ class PreparedCall:
     @property
     def variant(self) -> int:
         """
-        How the latest execution that has ended went: 0 through slots, else 1 + that of VARIANTS.
+        How the latest execution that has ended went: 0 through slots or eagerly, else 1 + that of VARIANTS.
         """
 
 class CallCache:

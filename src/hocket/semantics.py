@@ -244,7 +244,7 @@ ACCUMULATORS = {
         *("float32_int32", "float64_int32", "int64_int32", "int32_int32", "int16_int32"),
     )
 } | {"float16": "float32", "bfloat16": "float32"}
-"""The types that are combined, and in which each is: native/device/kernels.h has the same. bfloat16 is of ml_dtypes; a
+"""The types that are combined, and in which each is: native/device/kernels.h has them. bfloat16 is of ml_dtypes; a
 value and its index are a structure of C with fields of these names."""
 
 

@@ -171,7 +171,7 @@ void run(const DelayedCall& call) {
 
 // The parts of a plan by hand, in place on int32; the result is the same on all ranks.
 DelayedCall by_hand(const char* name, u32 ranks, u64 n, std::vector<u32> (*plan)(u32 rank, u32 ranks)) {
-    DelayedCall call{name, type_named("int32"), n, {}};
+    DelayedCall call{name, type_code("int32"), n, {}};
     for (u32 rank = 0; rank < ranks; ++rank) {
         Part part{plan(rank, ranks), {}, kInput, 0, {}};
         for (u32 i = 0; i < n; ++i) {
@@ -228,7 +228,7 @@ TOOL(delayed) {
         return std::vector<u32>(words.begin() + long(at - count), words.begin() + long(at));
     };
     for (; at < words.size(); ++calls) {
-        DelayedCall call{"", type_named("float32"), 0, {}};
+        DelayedCall call{"", type_code("float32"), 0, {}};
         for (const u32 letter : many()) call.name += char(letter);
         call.n = words.at(at++);
         call.parts.resize(words.at(at++));

@@ -29,7 +29,7 @@ void rounds_of(u32 ranks, u64 first, u32 threads, u64 rotated_bytes = 0) {
             char* at = reinterpret_cast<char*>(data.data());
             char* from = apart ? reinterpret_cast<char*>(before.data()) : nullptr;
             const Outcome outcome =
-                communicator.run(plan, {at, nullptr, from, at, apart ? n * 4 : 0, n, 0, type_named("int32"), 0, true});
+                communicator.run(plan, {at, nullptr, from, at, apart ? n * 4 : 0, n, 0, type_code("int32"), 0, true});
             CHECK(outcome.fault == Fault::kNone);
             for (u64 i = 0; i < n; ++i)
                 CHECK(data[i] == int(ranks * (i * 7 + u64(round)) + 1000 * (ranks * (ranks - 1) / 2)));
@@ -60,7 +60,7 @@ TEST(brief_messages) {
         Plan plan(communicator, exchanged(0, ranks), 6, "one round");
         const EagerPath eager(communicator.control(), memory, mine.tunables);
         const auto is_brief = [&](u64 bytes, u64 most_eager) {
-            const Shape shape = settle(plan.header(), bytes / 4, type_named("int32"), 0, most_eager, mine.tunables);
+            const Shape shape = settle(plan.header(), bytes / 4, type_code("int32"), 0, most_eager, mine.tunables);
             return eager.is_brief({shape, &plan, nullptr, nullptr, nullptr});
         };
         CHECK(!is_brief(kInlined, kEager) && !is_brief(132, kEager) && !is_brief(64, 0));

@@ -32,7 +32,7 @@ TEST(team_fails) {
         Plan plan(communicator, writer.words(), 4, "rings");
         std::vector<int> data(1000);
         const Outcome outcome = communicator.run(plan, {reinterpret_cast<char*>(data.data()), nullptr, nullptr, nullptr,
-                                                        0, 1000, 64, type_named("int32"), 0, true});
+                                                        0, 1000, 64, type_code("int32"), 0, true});
         if (rank == 0) {  // which sends nothing
             looks = false;
             while (!looks) ::sched_yield();
@@ -68,7 +68,7 @@ TEST(team_interrupted) {
         Plan plan(communicator, writer.words(), 1, "a message that never comes");
         std::vector<int> data(1000);
         const Outcome outcome = communicator.run(plan, {reinterpret_cast<char*>(data.data()), nullptr, nullptr, nullptr,
-                                                        0, 1000, 0, type_named("int32"), 0, true});
+                                                        0, 1000, 0, type_code("int32"), 0, true});
         CHECK(outcome.fault == (rank == 0 ? Fault::kInterrupted : Fault::kNone));
         if (rank == 0) over = true;
         while (!over) std::this_thread::yield();
@@ -125,7 +125,7 @@ TEST(failed_before) {
         long long data = 0;
         char* at = reinterpret_cast<char*>(&data);
         const Outcome outcome =
-            communicator.run(plan, {at, at, nullptr, nullptr, 0, 1, 0, type_named("int64"), 0, true});
+            communicator.run(plan, {at, at, nullptr, nullptr, 0, 1, 0, type_code("int64"), 0, true});
         CHECK(outcome.fault == (rank == 1 ? Fault::kTimeout : Fault::kNone));
         if (rank == 1) return;
         const Outcome next = communicator.barrier();
@@ -153,7 +153,7 @@ void lent_in_vain(bool two_rounds) {
         Plan plan(communicator, writer.words(), 9, "nobody reads");
         const Offer offer{{nullptr, &plan}, world.arena(rank) + 64, nullptr};
         const Outcome outcome = communicator.run(
-            plan, {offer.input, nullptr, nullptr, nullptr, 0, 1, 0, type_named("int64"), 0, true, nullptr, &offer});
+            plan, {offer.input, nullptr, nullptr, nullptr, 0, 1, 0, type_code("int64"), 0, true, nullptr, &offer});
         if (rank == 1 && two_rounds) {
             CHECK(outcome.fault == Fault::kInterrupted);
             return;
@@ -202,7 +202,7 @@ TEST(reached_in_vain) {
                 char* const at = reinterpret_cast<char*>(data.data());
                 const Offer offer{{nullptr, &plan}, at, nullptr};
                 const Outcome outcome = communicator.run(
-                    plan, {at, nullptr, nullptr, nullptr, 0, 32, 0, type_named("int64"), 0, true, nullptr, &offer});
+                    plan, {at, nullptr, nullptr, nullptr, 0, 32, 0, type_code("int64"), 0, true, nullptr, &offer});
                 CHECK(outcome.fault == Fault::kPeer && outcome.rank == whose && outcome.why().text == text &&
                       outcome.exposed);
                 CHECK(memory.kept.empty());

@@ -25,9 +25,9 @@ void ring_calls(u32 ranks, bool fused, u64 slots, u64 first, u64 rotated = 0) {
             char* at = reinterpret_cast<char*>(data.data());
             const u64 tile = round % 3 && n < 1000 ? 64 : 0;  // up to seven tiles
             const Outcome outcome =
-                communicator.run(plan, {at, nullptr, nullptr, nullptr, 0, n, tile, type_named("int32"), 0, true});
+                communicator.run(plan, {at, nullptr, nullptr, nullptr, 0, n, tile, type_code("int32"), 0, true});
             CHECK(outcome.fault == Fault::kNone);
-            const Outlook outlook = communicator.outlook(plan, n, type_named("int32"), tile, true, false);
+            const Outlook outlook = communicator.outlook(plan, n, type_code("int32"), tile, true, false);
             CHECK(rotated != 0 ? outlook.slots > slots : outlook.slots == std::bit_ceil(slots));
             for (u64 i = 0; i < n; ++i)
                 CHECK(data[i] == int(ranks * (i * 7 + u64(round)) + 1000 * (ranks * (ranks - 1) / 2)));
@@ -87,7 +87,7 @@ TEST(multicasts) {
                     char* at = reinterpret_cast<char*>(data.data());
                     const u64 tile = round % 3 ? 64 : 0;
                     const Outcome outcome = communicator.run(
-                        *plans[set], {at, nullptr, nullptr, nullptr, 0, n, tile, type_named("int32"), 0, true});
+                        *plans[set], {at, nullptr, nullptr, nullptr, 0, n, tile, type_code("int32"), 0, true});
                     CHECK(outcome.fault == Fault::kNone);
                     bool reads = false;
                     for (const u32 reader : sets[set]) reads = reads || reader == rank;

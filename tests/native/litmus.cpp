@@ -24,7 +24,7 @@ LITMUS(litmus_slots) {
             char* at = reinterpret_cast<char*>(data.data());
             for (int round = 0; round < 50; ++round)
                 CHECK(
-                    communicator.run(plan, {at, at, nullptr, nullptr, 0, data.size(), 64, type_named("int64"), 0, true})
+                    communicator.run(plan, {at, at, nullptr, nullptr, 0, data.size(), 64, type_code("int64"), 0, true})
                         .fault == Fault::kNone);
             for (u64 i = 0; i < data.size(); ++i) CHECK(data[i] == (long long)(i * i));
         });
@@ -60,7 +60,7 @@ void litmus_lent(bool two_rounds, bool pushed) {
             const Offer offer{
                 {nullptr, nullptr, &plan}, reinterpret_cast<char*>(input), reinterpret_cast<char*>(output)};
             const Outcome outcome = communicator.run(plan, {offer.input, offer.output, nullptr, nullptr, 0, kElements,
-                                                            64, type_named("int64"), 0, true, nullptr, &offer});
+                                                            64, type_code("int64"), 0, true, nullptr, &offer});
             CHECK(outcome.fault == Fault::kNone && outcome.variant == kApart);
             for (u64 i = 0; i < kElements && rank == u32(!pushed); ++i) CHECK(output[i] == (long long)(i * i) + round);
             for (u64 i = 0; i < kElements; ++i) output[i] = -1;
@@ -90,7 +90,7 @@ LITMUS(litmus_round) {
             char* at = reinterpret_cast<char*>(data.data());
             for (int round = 0; round < 50; ++round) {
                 for (u64 i = 0; rank == 0 && i < n; ++i) data[i] = (long long)(i * i) + round;
-                CHECK(communicator.run(plan, {at, at, nullptr, nullptr, 0, n, 0, type_named("int64"), 0, true}).fault ==
+                CHECK(communicator.run(plan, {at, at, nullptr, nullptr, 0, n, 0, type_code("int64"), 0, true}).fault ==
                       Fault::kNone);
                 for (u64 i = 0; i < n; ++i) CHECK(data[i] == (long long)(i * i) + round);
             }
@@ -114,7 +114,7 @@ LITMUS(litmus_semaphore) {
         Cursor cursors[2];
         Execution<Cpu, End> execution(view, geometry, buffers, nullptr, cursors, nullptr);
         on_threads(2, [&](u32 block) {
-            Cpu cpu{kernels().types[type_named("int32")].reduce[0], &nobody, 0, true, false};
+            Cpu cpu{kernels().types[type_code("int32")].reduce[0], &nobody, 0, true, false};
             char* pointers[2];
             while (execution.advance(cpu, {pointers, nullptr}, block, block + 1) != Progress::kDone) ::sched_yield();
         });

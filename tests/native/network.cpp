@@ -41,7 +41,7 @@ Outcome run(Communicator& communicator, Plan& plan, std::vector<int>& from, std:
             double timeout = 0) {
     char* const input = reinterpret_cast<char*>(from.data());
     char* const output = to == nullptr ? nullptr : reinterpret_cast<char*>(to->data());
-    Call call{input, output, nullptr, nullptr, 0, from.size(), tile, type_named("int32"), 0, true};
+    Call call{input, output, nullptr, nullptr, 0, from.size(), tile, type_code("int32"), 0, true};
     call.timeout = timeout;
     return communicator.run(plan, call);
 }

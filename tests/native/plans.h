@@ -11,12 +11,6 @@
 
 namespace hocket::test {
 
-inline u32 type_named(const std::string& name) {
-    u32 type = 0;
-    while (name != kTypeNames[type]) ++type;
-    return type;
-}
-
 inline std::vector<u32> read_words(const std::string& file) {
     std::vector<u32> words;
     std::FILE* from = std::fopen(file.c_str(), "rb");

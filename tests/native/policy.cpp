@@ -35,7 +35,7 @@ TEST(private_buffers_are_offered) {
             char* const at = reinterpret_cast<char*>(data.data());
             std::ranges::fill(data, 1);
             const Offer offer{{nullptr, &inplace, nullptr}, at, nullptr};
-            Call call{at, nullptr, nullptr, nullptr, 0, elements, 0, type_named("int32"), 0, true};
+            Call call{at, nullptr, nullptr, nullptr, 0, elements, 0, type_code("int32"), 0, true};
             if (offers) call.offer = &offer;
             const Outcome outcome = communicator.run(slots, call);
             CHECK(outcome.fault == Fault::kNone);
@@ -128,7 +128,7 @@ TEST(messages_to_ranks_apart) {
     for (const u32 peer : {1u, 2u}) {  // it sends to the first alone
         Execution<Noting, Fifo<Noting>> execution(view, geometry, buffers, nullptr, cursors.data(), ends.data(),
                                                   Rounds::kTwo);
-        Noting device{{kernels().types[type_named("uint8")].reduce[0], &nobody, 0, false, false}, peer};
+        Noting device{{kernels().types[type_code("uint8")].reduce[0], &nobody, 0, false, false}, peer};
         char* pointers[8];
         while (execution.advance(device, {pointers, nullptr}, 0, view.header->blocks) != Progress::kDone) {
         }
@@ -183,7 +183,7 @@ TEST(looks_at_others) {
             for (u32 call = 0; call < 5 * kCallsBetweenTouches; ++call) {
                 for (u32 i = 0; i < elements; ++i) data[i] = int(i + call + rank);
                 const Outcome outcome = communicator.run(
-                    slots, {at, nullptr, nullptr, nullptr, 0, elements, 0, type_named("int32"), 0, true});
+                    slots, {at, nullptr, nullptr, nullptr, 0, elements, 0, type_code("int32"), 0, true});
                 CHECK(outcome.fault == Fault::kNone);
                 for (u32 i = 0; i < elements; ++i) CHECK(data[i] == int(kRanks * (i + call) + 1));
             }
@@ -225,7 +225,7 @@ TEST(looks_at_buffers) {
         near_from_now_on = near;
         char* const x = reinterpret_cast<char*>(input.data());
         char* const out = reinterpret_cast<char*>(to);
-        Call call{x, out, nullptr, nullptr, 0, n, 0, type_named("float32"), 0, true};
+        Call call{x, out, nullptr, nullptr, 0, n, 0, type_code("float32"), 0, true};
         call.fresh = fresh;
         CHECK(communicator.run(plan, call).fault == Fault::kNone);
         for (const char* at : looked_at)

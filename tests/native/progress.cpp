@@ -53,7 +53,7 @@ TEST(progress) {
                 std::vector<int> data(1000, 1);
                 CHECK(communicator
                           .run(plan, {reinterpret_cast<char*>(data.data()), nullptr, nullptr, nullptr, 0, 1000, 64,
-                                      type_named("int32"), 0, true})
+                                      type_code("int32"), 0, true})
                           .fault == Fault::kNone);
                 CHECK(data == std::vector<int>(1000, 2));
             }
@@ -103,7 +103,7 @@ TEST(timed) {
         std::vector<int> data(64, 1);
         Watch watch;
         Call call{
-            reinterpret_cast<char*>(data.data()), nullptr, nullptr, nullptr, 0, 64, 0, type_named("int32"), 0, true};
+            reinterpret_cast<char*>(data.data()), nullptr, nullptr, nullptr, 0, 64, 0, type_code("int32"), 0, true};
         call.watch = &watch;
         while (rank == 1 && !waits) ::sched_yield();
         CHECK(communicator.run(plan, call).fault == Fault::kNone);

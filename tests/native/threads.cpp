@@ -50,7 +50,7 @@ TEST(teams) {
                 for (u64 i = 0; i < n; ++i) data[i] = int(i * 5 + rank * 1000 + u64(round));
                 const Outcome outcome = communicator.run(
                     plan, {reinterpret_cast<char*>(data.data()), reinterpret_cast<char*>(result.data()), nullptr,
-                           nullptr, 0, n, 64, type_named("int32"), 0, true});
+                           nullptr, 0, n, 64, type_code("int32"), 0, true});
                 CHECK(outcome.fault == Fault::kNone);
                 for (u64 i = 0; i < n; ++i) CHECK(result[i] == int(kRanks * (i * 5 + u64(round)) + 1000));
             }
@@ -89,7 +89,7 @@ TEST(smaller_teams) {
         std::vector<int> data(1000, 3), result(1000);
         CHECK(communicator
                   .run(plan, {reinterpret_cast<char*>(data.data()), reinterpret_cast<char*>(result.data()), nullptr,
-                              nullptr, 0, 1000, 0, type_named("int32"), 0, true})
+                              nullptr, 0, 1000, 0, type_code("int32"), 0, true})
                   .fault == Fault::kNone);
         CHECK(result == data);
     }
@@ -113,7 +113,7 @@ TEST(background) {
         for (u64 j = 0; j < kJobs; ++j) {
             jobs[j].body = [&, j] {
                 outcomes[j] = communicator.run(plan, {reinterpret_cast<char*>(data[j].data()), nullptr, nullptr,
-                                                      nullptr, 0, kElements, 64, type_named("int32"), 0, true});
+                                                      nullptr, 0, kElements, 64, type_code("int32"), 0, true});
             };
             queue.submit(jobs[j]);
         }

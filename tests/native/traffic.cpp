@@ -34,7 +34,7 @@ TOOL(traffic) {
                         0,
                         n,
                         tile,
-                        type_named("float32"),
+                        type_code("float32"),
                         0,
                         true};
         CHECK(communicator.run(plan, call).fault == Fault::kNone);

@@ -46,7 +46,7 @@ void lent_sums(u32 ranks, u64 first, u32 threads, bool two_rounds, bool attached
             char* const at = in ? x : reinterpret_cast<char*>(own.data());
             const Outcome outcome =
                 communicator.run(exchanges ? small : slots, {at, nullptr, nullptr, nullptr, 0, n, round % 2 ? 64u : 0u,
-                                                             type_named("int32"), 0, true, nullptr, &offer});
+                                                             type_code("int32"), 0, true, nullptr, &offer});
             CHECK(outcome.fault == Fault::kNone);
             const bool lends =
                 round % 15 != 14 && round % 5 != 1 && round % 5 != 2 && !(exchanges && n * sizeof(int) <= kInlined);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import gc
 import hashlib
 import itertools
@@ -131,7 +132,7 @@ def test_what_cannot_be_allocated() -> None:
 def full(comm: Communicator) -> None:
     """A file that may not grow is what full memory is: an error, and what is there goes on working."""
     refuse_memfd(setattr)
-    arena._own = None
+    arena.own.cache_clear()
     with hocket.init() as other:
         x = other.empty(100_000, np.uint8)
         limits, held = resource.getrlimit(resource.RLIMIT_FSIZE), os.fstat(arena.own().descriptor).st_blocks
@@ -205,7 +206,7 @@ def test_there_is_no_memory_for_an_arena(monkeypatch: pytest.MonkeyPatch) -> Non
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(segments, "_memfd", none)
-    monkeypatch.setattr(arena, "_own", None)
+    monkeypatch.setattr(arena, "own", functools.cache(arena.own.__wrapped__))
     with pytest.raises(hocket.errors.BootstrapFailed, match="there is no shared memory"):
         arena.own()
 
@@ -294,7 +295,7 @@ def call(comm: Communicator, name: str, n: int, root: int, forms: str, allocate:
 def every_collective(comm: Communicator, sizes: list[int], file: bool) -> None:
     if file:
         refuse_memfd(setattr)
-        arena._own = None
+        arena.own.cache_clear()
         comm = hocket.init()
     p = comm.size
     lent, mixed = [comm.empty], [comm.empty, private]

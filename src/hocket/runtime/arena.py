@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Sequence
@@ -14,15 +15,11 @@ from hocket.errors import InvalidArgument, WrongType, caller
 from hocket.runtime import segments
 from hocket.runtime.operands import Array, name_of
 
-_own: _native.Arena | None = None
 
-
+@functools.cache
 def own() -> _native.Arena:
     """The one of this process, made when first needed. Raises BootstrapFailed where there is no shared memory."""
-    global _own
-    if _own is None:
-        _own = _native.Arena(segments.create_arena())
-    return _own
+    return _native.Arena(segments.create_arena())
 
 
 def empty(shape: object, dtype: object) -> Array:
@@ -55,10 +52,9 @@ def lengths(shape: object) -> tuple[int, ...]:
 
 def _forget_in_child() -> None:
     """What this process has inherited is its own from here on; what it makes, it makes in an arena of its own."""
-    global _own
-    if _own is not None:
-        _own.forked()
-        _own = None
+    if own.cache_info().currsize:
+        own().forked()
+        own.cache_clear()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -106,7 +106,7 @@ class Layout:
             raise InvalidArgument(f"with counts, x and out of {self.name} must lie apart", caller())
         row = math.prod(given[0].shape[1:])
         units = counts.units(row, kind.itemsize)
-        return replace(self._place(operands, kind, counts.largest() * row, counts.own(unit) * row), units=units)
+        return replace(self._place(operands, kind, max(counts.known()) * row, counts.own(unit) * row), units=units)
 
     def _place(self, operands: Operands, kind: ElementType, n: int, own: int) -> Bound:
         """``own``: the element of the larger buffer where the block of this rank begins."""

@@ -73,13 +73,9 @@ class Counts:
         """The row where a unit of the larger buffer begins."""
         return sum(max(self.inputs, self.outputs, key=len)[:unit])
 
-    def largest(self) -> int:
-        """Rows of the longest unit that this rank knows of."""
-        return max(self._known())
-
     def units(self, row: int, itemsize: int) -> _native.Units:
         """For native code. ``row``: elements of a row. Raises InvalidArgument for what no memory could hold."""
-        if sum(self._known()) * row * itemsize >> 62:
+        if sum(self.known()) * row * itemsize >> 62:
             raise InvalidArgument("counts ask for more than any memory holds", caller())
         inputs, outputs = ([0, *accumulate(n * row * itemsize for n in rows)] for rows in (self.inputs, self.outputs))
         if self.agreed is None:
@@ -89,7 +85,8 @@ class Counts:
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
         return _native.Units(inputs, outputs, int.from_bytes(digest, "little"), text)
 
-    def _known(self) -> tuple[int, ...]:
+    def known(self) -> tuple[int, ...]:
+        """Rows of the units that this rank knows of."""
         return self.inputs + self.outputs if self.agreed is None else self.agreed
 
 

@@ -322,7 +322,6 @@ class Endpoint:
         numbers = tuned()
         policy = self.tuned = numbers.policy
         self.tuner = numbers.tuner
-        spins, yields = policy.patience(crowded=self.oversubscribed, nodes=bool(meeting.nodes))
         # The thread of a call is the one that moves its messages between nodes.
         self.threads = 1 if meeting.nodes else threads or max(1, meeting.cores)
         self.caches = machine.cache_bytes(meeting.size)
@@ -340,8 +339,7 @@ class Endpoint:
                 meeting.processes,
                 meeting.always,
                 self.oversubscribed,
-                spins,
-                yields,
+                *policy.patience(crowded=self.oversubscribed, nodes=bool(meeting.nodes)),
                 timeout,
                 self.threads,
                 policy.team_bytes,
@@ -421,7 +419,7 @@ class Endpoint:
         if scale is not None:
             if not isinstance(scale, int | float) or op != "sum":
                 raise InvalidArgument(f"scale must be a number, of op sum, not {scale!r} of {op!r}", caller())
-            op = "avg"
+            op, scale = "avg", float(scale)
         code = _OPERATORS.get(op) if isinstance(op, str) else None
         if code is None:
             raise InvalidArgument(f"op must be one of {', '.join(_OPERATORS)}, not {op!r}", caller())
@@ -447,9 +445,7 @@ class Endpoint:
         else:
             offered, native = (alternatives or Alternatives()).on(bound)
         element = kind.name if kind.opaque and bound.n is not None else None
-        if scale is not None:
-            scale = float(scale)
-            element = f"sum times {scale!r}"
+        element = element if scale is None else f"sum times {scale!r}"
         terms = _native.Terms(bound.n, kind.code, code, tile or 0, element, bound.units, timeout or 0.0, scale)
         call = PreparedCall(self, loaded, bound, terms, offered, native, counted)
         self._calls.add(call)
@@ -854,7 +850,7 @@ class Endpoint:
         step: StepName | None = None
         peer: int | None = None
         if outcome.stall is not None and (plan := plans[outcome.variant]) is not None:
-            block, number, _, peer = outcome.stall
+            block, number, peer = outcome.stall
             step = plan.step_name(block, number)
         if outcome.fault is Fault.MISMATCH:
             raise _mismatch(outcome)

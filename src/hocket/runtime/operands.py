@@ -87,11 +87,10 @@ def dtype_of(name: str) -> np.dtype[np.generic]:
     return np.dtype(name) if value == name else np.dtype([("value", value), ("index", "int32")], align=True)
 
 
-def _named(code: int, name: str) -> ElementType:
-    return ElementType(name, code, _native.TYPE_BYTES[name], None if name in FOREIGN else dtype_of(name))
-
-
-_NAMED = {name: _named(code, name) for code, name in enumerate(_native.TYPES)}
+_NAMED = {
+    name: ElementType(name, code, _native.TYPE_BYTES[name], None if name in FOREIGN else dtype_of(name))
+    for code, name in enumerate(_native.TYPES)
+}
 _TYPES = {kind.dtype: kind for kind in _NAMED.values() if kind.dtype is not None}
 NO_TYPE = _NAMED["bool"]
 """Of a call without buffers."""
@@ -100,8 +99,7 @@ NO_TYPE = _NAMED["bool"]
 def element_type(dtype: object) -> ElementType:
     """Of a NumPy type, or of the name of one in _native.TYPES. Raises WrongType."""
     if isinstance(dtype, np.dtype):
-        found = _TYPES.get(dtype)
-        return found if found is not None else _other_type("x", dtype)
+        return _TYPES.get(dtype) or _other_type("x", dtype)
     if isinstance(dtype, str) and dtype in _NAMED:
         return _NAMED[dtype]
     try:

@@ -160,7 +160,7 @@ class _Whole:
         steps = _StepTables(rank, self._schedule.collective.chunks, own)
         last = last_stores(part) | self._pushes[rank]
         for b, block in enumerate(part.thread_blocks):
-            steps.begin_block(len(block.steps))
+            steps.blocks.append({"first_step": len(steps.steps), "steps": len(block.steps)})
             for s, step in enumerate(block.steps):
                 dsts = [
                     d
@@ -257,9 +257,6 @@ class _StepTables:
         self._rank, self._chunks = rank, chunks
         self._number = {connection: i for i, connection in enumerate(connections)}
 
-    def begin_block(self, steps: int) -> None:
-        self.blocks.append({"first_step": len(self.steps), "steps": steps})
-
     def add(self, step: Step, dsts: Sequence[Destination], last: int, whole: bool) -> None:
         """A step that stores to ``dsts``; ``last``: the set of those that share no chunk with another operand."""
         assert step.count is not None, "the verifier demands a local span in each step"
@@ -275,9 +272,8 @@ class _StepTables:
                 "whole": int(whole),
             }
         )
-        for place in (*step.srcs, *dsts):
-            fields = zip(("place", "end", "unit", "position", "stride"), self._operand(place), strict=True)
-            self.operands.append(dict(fields))
+        names = "place", "end", "unit", "position", "stride"
+        self.operands += [dict(zip(names, self._operand(place), strict=True)) for place in (*step.srcs, *dsts)]
         self.waits.extend({"block": wait.thread_block, "step": wait.step} for wait in step.waits)
 
     def _operand(self, place: Source | Destination) -> tuple[int, int, int, int, int]:

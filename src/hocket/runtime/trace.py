@@ -20,6 +20,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain, count
 from pathlib import Path
 
@@ -121,7 +122,7 @@ class Trace:
 
     def _events(self) -> Iterator[str]:
         """The events, each as JSON on one line."""
-        ended, of_threads = self.recorder.read()
+        ended, of_threads, *dropped = self.recorder.read()
         calls = {call.number: call for call in ended}
         yield from self._names()
         for call in calls.values():
@@ -129,10 +130,10 @@ class Trace:
         for thread, steps in enumerate(of_threads):
             yield from self._steps(thread, steps, calls)
         end = max((call.end for call in calls.values()), default=0)
-        for what, dropped in zip(("calls", "steps"), self.recorder.dropped, strict=True):
-            if dropped:
-                text = f"no room for {dropped} more {what}"
-                yield f'{self._head("i", 0, end)},"s":"p","name":"{text}","args":{{"dropped_{what}":{dropped}}}}}'
+        for what, many in zip(("calls", "steps"), dropped, strict=True):
+            if many:
+                text = f"no room for {many} more {what}"
+                yield f'{self._head("i", 0, end)},"s":"p","name":"{text}","args":{{"dropped_{what}":{many}}}}}'
 
     def _head(self, phase: str, track: int, at: int) -> str:
         """How an event begins. Track 0 is that of the calls, b + 1 that of thread block b."""
@@ -158,7 +159,7 @@ class Trace:
             about |= {"schedule": schedule.name, "bytes": size, "tile_bytes": call.tile, "tiles": call.tiles}
             about |= {"threads": call.threads, "waits": _WAITS[call.rounds], "non_temporal": call.streams}
             about |= {"ranks": self.size, "in_place": schedule.in_place()}
-        if call.fault is not None:
+        if call.fault is not _native.Fault.NONE:
             about["fault"] = call.fault.name
         rest = f'"cat":"call","name":{json.dumps(name)},"args":{json.dumps(about)}}}'
         yield f'{self._head("X", 0, call.begin)},"dur":{us(call.end - call.begin)},{rest}'
@@ -170,19 +171,14 @@ class Trace:
 
     def _steps(self, thread: int, steps: Sequence[StepEvent], calls: dict[int, CallEvent]) -> Iterator[str]:
         """The steps of a thread, each followed by the ends of the arrows that begin or end in it."""
-        said: dict[tuple[int, int, int], tuple[str, list[_End]]] = {}
-        ends_of: dict[tuple[int, int], list[list[_End]]] = {}
+        described = cache(lambda plan, block, step: describe(self.plans[plan][1], block, step))
+        ends_of = cache(lambda plan, block: _ends(self.plans[plan][1], block))
         for event in steps:
             call = calls.get(event.call)
             if call is None:  # it had not ended
                 continue
-            key = call.plan, event.block, event.step
-            if key not in said:
-                part = self.plans[call.plan][1]
-                if key[:2] not in ends_of:
-                    ends_of[key[:2]] = _ends(part, event.block)
-                said[key] = describe(part, event.block, event.step), ends_of[key[:2]][event.step]
-            text, ends = said[key]
+            text = described(call.plan, event.block, event.step)
+            ends = ends_of(call.plan, event.block)[event.step]
             yield (
                 f'{self._head("X", event.block + 1, event.begin)},"dur":{us(event.end - event.begin)},{text}'
                 f'"tile":{event.tile},"bytes":{event.bytes},"call":{event.call},"thread":{thread}}}}}'

@@ -11,18 +11,11 @@ from dataclasses import dataclass
 
 from hocket import _native
 from hocket.errors import BootstrapFailed
-from hocket.tunables import ROWS, VARIABLE, Row, Scope, Tunables, given
-
-
-def _row(native: _native.Tunable) -> Row:
-    n = native
-    scope: Scope = "fixed" if n.fixed else "common" if n.common else "local"
-    return Row(n.name, n.unit, scope, n.value, n.least, n.most, n.source, n.reason)
-
+from hocket.tunables import ROWS, VARIABLE, Row, Tunables, given
 
 TUNER = "HOCKET_TUNER"
 
-ALL = (*ROWS, *map(_row, _native.TUNABLES))
+ALL = (*ROWS, *(Row(n.name, n.unit, n.scope, n.value, n.least, n.most, n.source, n.reason) for n in _native.TUNABLES))
 """Every tuned number, with its default on this processor."""
 
 
@@ -48,21 +41,14 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """``policy``: those of Python; ``native``: what is set of those of native code; ``common``:
-    what must be the same on all ranks; ``tuner``: what is said of the tuner.
+    """``policy``: those of Python; ``native``: those of native code that can be set; ``common``: what must be the
+    same on all ranks; ``tuner``: what is said of the tuner.
     """
 
     policy: Tunables
     native: Mapping[str, int]
     common: Mapping[str, int | str]
     tuner: Wish
-
-    def of(self, name: str) -> int:
-        """A number of native code."""
-        return self.native.get(name, _DEFAULTS[name])
-
-
-_DEFAULTS = {row.name: row.value for row in ALL}
 
 
 def tuned() -> Tuned:
@@ -76,7 +62,7 @@ def _tuned(text: str, way: str) -> Tuned:
     own = {row.name for row in ROWS}
     return Tuned(
         Tunables(**{name: value for name, value in said.items() if name in own}),
-        {name: value for name, value in said.items() if name not in own},
+        {row.name: said.get(row.name, row.value) for row in ALL if row.name not in own and row.scope != "fixed"},
         {row.name: said.get(row.name, row.value) for row in ALL if row.scope != "local"} | {TUNER: way or "off"},
         Wish.parse(way),
     )

@@ -173,7 +173,7 @@ def attaches(call: Call, op: str) -> bool:
     """Whether the static policy attaches to private arrays in a cache and in huge pages, where ranks may."""
     if call.size is None or op in PICKS or declined(choose(call), one_round=False, attached=True) is not None:
         return False
-    least = tuned_numbers().of(_LEAST.get(call.name, "attached_bytes"))
+    least = tuned_numbers().native[_LEAST.get(call.name, "attached_bytes")]
     shortest = call.size // call.ranks if call.name in ("gather", "scatter") else call.size
     return shortest >= least  # each rank goes by its own larger buffer
 
