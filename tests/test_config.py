@@ -176,7 +176,11 @@ def test_entries() -> None:
     assert two_rings.said == f"{CONFIG} at hocket.toml:5:9"
     assert two_rings.schedule == ring.all_reduce(2).compile(instances=2)
     assert swing.schedule.protocol == "simple"
-    assert (down.collective, down.takes(Call("broadcast", 2, 64, 1)), down.takes(Call("broadcast", 2, 64, 0))) == (
+    assert (
+        down.schedule.collective,
+        down.takes(Call("broadcast", 2, 64, 1)),
+        down.takes(Call("broadcast", 2, 64, 0)),
+    ) == (
         hocket.Broadcast(2, root=1),
         True,
         False,

@@ -236,9 +236,10 @@ template <Device D, Port<D> P> class Execution {
     const u32* reader(const u32* only = nullptr)
         requires ZeroCopyPort<P>
     {
-        for (u32 c = 0; c < plan_.header->connections; ++c)
-            if (lends(c) && (only == nullptr || ends_[c].peer == *only) && !ends_[c].all_released())
-                return &ends_[c].peer;
+        for (u32 c = 0; c < plan_.header->connections; ++c) {
+            const bool lends = plan_.connections[c].sends && lies_here(plan_.connections[c]);
+            if (lends && (only == nullptr || ends_[c].peer == *only) && !ends_[c].all_released()) return &ends_[c].peer;
+        }
         return nullptr;
     }
 
@@ -302,11 +303,6 @@ template <Device D, Port<D> P> class Execution {
         if (operand.place < kReceive) return true;
         P& end = ends_[operand.end];
         return source ? end.try_receive() : end.try_acquire();
-    }
-
-    bool lends(u32 c) const {
-        const ConnectionRecord& connection = plan_.connections[c];
-        return connection.storage == kPulled && connection.sends;
     }
 
     Buffer buffer_of_peer(const OperandRecord& operand) const {

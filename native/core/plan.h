@@ -206,17 +206,6 @@ inline const char* check_step(const PlanView& view, const StepRecord& step) {
     return nullptr;
 }
 
-// Notes which of this rank's buffers others access: those of a step that has a message in them. Its other operands are
-// spans of the same message (ir/schedule.py).
-inline void note_accessed(PlanView& view, const StepRecord& step) {
-    const OperandRecord* const operands = view.operands + step.first_operand;
-    const u32 used = step.sources + step.destinations;
-    bool here = false;
-    for (u32 o = 0; o < used; ++o) here = here || operands[o].place == kHere;
-    for (u32 o = 0; o < used; ++o)
-        if (here && operands[o].place < kScratch) view.accessed[operands[o].place] = true;
-}
-
 // Lays a view over `words`. Returns null, or what is wrong with them: afterwards no number in the plan leads outside
 // its table or this rank's buffers, so the interpreter checks nothing. How long a peer's are, its own plan knows.
 inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
@@ -251,11 +240,16 @@ inline const char* view_plan(const u32* words, u64 length, PlanView& view) {
     for (u32 s = 0; s < h.steps; ++s) {
         const StepRecord& step = view.steps[s];
         if (const char* const wrong = check_step(view, step)) return wrong;
-        note_accessed(view, step);
-        view.combines = view.combines || step.sources > 1;
+        const OperandRecord* const operands = view.operands + step.first_operand;
         const u32 used = step.sources + step.destinations;
+        bool here = false;  // a message lies in a buffer of this rank, which others access: the step's other operands
+                            // are spans of the same message (ir/schedule.py)
+        for (u32 o = 0; o < used; ++o) here = here || operands[o].place == kHere;
+        for (u32 o = 0; o < used; ++o)
+            if (here && operands[o].place < kScratch) view.accessed[operands[o].place] = true;
+        view.combines = view.combines || step.sources > 1;
         if (used > view.most_operands) view.most_operands = used;
-        view.has_last = view.has_last || (step.last != 0 && view.operands[step.first_operand].place != kHere);
+        view.has_last = view.has_last || (step.last != 0 && operands[0].place != kHere);
     }
     return nullptr;
 }

@@ -11,11 +11,7 @@ namespace hocket {
 
 #ifdef HOCKET_RELAX
 inline const char* weakened = "";  // set before there are ranks
-inline bool is_weakened(const char* name) {
-    const char* other = weakened;
-    while (*name != 0 && *name == *other) ++name, ++other;
-    return *name == *other;
-}
+inline bool is_weakened(const char* name) { return __builtin_strcmp(name, weakened) == 0; }
 #else
 constexpr bool is_weakened(const char*) { return false; }
 #endif

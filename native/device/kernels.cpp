@@ -237,17 +237,12 @@ template <class Op> Bfloat16::Value combine(Bfloat16::Value a, Bfloat16::Value b
 Bfloat16::Value operator*(Bfloat16::Value a, float factor) { return {a.even * factor, a.odd * factor}; }
 Bfloat16::Value operator/(Bfloat16::Value a, float divisor) { return {a.even / divisor, a.odd / divisor}; }
 
-// `last` stores what nobody reads again during the call, `write` everything else.
-template <class Type> struct Whole {
+// `last` stores what nobody reads again during the call, `write` everything else. `aligned`: where `last` stores is.
+template <class Type, bool aligned> struct Whole {
     using Value = typename Type::Value;
     Value read(const char* from) const { return Type::read(from); }
     void write(char* to, Value v) const { store(to, Type::pack(v)); }
-    void last(char* to, Value v) const { write(to, v); }
-};
-
-// Where the places of `last` are aligned.
-template <class Type> struct Aligned : Whole<Type> {
-    void last(char* to, typename Type::Value v) const { stream(to, Type::pack(v)); }
+    void last(char* to, Value v) const { aligned ? stream(to, Type::pack(v)) : write(to, v); }
 };
 
 // The last elements, fewer than a register holds.
@@ -276,20 +271,19 @@ template <class Type, class Step> [[gnu::noinline]] void sweep_rest(u64 at, u64 
 }
 
 // `step(at, span)` for bytes [at, end), a register's worth at a time, and `ask(at)` before each line's worth.
-template <template <class> class Span, class Type, class Step, class Ask>
-void sweep_from(u64 at, u64 end, Step step, Ask ask) {
+template <bool aligned, class Type, class Step, class Ask> void sweep_from(u64 at, u64 end, Step step, Ask ask) {
     static_assert(kCacheLine % Type::kBytes == 0);
     while (at + kCacheLine <= end) {
         ask(at);
-        for (const u64 next = at + kCacheLine; at != next; at += Type::kBytes) step(at, Span<Type>{});
+        for (const u64 next = at + kCacheLine; at != next; at += Type::kBytes) step(at, Whole<Type, aligned>{});
     }
-    for (; at + Type::kBytes <= end; at += Type::kBytes) step(at, Span<Type>{});
+    for (; at + Type::kBytes <= end; at += Type::kBytes) step(at, Whole<Type, aligned>{});
     if (at != end) sweep_rest<Type>(at, end, step);
 }
 
 // The same for all bytes.
 template <class Type, class Step> void sweep(u64 bytes, Step step) {
-    sweep_from<Whole, Type>(0, bytes, step, [](u64) {});
+    sweep_from<false, Type>(0, bytes, step, [](u64) {});
 }
 
 // The same; after the first bytes, `to + at` is where a line begins or some registers further, and `ask(at)` is called.
@@ -297,7 +291,7 @@ template <class Type, class Step, class Ask> void sweep_lines(const char* to, u6
     const u64 before = -reinterpret_cast<u64>(to) % kCacheLine;
     const u64 at = before < bytes ? before : bytes;
     if (at != 0) sweep_rest<Type>(0, at, step);
-    sweep_from<Aligned, Type>(at, bytes, step, ask);
+    sweep_from<true, Type>(at, bytes, step, ask);
 }
 
 // Prefetches of operands of `bytes` bytes, so long before a sweep comes to a line. What is read goes to the

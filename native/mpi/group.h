@@ -78,7 +78,7 @@ class Group {
     // Whether some of its ranks are on other nodes.
     bool spans_nodes() const { return network_ != nullptr; }
     // Has all ranks of a call take the MPI's.
-    Outcome decline() { return communicator_->refuse("passes this call on", kDeclined); }
+    Outcome decline() { return communicator_->control().refuse("passes this call on", kDeclined); }
     // At least so many bytes, until the next call of that room. Throws std::bad_alloc.
     char* room(Room which, u64 bytes);
 

@@ -18,12 +18,6 @@ constexpr u32 kArms = 16;
 struct Timings {
     u64 count = 0;
     double sum = 0, squares = 0;
-
-    void add(double bits) {
-        ++count;
-        sum += bits;
-        squares += bits * bits;
-    }
 };
 
 // The arms of the calls of one key. All ranks have the same table and number calls alike, so each call takes the same
@@ -34,10 +28,9 @@ class KeyArms {
     // the incumbent, dealt evenly. In a window the arm stays: an arm leaves caches in another state. Throws
     // std::invalid_argument.
     void set(u64 salt, u32 shift, u32 incumbent, const std::vector<u32>& until) {
-        bool good = incumbent < kArms && shift < 64 && until.size() <= kArms;
-        for (u64 a = 0; good && a < until.size(); ++a)
-            good = until[a] <= kWindows && (a == 0 || until[a - 1] <= until[a]);
-        if (!good) throw std::invalid_argument("a table of arms");
+        const u32 explored = until.empty() ? 0 : until.back();
+        const bool good = incumbent < kArms && shift < 64 && until.size() <= kArms && explored <= kWindows;
+        if (!good || !std::ranges::is_sorted(until)) throw std::invalid_argument("a table of arms");
         salt_ = mix(salt);
         shift_ = shift;
         if (incumbent != incumbent_) {
@@ -45,7 +38,7 @@ class KeyArms {
             time_all();
         }
         incumbent_ = incumbent;
-        explored_ = until.empty() ? 0 : until.back();
+        explored_ = explored;
         for (u64 a = 0; a < kArms; ++a) until_[a] = a < until.size() ? until[a] : explored_;
     }
 
@@ -54,9 +47,7 @@ class KeyArms {
         if (explored_ == 0) return incumbent_;
         const u32 drawn = u32((salt_ + (number >> shift_) * kGolden) % kWindows);
         if (drawn >= explored_) return incumbent_;
-        u32 found = 0;
-        while (drawn >= until_[found]) ++found;
-        return found;
+        return u32(std::ranges::upper_bound(until_, drawn) - until_.begin());
     }
 
     // Whether the next call, by this arm, is to be timed: not the first of a window, and not each by the incumbent,
@@ -71,7 +62,10 @@ class KeyArms {
     }
     void took(u32 arm, u64 ticks) {
         const double bits = std::log2(double(ticks));
-        timings_[arm].add(bits);
+        Timings& timings = timings_[arm];
+        ++timings.count;
+        timings.sum += bits;
+        timings.squares += bits * bits;
         if (arm != incumbent_) return;
         if (known_ >= kKnown) {
             const int apart = int(bits > usual_ + kApart) - int(bits < usual_ - kApart);

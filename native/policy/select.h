@@ -40,18 +40,14 @@ inline u64 most_of_slot(const PlanHeader& plan, u64 slots, const Tunables& tuned
 // How a plan runs on n elements a unit; `tile` 0: chosen from the size. `most_eager`: as in header.h. In one round a
 // chunk is one tile.
 inline Shape settle(const PlanHeader& plan, u64 n, u32 type, u64 tile, u64 most_eager, const Tunables& tuned) {
-    Shape found{};
     const u64 widest = std::max(plan.widest, 1u), item = type_bytes(type);
-    u64& slots = found.slots;
-    slots = std::bit_ceil(std::max<u64>(plan.slots, tuned.slots));
+    Shape found{uncut(n, item, plan.chunks), std::bit_ceil(std::max<u64>(plan.slots, tuned.slots)), Rounds::kOne};
+    auto& [geometry, slots, rounds] = found;
     const u64 room = std::bit_floor((kWindowStride - kPage) / (slots * widest));  // of a window, for one tile
     if (tile > room) tile = std::max(room, kAlign);
-    Geometry& geometry = found.geometry;
-    geometry = uncut(n, item, plan.chunks);
     const bool whole = tile == 0 || geometry.tile <= tile;
-    const bool one = plan.eager != 0 && whole && plan.eager * geometry.tile <= most_eager;
-    found.rounds = one ? Rounds::kOne : plan.two_rounds != 0 ? Rounds::kTwo : Rounds::kMany;
-    if (one) return found;
+    if (plan.eager != 0 && whole && plan.eager * geometry.tile <= most_eager) return found;
+    rounds = plan.two_rounds != 0 ? Rounds::kTwo : Rounds::kMany;
     geometry = cut(n, item, plan.chunks, widest, most_of_slot(plan, slots, tuned), tile, plan.work, plan.depth);
     const u64 slot = widest * geometry.tile;
     const u64 most = std::min(tuned.rotated_bytes / (plan.fan * geometry.tile), (kWindowStride - kPage) / slot);

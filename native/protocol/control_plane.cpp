@@ -157,12 +157,6 @@ Outcome ControlPlane::inspect(std::vector<u32>& gone) {
     return {};
 }
 
-// Whether what this rank waits for since then may still come from another node.
-bool ControlPlane::lingers(u32 peer, double since) const {
-    const bool remote = waiting_.others != nullptr && waiting_.others->is_remote(peer);
-    return remote && (since == 0 || seconds() - since < kLingering);
-}
-
 // Whether a rank has said lately that it waits.
 bool ControlPlane::waits(u32 rank, double now) const {
     return now - 1e-9 * double(__atomic_load_n(&blocks_[rank].looked, __ATOMIC_RELAXED)) <= timeout_ / 2;

@@ -98,7 +98,6 @@ class ControlPlane {
     // `lifelines[r]` reports end of file once rank r is gone. The own one, if it is not -1, is the other end, and is
     // shut down when this rank leaves. Empty when ranks are threads of one process. `calls`: so many were before.
     ControlPlane(u32 rank, u32 size, RankBlock* blocks, std::vector<int> lifelines, WaitPolicy waiting, u64 calls);
-    ControlPlane& operator=(ControlPlane&&) = delete;
 
     u32 rank() const { return rank_; }
     u32 size() const { return size_; }
@@ -137,7 +136,8 @@ class ControlPlane {
     const CallHeader& said(u32 rank) const { return blocks_[rank].headers[call_ % 2]; }
 
     // Steps until done: spins, then yields, then sleeps; looks for faults after each sleep and now and then.
-    // `waits_for(peer, outcome)` says whether this rank waits for that rank (null: for any) and notes where.
+    // `waits_for(peer, outcome)` returns whom this rank waits for, null for nobody, and notes where; of one `peer`, if
+    // that is not null, that one or null.
     template <class Step, class Blame> Outcome drive(const Step& step, const Blame& waits_for);
 
     // How a call ends that a signal interrupts while no thread that may look for one is in `drive`; kNone if none does.
@@ -185,7 +185,6 @@ class ControlPlane {
     std::optional<Outcome> look_around(double& since, Progress progress, const Step& step, const Blame& waits_for);
     template <class Blame> std::optional<Outcome> overdue(double& since, Outcome outcome, const Blame& waits_for);
     Outcome inspect(std::vector<u32>& gone);
-    bool lingers(u32 peer, double since) const;
     Outcome interruption() const;
     bool waits(u32 rank, double now) const;
     u32 straggler(u32 peer, double now) const;
@@ -211,7 +210,7 @@ class ControlPlane {
 // but not by a rank that is dead: it may never have seen the lines of call c + 1.
 inline Outcome ControlPlane::await_all() {
     const u64 call = call_;
-    u32 next = 0;
+    u32 next = 0, late = 0;
     Outcome entered = drive(
         [&] {
             const u32 before = next;
@@ -219,13 +218,11 @@ inline Outcome ControlPlane::await_all() {
             while (next < size_ && observe_header(&blocks_[next].headers[call % 2].call) == call) ++next;
             return next == size_ ? Progress::kDone : next != before ? Progress::kMoved : Progress::kStalled;
         },
-        [&](const u32* peer, Outcome& late) {
-            if (!peer) {
-                late.rank = waiting_.others != nullptr ? waiting_.others->holds_up(next) : next;
-                return true;
-            }
-            if (waiting_.others != nullptr && waiting_.others->awaits(*peer, call)) return true;
-            return observe_header(&blocks_[*peer].headers[call % 2].call) != call;  // pairs as above
+        [&](const u32* peer, Outcome&) -> const u32* {
+            OtherNodes* const others = waiting_.others;
+            late = peer ? *peer : others != nullptr ? others->holds_up(next) : next;
+            if (!peer || (others != nullptr && others->awaits(late, call))) return &late;
+            return observe_header(&blocks_[late].headers[call % 2].call) != call ? &late : nullptr;  // pairs as above
         });
     if (entered.fault == Fault::kNone && !alike()) {
         entered = agree();
@@ -300,9 +297,7 @@ template <class Step, class Blame>
     std::vector<u32> gone;
     Outcome outcome = inspect(gone);
     if (outcome.fault != Fault::kNone) {
-        const u32 culprit = outcome.rank;
-        if (!waits_for(&culprit, outcome)) waits_for(nullptr, outcome);
-        outcome.rank = culprit;
+        if (!waits_for(&outcome.rank, outcome)) waits_for(nullptr, outcome);
         return give_up(std::move(outcome));
     }
     // Those that are gone may have done their part before: what counts is whether this rank still needs one.
@@ -311,7 +306,10 @@ template <class Step, class Blame>
     if (progress == Progress::kMoved) return std::nullopt;
     for (const u32 peer : gone) {
         const u64 state = observe_state(&blocks_[peer].state);  // pairs with publish_state in `mark`
-        if (!waits_for(&peer, outcome) || (state != kLeft && lingers(peer, since))) continue;
+        const bool remote = waiting_.others != nullptr && waiting_.others->is_remote(peer);
+        // What this rank waits for since then may still come from another node.
+        const bool lingers = remote && (since == 0 || seconds() - since < kLingering);
+        if (!waits_for(&peer, outcome) || (state != kLeft && lingers)) continue;
         outcome.fault = Fault::kPeer;
         outcome.rank = peer;
         outcome.more().text = state == kLeft ? "closed its communicator" : "has ended";
@@ -326,8 +324,9 @@ template <class Blame>
 std::optional<Outcome> ControlPlane::overdue(double& since, Outcome outcome, const Blame& waits_for) {
     const double now = seconds();
     if (since == 0) since = now;
-    if (!waits_for(nullptr, outcome)) return std::nullopt;  // but for other threads of this rank
-    if (outcome.why().stall) outcome.rank = outcome.why().stall->peer;
+    const u32* const awaited = waits_for(nullptr, outcome);
+    if (awaited == nullptr) return std::nullopt;  // but for other threads of this rank
+    outcome.rank = *awaited;
     const bool ends = std::isfinite(timeout_);                                           // else nobody asks for whom
     for (u32 r = 0; ends && r < size_ && waits(straggler(outcome.rank, now), now); ++r)  // they wait in a circle
         if (!waits(r, now) && waits_for(&r, outcome)) outcome.rank = r;

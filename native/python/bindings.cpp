@@ -280,7 +280,8 @@ void bind_calls(nb::class_<Member>& member) {
             "refuse",
             [](Member& member, nb::str why, bool declines) {
                 const CallFlag how = declines ? kDeclined : kRefused;
-                return alone(member, [&, why = to_utf8(why)] { return member.communicator->refuse(why, how); }).value();
+                const auto refuse = [&, why = to_utf8(why)] { return member.communicator->control().refuse(why, how); };
+                return alone(member, refuse).value();
             },
             "why"_a, "declines"_a = false)
         .def(
@@ -293,8 +294,9 @@ void bind_calls(nb::class_<Member>& member) {
         .def(
             "start_refusal",
             [](nb::object member, nb::object owner, nb::str why) {
-                return queued(std::move(member), std::move(owner),
-                              [why = to_utf8(why)](Communicator& communicator) { return communicator.refuse(why); });
+                return queued(std::move(member), std::move(owner), [why = to_utf8(why)](Communicator& communicator) {
+                    return communicator.control().refuse(why);
+                });
             },
             "owner"_a, "why"_a, nb::sig("def start_refusal(self, owner: object, why: str) -> Handle[None]"))
         .def_ro("calls", &Member::calls, "Made so far, and the same on all ranks.")

@@ -531,7 +531,12 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
                       .apart_bytes = settings_.tunables.apart_message_bytes,
                       .ahead_bytes = settings_.tunables.prefetch_ahead_bytes};
         if constexpr (std::is_null_pointer_v<Event>) return cpu;
-        else return WatchedCpu(cpu, *settings_.recorder, thread, control_.call(), run.event->agreed);
+        else
+            return WatchedCpu{cpu,
+                              settings_.recorder->clock,
+                              settings_.recorder->steps[thread],
+                              {.call = control_.call(), .end = run.event->agreed},
+                              thread != 0};
     }();
     Outcome found = control_.drive(
         [&] {
@@ -540,15 +545,14 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
             if (progress == Progress::kStalled) device.stalls();
             return progress;
         },
-        [&](const u32* peer, Outcome& outcome) {
+        [&](const u32* peer, Outcome& outcome) -> const u32* {
             for (u32 b = begin; b < end; ++b) {
                 Stall stall{};
                 if (!run.execution.stalled(b, stall) || !stall.remote) continue;
                 if (peer && stall.peer != *peer) continue;
-                outcome.more().stall = stall;
-                return true;
+                return &outcome.more().stall.emplace(stall).peer;
             }
-            return false;
+            return nullptr;
         });
     device.drain();
     add(thread, device.moved);
@@ -610,7 +614,7 @@ void Communicator::finish(const CallState& state) const {
 
 // This rank cannot take part, and says so to the others.
 Outcome Communicator::refuse_for_memory(int error) {
-    Outcome outcome = refuse(std::string("it has no memory for slots and scratch: ") + std::strerror(error));
+    Outcome outcome = control_.refuse(std::string("it has no memory for slots and scratch: ") + std::strerror(error));
     if (outcome.fault == Fault::kRefused) outcome.fault = Fault::kMemory;
     return outcome;
 }

@@ -18,7 +18,6 @@ class Communicator {
   public:
     // `lifelines`: see ControlPlane.
     Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> lifelines, Settings settings);
-    Communicator& operator=(Communicator&&) = delete;
 
     u32 rank() const { return control_.rank(); }
     u32 size() const { return control_.size(); }
@@ -38,7 +37,6 @@ class Communicator {
     Outcome complete();
     Outcome barrier(double timeout = 0);
     Outcome exchange(const std::string& word, u64 digest);
-    Outcome refuse(const std::string& why, CallFlag how = kRefused) { return control_.refuse(why, how); }
 
     // The fewest bytes of its larger buffer with which this rank offers private ones. `far`: they are in no cache near;
     // `huge`: in huge pages.

@@ -94,11 +94,7 @@ Outcome FifoPath::finish(ControlPlane& control) const {
             const u64 before = std::exchange(left, network_->outstanding());
             return left == 0 ? Progress::kDone : left != before ? Progress::kMoved : Progress::kStalled;
         },
-        [&](const u32* peer, Outcome& outcome) {
-            const u32* const awaited = network_->awaited(peer);
-            if (awaited != nullptr) outcome.rank = *awaited;
-            return awaited != nullptr;
-        });
+        [&](const u32* peer, Outcome&) { return network_->awaited(peer); });
 }
 
 void ZeroCopyPath::describe(const Candidates& candidates, BufferDescription& found) const {
@@ -158,10 +154,9 @@ int ZeroCopyPath::open(const Candidate& candidate, const Buffer* buffers) {
         fifo_.open(candidate, buffers);  // messages are counted as ever, though those in buffers take no slot
         return 0;
     }
-    for (u32 c = 0; c < plan.header().connections; ++c) {
-        const ConnectionRecord& record = plan.connections()[c];
-        plan.ends()[c] = End::open(nullptr, record.sends != 0, record.peer);
-    }
+    End* end = plan.ends().data();
+    for (const ConnectionRecord& record : plan.connections())
+        *end++ = End::open(nullptr, record.sends != 0, record.peer);
     return 0;
 }
 
@@ -190,11 +185,7 @@ Outcome ZeroCopyPath::finish(const Candidate& candidate, Execution<Cpu, End>& ru
     if (candidate.rounds == Rounds::kTwo) return await_partners(*candidate.plan, running);
     if (is_weakened("READERS")) return {};  // it waits for no reader
     return control_.drive([&] { return running.reader() == nullptr ? Progress::kDone : Progress::kStalled; },
-                          [&](const u32* peer, Outcome& outcome) {
-                              const u32* reader = running.reader(peer);
-                              if (reader != nullptr) outcome.rank = *reader;
-                              return reader != nullptr;
-                          });
+                          [&](const u32* peer, Outcome&) { return running.reader(peer); });
 }
 
 // Says that this rank has done its part of a call in two rounds, and waits until those have that use its buffers. What
@@ -213,12 +204,12 @@ Outcome ZeroCopyPath::await_partners(const Plan& plan, const Execution<Cpu, End>
             while (next < connections && !waits_for(next)) ++next;
             return next == connections ? Progress::kDone : next != before ? Progress::kMoved : Progress::kStalled;
         },
-        [&](const u32* peer, Outcome& late) {
+        [&](const u32* peer, Outcome& late) -> const u32* {
             u32 c = next;
             while (c < connections && !(lies_here(records[c]) && (peer == nullptr || records[c].peer == *peer))) ++c;
-            if (c == connections || !waits_for(c)) return false;
+            if (c == connections || !waits_for(c)) return nullptr;
             late.more().stall = running.step_of(c);
-            return true;
+            return &records[c].peer;
         });
     if (outcome.fault != Fault::kNone) return outcome;
     for (const ConnectionRecord& record : records)

@@ -31,10 +31,8 @@ Plan::Plan(Communicator& communicator, std::vector<u32> words, u64 digest, std::
                                      : memory.window(source, record.multicast ? source : target, record.channel);
         windows_.push_back(checked(found, remote ? " between nodes" : ""));
     }
-    for (u32 m = 0; m < h.multicasts; ++m) {
-        const MulticastRecord& record = view_.multicasts[m];
+    for (const MulticastRecord& record : std::span(view_.multicasts, h.multicasts))
         multicasts_.push_back(checked(memory.window(record.source, record.source, record.channel), ""));
-    }
     messages_.resize(h.connections);
     for (u32 o = 0; o < h.operands; ++o)
         if (view_.operands[o].place >= kReceive) ++messages_[view_.operands[o].end];

@@ -70,15 +70,7 @@ struct WatchedCpu : Cpu {
     const Clock& clock;
     Tape<StepEvent>& tape;
     StepEvent now;
-    bool stalled;  // since `now.end`
-
-    // `begun`: when the first thread begins, at once; others come when they are awake.
-    WatchedCpu(const Cpu& cpu, Recorder& recorder, u32 thread, u64 call, u64 begun)
-        : Cpu(cpu),
-          clock(recorder.clock),
-          tape(recorder.steps[thread]),
-          now{.call = call, .end = begun},
-          stalled(thread != 0) {}
+    bool stalled;  // since `now.end`: the first thread begins at once, others when they are awake
 
     void begins() {
         now.bytes = 0;

@@ -16,8 +16,6 @@ namespace hocket {
 // Threads that do one thing together, again and again.
 class Team {
   public:
-    Team& operator=(Team&&) = delete;
-
     // Makes it that many at least, with the caller's; fewer if the system gives no more. Returns how many they are.
     unsigned grow(unsigned threads);
 
@@ -44,8 +42,6 @@ class Queue {
         std::function<void()> body;
         bool done = false;
     };
-
-    Queue& operator=(Queue&&) = delete;
 
     // The job belongs to the caller and stays where it is until it is done. Without `wake`, the thread may sleep on
     // until somebody calls `wake` or `help`.

@@ -25,7 +25,6 @@ class Arena {
     // Takes the descriptor over.
     explicit Arena(int descriptor) : descriptor_(descriptor) {}
     ~Arena();
-    Arena& operator=(Arena&&) = delete;
 
     int descriptor() const { return descriptor_; }
 

@@ -25,7 +25,8 @@ struct Wire {
     void* context;
     int (*send)(void* context, const void* data, u64 bytes, u32 rank, u32 tag, Ticket& ticket);
     int (*receive)(void* context, void* data, u64 bytes, u32 rank, u32 tag, Ticket& ticket);
-    // Receives a message of whoever has sent one, if one has come: `found`. Only for what a rank that fails says.
+    // Receives a message of whoever has sent one, if one has come: `found`. Only for notices, of who fails, leaves or
+    // waits for long.
     int (*take)(void* context, void* data, u64 bytes, u32 tag, Ticket& ticket, bool& found);
     // Whether the message has left, so that its memory may be used again, received or not; or has come. Then its ticket
     // is void.

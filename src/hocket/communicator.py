@@ -51,28 +51,13 @@ from hocket.runtime.operands import Buffer as Buffer
 from hocket.runtime.stores import Store
 from hocket.runtime.world import meet as meet_store
 from hocket.tunables import CONFIG
-from hocket.tuning import (
-    ITEM,
-    KINDS,
-    NAMED,
-    PICKS,
-    Call,
-    Choice,
-    Entry,
-    Sizes,
-    choose,
-    declined,
-    digest,
-    has_zero_copy,
-    zero_copy_program,
-)
+from hocket.tuning import ITEM, KINDS, NAMED, PICKS, Call, Choice, Entry, Sizes, choose, declined, digest
 
 if TYPE_CHECKING:
     from hocket.tuner.online import Online, TunedKey
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Result = TypeVar("Result")
-Found = TypeVar("Found")
 
 Given = NDArray[Scalar] | None
 """An array, or none: a rank that has no input, a result whose place the call finds."""
@@ -86,9 +71,6 @@ Pair = tuple[Sequence[int], Sequence[int]] | None
 
 Entries = Callable[[int], tuple[Entry, ...]]
 """What communicators of a number of ranks take, before they say more by ``use``."""
-
-Find = Callable[[Key, Callable[[], Schedule]], Found]
-"""Finds what a program is, or makes it by compiling."""
 
 
 _MOST_THREADS = 1 << 10  # of a rank
@@ -332,28 +314,24 @@ class Communicator:
         where schedules or sizes differ, PeerFailed, CallTimeout, CommunicatorDead.
         """
         with self._refusing():
-            entry = self._entry(schedule, sizes)
+            self._endpoint.require_fit(schedule)
+            if schedule.collective.name not in [name.replace("_", "") for name in NAMED]:
+                raise InvalidArgument(
+                    f"{schedule.collective.name} is not called by name, only {', '.join(NAMED)}", caller()
+                )
+            if schedule.in_place():
+                raise InvalidArgument(
+                    f"the messages of {schedule.name} lie in its arrays, and calls by name are on any arrays",
+                    caller(),
+                    'compile it with storage="fifo"',
+                )
+            known = Sizes() if sizes is None else Sizes.parse(sizes) if isinstance(sizes, str) else None
+            if known is None:
+                raise InvalidArgument(f"{sizes!r} is no range of sizes", caller(), SIZES_HELP)
+            entry = Entry(schedule, known, f"comm.use at {caller()}")
         self._endpoint.agree(schedule, str(entry.sizes))
         self._entries = (entry, *self._entries)
         self._cache.forget()
-
-    def _entry(self, schedule: Schedule, sizes: str | None) -> Entry:
-        """What ``use`` says. Raises WrongType, InvalidArgument."""
-        self._endpoint.require_fit(schedule)
-        if schedule.collective.name not in [name.replace("_", "") for name in NAMED]:
-            raise InvalidArgument(
-                f"{schedule.collective.name} is not called by name, only {', '.join(NAMED)}", caller()
-            )
-        if schedule.in_place():
-            raise InvalidArgument(
-                f"the messages of {schedule.name} lie in its arrays, and calls by name are on any arrays",
-                caller(),
-                'compile it with storage="fifo"',
-            )
-        known = Sizes() if sizes is None else Sizes.parse(sizes) if isinstance(sizes, str) else None
-        if known is None:
-            raise InvalidArgument(f"{sizes!r} is no range of sizes", caller(), SIZES_HELP)
-        return Entry(schedule, known, f"comm.use at {caller()}")
 
     @overload
     def all_reduce(
@@ -768,13 +746,8 @@ class Communicator:
                 inputs, outputs = (ranks if kind.cuts else 1) * reads, (ranks if kind.joins else 1) * writes
                 rows = Counts.agree(counts, ranks, self.rank, inputs, outputs)
         here = self._endpoint
-        place = here.threads, here.sockets, here.nodes, here.oversubscribed
-        call = Call(
-            *(name, ranks, None, rank, reproducible, *place),
-            uneven=rows is not None,
-            long_headers=here.long_headers,
-            tuned=here.tuned,
-        )
+        place = here.threads, here.sockets, here.nodes, here.oversubscribed, rows is not None, here.long_headers
+        call = Call(name, ranks, None, rank, reproducible, *place, tuned=here.tuned)
         return _Wanted(call, op, reads, writes, rows)
 
     def _prepared(
@@ -824,34 +797,20 @@ class Communicator:
 
         shared, private = lends(True), lends(False)
         plans = [
-            self._zero_copy(choice, find, inplace) if (shared or private) and bound.lies(inplace) else None
+            choice.zero_copy(find, inplace) if (shared or private) and bound.lies(inplace) else None
             for inplace in VARIANTS
         ]
         counted = None
         if wanted.call.kind.exchanges and wanted.rows is None:  # other ranks may give counts
             counted = loaded.apart if bound.apart else loaded.plan
             uneven = choose(replace(wanted.call, item=item, uneven=True), self._entries)
-            if not uneven.takes_what(choice):
+            if (uneven.entry, uneven.line, uneven.instances) != (choice.entry, choice.line, choice.instances):
                 other = find(uneven.key, uneven.compile)
                 if other.lowered.layout.bind(operands) == bound:  # else they mismatch
                     counted = other.plan
         tile = tile or choice.tile
         alternatives = Alternatives(plans, shared, private)
         return endpoint.prepare(loaded, bound, wanted.op, tile, alternatives, timeout, scale, counted)
-
-    def _zero_copy(self, choice: Choice, find: Find[Found], inplace: bool) -> Found | None:
-        """What replaces a default program where ranks can access each other's arrays."""
-        call = choice.call
-        name, root, reproducible = call.name, call.root, call.reproducible
-        if not has_zero_copy(name, reproducible, inplace=inplace):
-            return None
-
-        def compiled() -> Schedule:
-            program = zero_copy_program(name, self.size, root, reproducible, inplace=inplace)
-            assert program is not None
-            return program.compile(instances=choice.instances, reproducible=reproducible, storage="peer")
-
-        return find((name, root, reproducible, choice.instances, inplace), compiled)
 
     def _tuner(self) -> Online | None:
         """What chooses among arms, if HOCKET_TUNER asks for it."""
@@ -871,17 +830,11 @@ class Communicator:
             return cast("NDArray[Scalar] | None", prepared(name, x.shape, x.dtype, in_place)(x))
 
         gather, broadcast = partial(call, "gather", in_place=False), partial(call, "broadcast", in_place=True)
-        endpoint = self._endpoint
-        made = Online(endpoint, gather, broadcast, machine.fingerprint())
-        endpoint.at_close = made.save
-        return made
+        return Online(self._endpoint, gather, broadcast, machine.fingerprint())
 
     def _schedule(self, key: Key, compiled: Callable[[], Schedule]) -> Schedule:
         """A program, compiled here."""
-        found = self._schedules.get(key)
-        if found is None:
-            found = self._schedules[key] = compiled()
-        return found
+        return self._schedules.get(key) or self._schedules.setdefault(key, compiled())
 
     def explain(self, name: str, nbytes: int, *, root: int = 0, reproducible: Contract | None = None) -> Explanation:
         """What a call by name runs, why, what it moves and how long it might take; nothing is called.
@@ -896,9 +849,7 @@ class Communicator:
             raise InvalidArgument(f"nbytes must be a number of bytes below 2**62, not {nbytes!r}", caller())
         call = self._wanted(name, "sum", root, None, reproducible).call
         choice = choose(replace(call, size=size), self._entries)
-        schedule = self._schedule(choice.key, choice.compile)
-        lending = partial(self._zero_copy, choice, self._schedule)
-        explained = explain(self._endpoint, choice, schedule, lending, size)
+        explained = explain(self._endpoint, choice, self._schedule, size)
         tuner = "" if self._online is None else self._online.why(choice.call, "float32", "sum")
         return replace(explained, tuner=tuner)
 

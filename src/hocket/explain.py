@@ -6,7 +6,6 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +17,7 @@ from hocket.ir.schedule import Schedule
 from hocket.ir.traffic import Path, Traffic, traffic
 from hocket.runtime.execution import VARIANTS, Endpoint, Outlook
 from hocket.tunables import NEVER, show_size
-from hocket.tuning import ITEM, Choice, declined
+from hocket.tuning import ITEM, Choice, Find, declined
 from hocket.verify.events import Events
 
 _CALL = 0.35e-6
@@ -143,17 +142,9 @@ class Explanation:
         return f"a rough estimate at {self.bandwidth / 1e9:.3g} GB/s a core: {self.uncertain}"
 
 
-def explain(
-    endpoint: Endpoint,
-    choice: Choice,
-    schedule: Schedule,
-    lending: Callable[[bool], Schedule | None],
-    size: int,
-) -> Explanation:
-    """Explain a call on a larger buffer of ``size`` bytes. The schedule is what the choice compiles to.
-
-    ``lending`` gives the schedule for messages that lie in arrays, in place or apart.
-    """
+def explain(endpoint: Endpoint, choice: Choice, find: Find[Schedule], size: int) -> Explanation:
+    """Explain a call on a larger buffer of ``size`` bytes. ``find`` gives the schedules of its programs."""
+    schedule = find(choice.key, choice.compile)
     collective = schedule.collective
     ranks = collective.size
     blocks = collective.most_blocks()
@@ -167,7 +158,7 @@ def explain(
     def there(path: Path) -> tuple[Shared, ...]:
         found: list[Shared] = []
         for inplace in () if declined(choice, outlook.one_round, path == "cma") else VARIANTS:
-            lent = lending(inplace)
+            lent = choice.zero_copy(find, inplace)
             if lent is not None:
                 sums = sum(traffic(lent, n, ITEM, path=path, apart=not inplace), Traffic())
                 found.append(Shared(inplace, lent.name, sums.loaded, sums.stored))
@@ -247,7 +238,8 @@ def _estimated(
     work, depth = pace(schedule, in_order(schedule))
     cores = min(ranks * outlook.threads, len(os.sched_getaffinity(0)))
     share = ranks * outlook.threads / cores  # ranks that take turns on a core
-    bandwidth = _bandwidth(_rounded(outlook.touched // cores), cores)
+    nearest = 1 << (2 * (outlook.touched // cores) // 3).bit_length()  # of the powers of two that are measured
+    bandwidth = _bandwidth(min(max(_LEAST_SET, nearest), _MOST_SET), cores)
     late = max(0, depth - work) / outlook.tiles
     steps = max(sum(len(block.steps) for block in rank.thread_blocks) for rank in schedule.ranks)
     data = (work * share / outlook.threads + late) * chunk / bandwidth
@@ -266,21 +258,17 @@ def _rounds(schedule: Schedule) -> int:
     return max(depth, default=0)
 
 
-def _rounded(size: int) -> int:
-    """The nearest working set for which bandwidth is measured, a power of two."""
-    return min(max(_LEAST_SET, 1 << (2 * size // 3).bit_length()), _MOST_SET)
-
-
 @functools.cache
 def _bandwidth(working_set: int, cores: int) -> float:
     """Bytes loaded and stored a second by each of so many cores that copy at once, each in a working set of its own."""
     from concurrent.futures import ThreadPoolExecutor  # a rank that explains nothing does not need it
 
     begun = threading.Barrier(cores)
+    buffers = [np.empty((2, working_set // 2), np.uint8) for _ in range(cores)]  # may fail: before any waits
 
-    def copy(_: int) -> float:
-        source, target = np.ones((2, working_set // 2), np.uint8)
-        target[:] = source
+    def copy(core: int) -> float:
+        source, target = buffers[core]
+        source[:] = target[:] = 1
         best = 0.0
         for _attempt in range(_ATTEMPTS):
             begun.wait()
@@ -291,12 +279,5 @@ def _bandwidth(working_set: int, cores: int) -> float:
             best = max(best, moved / elapsed)
         return best
 
-    def copy_or_abort(core: int) -> float:
-        try:
-            return copy(core)
-        except BaseException:
-            begun.abort()  # the others would wait
-            raise
-
     with ThreadPoolExecutor(cores) as pool:
-        return sum(pool.map(copy_or_abort, range(cores))) / cores
+        return sum(pool.map(copy, range(cores))) / cores

@@ -28,7 +28,7 @@ from hocket.runtime.buffers import Bound
 from hocket.runtime.operands import Operand, Operands, element_type
 from hocket.runtime.plan import lower_all
 from hocket.tunables import Tunables
-from hocket.tuning import KINDS, Call, choose, declined, zero_copy_program
+from hocket.tuning import KINDS, Call, choose, declined
 
 FORMAT = 0x686B6D05  # changes whenever the layout of a file, or its meaning, does
 
@@ -129,17 +129,10 @@ class _Plans:
             plan = self._number(call.name, (choice.line.program, call.reproducible), choice.compile)
         except (SumsDiffer, UnevenCounts):
             return None
-        in_place, apart = (
-            _NOTHING if declined(choice, False, True) else self._zero_copy(call, inplace) for inplace in (True, False)
-        )
+        find, lends = partial(self._number, call.name), declined(choice, False, True) is None
+        instead = (choice.zero_copy(find, inplace) if lends else None for inplace in (True, False))
+        in_place, apart = (_NOTHING if number is None else number for number in instead)
         return plan, choice.tile or 0, in_place, apart
-
-    def _zero_copy(self, call: Call, inplace: bool) -> int:
-        program = zero_copy_program(call.name, self.ranks, 0, call.reproducible, inplace=inplace)
-        if program is None:
-            return _NOTHING
-        key = "zero-copy", call.name, call.reproducible, inplace
-        return self._number(call.name, key, lambda: program.compile(reproducible=call.reproducible, storage="peer"))
 
     def _number(self, name: str, key: object, compiled: Callable[[], Schedule]) -> int:
         if key not in self._numbers:

@@ -9,6 +9,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from hocket.algorithms import (
     all_pairs,
@@ -21,13 +22,16 @@ from hocket.algorithms import (
     scan,
     two_level,
 )
-from hocket.collectives import Collective
 from hocket.errors import UnevenCounts, UnevenSize
 from hocket.ir.geometry import check_size, check_units
 from hocket.ir.schedule import Schedule
 from hocket.program import Contract, Program
 from hocket.tunables import ROWS, Tunables, parse_size, show_size
 from hocket.verify import CONTRACTS, kept
+
+Found = TypeVar("Found")
+Find = Callable[[tuple[object, ...], Callable[[], Schedule]], Found]
+"""Finds what a program is, by its key, or makes it by compiling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,19 +331,16 @@ class Entry:
     said: str
     tile: int | None = None
 
-    @property
-    def collective(self) -> Collective:
-        return self.schedule.collective
-
     def takes(self, call: Call) -> bool:
         """Whether it is for a call, and can do it: from its root, and cut as it is, with the bits that it asks for."""
-        root = getattr(self.collective, "root", 0)
-        if (self.collective.name, root, self.collective.size) != (call.name.replace("_", ""), call.root, call.ranks):
+        collective = self.schedule.collective
+        root = getattr(collective, "root", 0)
+        if (collective.name, root, collective.size) != (call.name.replace("_", ""), call.root, call.ranks):
             return False
         return call.size in self.sizes and self._cuts(call) and self._keeps(call.reproducible)
 
     def _cuts(self, call: Call) -> bool:
-        c = self.collective
+        c = self.schedule.collective
         try:
             if call.uneven:
                 check_units(self.schedule)
@@ -390,12 +391,20 @@ class Choice:
         place = call.sockets, call.nodes
         return call.name, self.line.when.text, call.root, call.reproducible, place, self.instances, call.uneven
 
-    def takes_what(self, other: Choice) -> bool:
-        """Whether it is the same program as another choice for such a call."""
-        return (self.entry, self.line, self.instances) == (other.entry, other.line, other.instances)
-
     def program(self) -> Program:
         return self.line.program(self.call)
+
+    def zero_copy(self, find: Find[Found], inplace: bool) -> Found | None:
+        """What replaces the program of a line where ranks can access each other's arrays; None where nothing does."""
+        call, instances = self.call, self.instances
+        if not has_zero_copy(call.name, call.reproducible, inplace=inplace):
+            return None
+
+        def compiled() -> Schedule:
+            program = _ZERO_COPY[call.name](call.ranks, call.root, inplace)
+            return program.compile(instances=instances, reproducible=call.reproducible, storage="peer")
+
+        return find((call.name, call.root, call.reproducible, instances, inplace), compiled)
 
     def compile(self) -> Schedule:
         """Raises UnevenCounts where the call has counts, and this cannot run with them."""
@@ -481,12 +490,9 @@ def is_small(name: str, ranks: int, size: int) -> bool:
     return choose(Call(name, ranks, size)).line.program is small
 
 
-def default_program(name: str, ranks: int, root: int = 0, *, small: bool = False, sockets: int = 1) -> Program:
-    """The program of a collective for small buffers, or for the largest.
-
-    ``sockets``: those that the ranks fill, one after the other.
-    """
-    return choose(Call(name, ranks, 0 if small else None, root, sockets=sockets)).program()
+def default_program(name: str, ranks: int, root: int = 0, *, small: bool = False) -> Program:
+    """The program of a collective for small buffers, or for the largest."""
+    return choose(Call(name, ranks, 0 if small else None, root)).program()
 
 
 def zero_copy_program(

@@ -130,7 +130,7 @@ LITMUS(litmus_header) {
         for (int round = 0; round < 200; ++round) {
             // Every third call one rank refuses: all must know, and why, and go on.
             if (round % 3 == 2 && u32(round) % 9 / 3 == rank) {
-                CHECK(communicator.refuse("because").fault == Fault::kRefused);
+                CHECK(communicator.control().refuse("because").fault == Fault::kRefused);
                 continue;
             }
             const Outcome outcome = communicator.barrier();

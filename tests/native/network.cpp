@@ -338,7 +338,7 @@ TEST(network_mismatch) {
             const std::string word = "word " + std::to_string(rank);
             CHECK(communicator.exchange(word, kUse).fault == Fault::kNone);
             for (u32 r = 0; r < ranks; ++r) CHECK(communicator.control().said(r).text == "word " + std::to_string(r));
-            const Outcome refused = rank == 0 ? communicator.refuse("has no data") : communicator.barrier();
+            const Outcome refused = rank == 0 ? communicator.control().refuse("has no data") : communicator.barrier();
             CHECK(refused.fault == Fault::kRefused && refused.rank == 0 && refused.why().text == "has no data");
             std::vector<int> more(10, 1);
             CHECK(sum(communicator, plan, more).fault == Fault::kNone && more[0] == int(ranks));

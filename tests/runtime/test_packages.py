@@ -10,7 +10,7 @@ import pytest
 import hocket
 from hocket import Communicator
 from hocket.runtime import machine
-from hocket.tuning import default_program
+from hocket.tuning import Call, choose, default_program
 
 
 @pytest.fixture
@@ -61,6 +61,7 @@ def test_calls_by_name_take_programs_by_socket(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("HOCKET_SOCKETS", "2")
     assert hocket.spawn(sums, 4, threads=1) == [[2, 4.0, 4.0, 3.0]] * 3 + [[2, 4.0, 4.0]]
     for name in ("all_reduce", "reduce_scatter", "reduce"):
-        assert default_program(name, 4, sockets=2).name == f"movement_avoiding_{name}"
-        for choice in (default_program(name, 4), default_program(name, 4, small=True, sockets=2)):
+        large, small = (choose(Call(name, 4, size, sockets=2)).program() for size in (None, 0))
+        assert large.name == f"movement_avoiding_{name}"
+        for choice in (default_program(name, 4), small):
             assert "movement" not in choice.name

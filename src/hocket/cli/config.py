@@ -100,7 +100,7 @@ def _by_size(entries: Sequence[tuple[Item, Entry]]) -> Iterator[Taken]:
     """What calls take that ask for no contract and have no counts, size by size, of each collective and root."""
     groups: dict[tuple[str, int | None], list[tuple[Item, Entry]]] = {}
     for item, entry in entries:
-        groups.setdefault((item.collective, getattr(entry.collective, "root", None)), []).append((item, entry))
+        groups.setdefault((item.collective, getattr(entry.schedule.collective, "root", None)), []).append((item, entry))
     for (collective, root), group in groups.items():
         begins = {0, *(entry.sizes.least for _, entry in group)}
         begins |= {entry.sizes.most + 1 for _, entry in group if entry.sizes.most is not None}
@@ -114,6 +114,6 @@ def _by_size(entries: Sequence[tuple[Item, Entry]]) -> Iterator[Taken]:
                 continue
             if row is not None:
                 yield row
-            row = Taken(collective, root, group[0][1].collective.size, Sizes(begin, most), taken)
+            row = Taken(collective, root, group[0][1].schedule.collective.size, Sizes(begin, most), taken)
         if row is not None:
             yield row

@@ -440,7 +440,7 @@ class _Host:
             while True:
                 guest, _ = listener.accept()
                 self._strangers.add(guest)
-                user = _user(guest)
+                user = _credentials(guest)[1]
                 if user == os.geteuid():
                     yield guest
                 else:
@@ -581,40 +581,31 @@ def _connect(
     watched: Mapping[int, int | None],
 ) -> None:
     with ExitStack() as meanwhile:
-        bell: socket.socket | None = None
+        bell: socket.socket | None = None  # what rank 0 rings once it listens
         for attempt in count():
             host.settimeout(_left(deadline))
             with suppress(ConnectionRefusedError, BlockingIOError):  # rank 0 is not there yet, or has its hands full
                 host.connect(_address(here))
                 break
             if attempt == 0:  # and look again: rank 0 may have come before there was a bell
-                bell = _bell(here)
-                if bell is not None:
-                    waiting.register(meanwhile.enter_context(bell), selectors.EVENT_READ)
+                with suppress(OSError):  # this rank can have none: no more files, say
+                    bell = meanwhile.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+                    bell.setblocking(False)
+                    bell.bind(_address(here, here.rank))
+                    waiting.register(bell, selectors.EVENT_READ)
                     meanwhile.callback(waiting.unregister, bell)
                 continue
             _raise_ended(waiting.select(_NAP), watched)
             if bell is not None:
                 with suppress(BlockingIOError):
                     bell.recv(1)
-    user = _user(host)
+    user = _credentials(host)[1]
     if user != os.geteuid():
         raise BootstrapFailed(
             f"what listens as rank {here.name(0)} is a process of another user ({user}) than rank"
             f" {here.name(here.rank)} ({os.geteuid()})",
             stores.USERS,
         )
-
-
-def _bell(here: Place) -> socket.socket | None:
-    """What rank 0 rings once it listens. None where this rank can have none: no more files, say."""
-    with suppress(OSError), ExitStack() as undone:
-        bell = undone.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-        bell.setblocking(False)
-        bell.bind(_address(here, here.rank))
-        undone.pop_all()
-        return bell
-    return None
 
 
 def _ring(here: Place) -> None:
@@ -641,7 +632,7 @@ def _taken(here: Place) -> BootstrapFailed:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other, suppress(OSError):
         other.setblocking(False)
         other.connect(_address(here))
-        user = _user(other)
+        user = _credentials(other)[1]
     if user == os.geteuid():
         return BootstrapFailed(f"two processes are rank {here.name(0)}")
     whose = "another process" if user is None else f"a process of another user ({user})"
@@ -756,10 +747,6 @@ def _left(deadline: float) -> float | None:
     if left <= 0:
         raise TimeoutError
     return left if left < _LONGEST else None
-
-
-def _user(peer: socket.socket) -> int:
-    return _credentials(peer)[1]
 
 
 def _maker(lifeline: int) -> int:

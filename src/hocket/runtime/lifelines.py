@@ -42,7 +42,7 @@ class Leader:
     """
 
     def __init__(self, node: int, leaders: Sequence[int], secret: str) -> None:
-        self._node, self._leaders = node, leaders
+        self._node, self._after, self._leaders = node, (node + 1) % len(leaders), leaders
         self._secret = secret
         self._until = time.monotonic() + _PATIENCE
         self._listener: socket.socket | None = None
@@ -58,7 +58,7 @@ class Leader:
 
     def connect(self, offers: Sequence[Offer]) -> bool:
         """To the next; ``offers`` are of all leaders. Whether something has answered, which need not be the leader."""
-        theirs = offers[self._after()]
+        theirs = offers[self._after]
         if len(self._leaders) == 2 and self._node == 1:
             return False
         own = set(offers[self._node].addresses)  # another machine may have the same ones, of bridges and the like
@@ -92,7 +92,7 @@ class Leader:
         found: dict[int, int] = {}
         for other, end, both in (
             (self._node - 1, self._before, accepted[self._node]),
-            (self._after(), self._next, accepted[self._after()]),
+            (self._after, self._next, accepted[self._after]),
         ):
             if both and end is not None:
                 end.setblocking(False)
@@ -121,9 +121,6 @@ class Leader:
     def _word(self, node: int) -> bytes:
         """What the leader of a node says first."""
         return hashlib.sha256(f"lifelines {node} {self._secret}".encode()).digest()
-
-    def _after(self) -> int:
-        return (self._node + 1) % len(self._leaders)
 
     def _left(self) -> float:
         return max(0.001, self._until - time.monotonic())

@@ -12,7 +12,6 @@ import re
 import secrets
 import zlib
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 from typing import cast
 
 import msgspec
@@ -170,7 +169,7 @@ def meet(
     local, cores = _met(mpi, timeout, here, sum(hello.machine == where for hello in hellos))
     if not any(nodes):
         return local
-    local = replace(local, cores=cores, token=hellos[0].token, nodes=nodes, emulated=emulated)
+    local.cores, local.token, local.nodes, local.emulated = cores, hellos[0].token, nodes, emulated
     try:
         return _across(mpi, local, mates, joins)
     except BaseException:
@@ -192,18 +191,10 @@ def _across(mpi: MpiCommunicator, local: Meeting, mates: Sequence[int], joins: b
         far, joins = _joined(mpi, local.nodes, local.token)
         for r, lifeline in far.items():
             lifelines[r] = lifeline
-    return replace(
-        local,
-        rank=rank,
-        size=size,
-        lifelines=lifelines,
-        arenas=arenas,
-        sockets=1,
-        processes=[],
-        mpi=own,
-        joins=joins,
-        long_headers=has_long_headers(MPI.Get_library_version()),
-    )
+    local.rank, local.size, local.lifelines, local.arenas = rank, size, lifelines, arenas
+    local.sockets, local.processes, local.mpi, local.joins = 1, [], own, joins
+    local.long_headers = has_long_headers(MPI.Get_library_version())
+    return local
 
 
 def has_long_headers(version: str) -> bool:

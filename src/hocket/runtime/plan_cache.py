@@ -103,11 +103,9 @@ class PlanCache:
 
     def _find(self, wanted: bytes) -> Plan | None:
         self._read_on()
-        if wanted not in self._places:
-            return None
-        at, length = self._places[wanted]
-        body = os.pread(self._descriptor, length, at)
-        with suppress(struct.error, zlib.error, DecodeError):  # it is not what a rank left there
+        with suppress(KeyError, struct.error, zlib.error, DecodeError):  # there is none, or it is not what a rank left
+            at, length = self._places[wanted]
+            body = os.pread(self._descriptor, length, at)
             lengths = struct.unpack_from(f"<{self._size}I", body)
             begin = 4 * self._size + sum(lengths[: self._rank])
             return msgpack.decode(zlib.decompress(body[begin : begin + lengths[self._rank]]), type=Plan)

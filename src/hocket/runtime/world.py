@@ -164,17 +164,15 @@ def _decided(apart: str, advice: str | None, said: list[Any]) -> dict[str, Any]:
     if (why := _objection(words)) is not None:
         raise CannotShare(f"{apart}, and cannot go over MPI: {why}", advice)
     first = any(word.job != words[0].job or not word.job for word in words)
-    token = secrets.token_hex(16)
-    joint = _Joint([word.rank for word in words], [word.node for word in words], token, first)
+    joint = _Joint([word.rank for word in words], [word.node for word in words], secrets.token_hex(16), first)
     found: dict[str, Any] = msgspec.to_builtins(joint)
     return found
 
 
 def _objection(words: list[_Word]) -> str | None:
     """Why ranks that say this cannot go over MPI."""
-    for rank, word in sorted(
-        enumerate(words), key=lambda said: said[1].why == _UNASKED
-    ):  # what it would not help first
+    # What it would not help first.
+    for rank, word in sorted(enumerate(words), key=lambda said: said[1].why == _UNASKED):
         if word.why:
             return f"rank {rank} {word.why}"
     for rank, word in enumerate(words):

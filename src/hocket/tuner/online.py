@@ -145,6 +145,7 @@ class Online:
             self._restored = self._read()
         self._saved = self._merged
         endpoint.alive().next_merge(self._due, LOOKS)
+        endpoint.at_close = self.save
 
     def of(self, call: Call, kind: str, op: str) -> TunedKey | None:
         """The key of a call on elements of type ``kind``; None where the static policy decides."""
