@@ -187,7 +187,7 @@ def end(process: subprocess.Popen[str]) -> None:
 
 def cache_bytes() -> int:
     """Of the third-level cache; 32 MB where the system does not say, and no more than there is of it in any machine."""
-    return _native.find_caches(os.cpu_count() or 1, "/sys/devices/system/cpu")[1][0]
+    return _native.find_caches(os.cpu_count() or 1, "/sys/devices/system/cpu").third.bytes
 
 
 def build(source: Path, target: Path) -> None:

@@ -1,13 +1,14 @@
 """What the tuner gains over the static policy, and what there was to gain: ``python benchmarks/tuner.py --ranks 2``.
 
-In one job, of the same ranks, four communicators: two by the static policy, one that learns, and one by which each arm
-of each key is measured in turn. First the third makes ``--calls`` calls of each collective and size, all in turn. Then
-blocks of such calls by the first and each of the others take turns. A ratio is the time of a call to that by the first,
-in the same turn, and the mean of that over the blocks of a launch; below 1 is faster. What merges of what ranks have
-timed take is counted apart, as one of some milliseconds can fall into any call. The 95 % interval is over launches:
-what a short call takes depends on where its communicator happens to lie in memory. The best arm of a launch is the one
-whose mean ratio is least in the others, since the least of many measurements is low by luck, too. The second
-communicator shows what differs where nothing does; the default as an arm, what it costs to be one.
+In one job, of the same ranks, three communicators: two by the static policy, and one that learns. First the third
+makes ``--calls`` calls of each collective and size, all in turn. Then blocks of such calls by the first and each of the
+others take turns; at last, so do blocks by the first and by each arm of each key, on the communicator that has learned,
+as what a call takes depends on where its communicator happens to lie in memory. A ratio is the time of a call to that
+by the first, in the same turn, and the mean of that over the blocks of a launch; below 1 is faster. What merges of what
+ranks have timed take is counted apart, as one of some milliseconds can fall into any call. The 95 % interval is over
+launches. The best arm of a launch is the one whose mean ratio is least in the others, since the least of many
+measurements is low by luck, too. The second communicator shows what differs where nothing does; the default as an arm,
+what it costs to be one. Of calls of which nothing is learned there are no arms.
 
 With ``--alone`` each call is measured again and again, so that its arrays are in the cache, though the tuner has
 learned from all in turn. With ``--wrong`` the tuner begins with a table by which the last arm of each key takes what
@@ -48,7 +49,7 @@ from hocket.communicator import Communicator, PreparedCall
 from hocket.runtime.tuned import TUNER
 from hocket.tunables import VARIABLE, parse_size, show_size
 from hocket.tuner.learner import Choice, Learner, Name, Reason, Samples
-from hocket.tuner.online import LEAST_BETWEEN, Online
+from hocket.tuner.online import Online, TunedKey
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
 REPEATS = 20  # of each call in a block
@@ -84,14 +85,11 @@ class Misled(Learner):
 
 
 class Forced:
-    """Instead of a learner: every key takes the arm of this number, or its default where it has no such."""
+    """Instead of a learner: every key takes the arm of this number, or its default where it has no such.
+    ``arms``: how many each has."""
 
-    def __init__(self) -> None:
-        self.arm = 0
-        self.names: dict[Hashable, Sequence[str]] = {}
-
-    def add(self, key: Hashable, names: Sequence[str], prior: Sequence[float], neighbours: object = ()) -> None:
-        self.names[key] = names
+    def __init__(self, arms: dict[Hashable, int]) -> None:
+        self.arm, self.arms = 0, arms
 
     def observe(self, key: Hashable, arm: int, samples: Samples) -> None:
         pass
@@ -100,7 +98,7 @@ class Forced:
         pass
 
     def choice(self, key: Hashable, calls: object = None) -> Choice:
-        count = len(self.names[key])
+        count = self.arms[key]
         return Choice(self.arm if self.arm < count else 0, (0.0,) * count, Reason.PINNED)
 
 
@@ -180,29 +178,19 @@ def measure(
 ) -> tuple[list[Cell], float]:
     """What was measured, and the part of the job's time that merges of the tuner took meanwhile."""
     static, again = under(comm, "off"), under(comm, "off")
-    learns, forced = under(comm, "learn", short=short), under(comm, "learn", short=True)
-    plainly, twin, tuned, by_force = map(Subject, (static, again, learns, forced))
+    learns = under(comm, "learn", short=short)
+    plainly, twin, tuned = map(Subject, (static, again, learns))
     cells = calls_of(comm, sizes)
     if wrong:
         took = block(comm, plainly, cells, alone)
         online(learns).learner = Misled({f"{name} {show_size(size)} ": each for (name, size), each in took.items()})
-    every = Forced()
-    online(forced).learner = every  # type: ignore[assignment]
-    made = static, again, learns, forced
+    made = static, again, learns
     for number in range(len(made)):  # the one whose calls are prepared first takes 4 % longer for those of 2 KB
         for call in cells.values():
             call(made[(launch + number) % len(made)])
     for _ in range(calls):
         for call in cells.values():
             call(learns)
-    for _ in range(LEAST_BETWEEN):
-        for call in cells.values():
-            call(forced)
-    while comm.all_reduce(np.array([len(online(forced)._slots)]))[0] < comm.size * len(cells):
-        online(forced).merge()
-    slots = {(known.call.name, known.call.size): slot for slot, known in enumerate(online(forced)._slots)}
-    arms = max(len(names) for names in every.names.values()) if every.names else 0
-    arms = int(comm.all_reduce(np.array([arms]), op="max")[0])
 
     plain: dict[tuple[str, int], list[float]] = {cell: [] for cell in cells}
     logs: dict[tuple[str, int], dict[object, list[float]]] = {cell: {} for cell in cells}
@@ -220,31 +208,26 @@ def measure(
         compared("learns", tuned, turn)
         compared("again", twin, turn)
     merging = (tuned.merging - before) / (time.perf_counter() - begin)
-    for arm in range(arms):
+    known = {(key.call.name, key.call.size or 0): key for key in online(learns)._slots}
+    takes = {}
+    if comm.rank == 0:
+        why = online(learns).learner.why
+        takes = {cell: str(key.arms[why(key.name).choice.incumbent]) for cell, key in known.items()}
+    every = Forced({key.name: len(key.arms) for key in known.values()})
+    online(learns).learner = every  # type: ignore[assignment]
+    for arm in range(max(every.arms.values(), default=0)):
         every.arm = arm
-        online(forced).merge()
+        online(learns).merge()
         for turn in range(blocks // 2 + 1):
-            compared(arm, by_force, turn)
-    return [_cell(cell, plain[cell], logs[cell], learns, forced, slots) for cell in cells], merging
+            compared(arm, tuned, turn)
+    return [_cell(cell, plain[cell], logs[cell], takes.get(cell, ""), known.get(cell)) for cell in cells], merging
 
 
 def _cell(
-    cell: tuple[str, int],
-    plain: Sequence[float],
-    logs: dict[object, list[float]],
-    learns: Communicator,
-    forced: Communicator,
-    slots: dict[tuple[str, int | None], int],
+    cell: tuple[str, int], plain: Sequence[float], logs: dict[object, list[float]], takes: str, key: TunedKey | None
 ) -> Cell:
-    arms = online(forced)._slots[slots[cell]].arms
-    takes = ""
-    if learns.rank == 0:
-        known = {(k.call.name, k.call.size): k for k in online(learns)._slots}
-        if cell in known:
-            key = known[cell]
-            takes = str(key.arms[online(learns).learner.why(str(key.key)).choice.incumbent])
     found = {what: statistics.fmean(each) for what, each in logs.items()}
-    by_name = {str(arm): found[number] for number, arm in enumerate(arms)}
+    by_name = {str(arm): found[number] for number, arm in enumerate(() if key is None else key.arms)}
     return Cell(*cell, statistics.median(plain) * 1e6, found["learns"], takes, by_name, found["again"])
 
 
@@ -331,21 +314,30 @@ def of_best(cells: Sequence[Cell]) -> list[float]:
 def show(launches: Sequence[Sequence[Cell]]) -> None:
     rows = list(zip(*launches, strict=True))
     for cells in rows:
-        arm, takes = best(cells), Counter(cell.takes or "default" for cell in cells)
+        takes = Counter(cell.takes or "default" for cell in cells)
+        least = f"{Mean.of([[log] for log in of_best(cells)])}  {best(cells)}" if is_learned(cells) else ""
         print(
             f"{cells[0].collective:>15} {show_size(cells[0].bytes):>7} "
             f"{statistics.median(cell.microseconds for cell in cells):10.2f} us  "
             f"{Mean.of([[cell.tuned] for cell in cells])}  "
             f"{', '.join(f'{count} {taken}' for taken, count in takes.most_common()):<42} "
-            f"{Mean.of([[log] for log in of_best(cells)])}  {arm}",
+            f"{least}",
             flush=True,
         )
-    print("of all")
-    summarise(rows)
-    learned = [cells for cells in rows if any(cell.takes for cell in cells)]
-    print(f"of {len(learned)} that it learns of")
+    learned = list(filter(is_learned, rows))
+    tuned, again = mean(rows, lambda cell: cell.tuned), mean(rows, lambda cell: cell.again)
+    print(f"of all {len(rows)}: tuned {tuned}, static to itself {again}; of {len(learned)} that it learns of:")
     if learned:
         summarise(learned)
+
+
+def is_learned(cells: Sequence[Cell]) -> bool:
+    return all(cell.arms for cell in cells)
+
+
+def mean(rows: Sequence[Sequence[Cell]], ratio: Callable[[Cell], float]) -> Mean | None:
+    """Of the logarithms of what all launches measured."""
+    return Mean.of([[ratio(cell) for cell in launch] for launch in zip(*rows, strict=True)])
 
 
 def summarise(rows: Sequence[Sequence[Cell]]) -> None:
@@ -355,12 +347,10 @@ def summarise(rows: Sequence[Sequence[Cell]]) -> None:
         found = list(zip(*of, strict=True))
         least = list(zip(*map(of_best, of), strict=True))
         off = [[cell.tuned - log for cell, log in zip(*each, strict=True)] for each in zip(found, least, strict=True)]
-        tuned = Mean.of([[cell.tuned for cell in launch] for launch in found])
-        default = Mean.of([[cell.arms["default"] for cell in launch] for launch in found])
-        again = Mean.of([[cell.again for cell in launch] for launch in found])
         print(
-            f"{name or 'all':>15} tuned {tuned}, best arm {Mean.of(least)}, tuned to that {Mean.of(off)}, "
-            f"default as an arm {default}, static to itself {again}"
+            f"{name or 'all':>15} tuned {mean(of, lambda cell: cell.tuned)}, best arm {Mean.of(least)}, "
+            f"tuned to that {Mean.of(off)}, default as an arm {mean(of, lambda cell: cell.arms['default'])}, "
+            f"static to itself {mean(of, lambda cell: cell.again)}"
         )
 
 

@@ -2,10 +2,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
@@ -84,19 +82,21 @@ void bind_constants(nb::module_& m) {
           "Whether this process may read what another has at its WITNESS, and store it there again.");
     m.def("reserve_control", &reserve_control, "descriptor"_a, "ranks"_a, "on_several_nodes"_a,
           "Make sure that there is memory for the control region. Returns 0 or an errno.");
-    m.def(
-        "find_caches",
-        [](u64 processors, const std::string& cpus) {
-            const Caches found = find_caches(processors, cpus);
-            return std::make_tuple(std::make_pair(found.second.bytes, found.second.instances),
-                                   std::make_pair(found.third.bytes, found.third.instances));
-        },
-        "processors"_a, "cpus"_a,
-        "Of the second and of the third level, the bytes of a cache and how many of them so many processors have.");
     m.attr("MOST_CONNECTIONS") = kMostWindows;
     m.attr("PROTOCOL") = std::to_string(kPlanMagic) + "." + std::to_string(sizeof(RankBlock)) + "." +
                          std::to_string(offsetof(CallHeader, text)) + "." + std::to_string(kTypes) + "." +
                          std::to_string(kOperators);
+}
+
+void bind_caches(nb::module_& m) {
+    nb::class_<Caches::Level>(m, "CacheLevel", "The bytes of one cache, and how many there are.")
+        .def_ro("bytes", &Caches::Level::bytes)
+        .def_ro("instances", &Caches::Level::instances);
+    nb::class_<Caches>(m, "Caches")
+        .def_ro("second", &Caches::second)
+        .def_ro("third", &Caches::third)
+        .def("bytes", &Caches::bytes, "ranks"_a, "What those of so many ranks hold together (YHCCL, section 4).");
+    m.def("find_caches", &find_caches, "processors"_a, "cpus"_a, "Those of so many processors.");
 }
 
 constexpr const char* kScopes[] = {"common", "local", "fixed"};  // by Scope
@@ -129,6 +129,11 @@ void bind_outcome(nb::module_& m) {
         .value("DEAD", Fault::kDead)
         .value("BUSY", Fault::kBusy);
 
+    nb::class_<Stall>(m, "Stall", "Where a call stood, and the rank that it waited for.")
+        .def_ro("block", &Stall::block)
+        .def_ro("step", &Stall::step)
+        .def_ro("peer", &Stall::peer);
+
     nb::class_<Outcome>(m, "Outcome")
         .def_ro("fault", &Outcome::fault)
         .def_ro("rank", &Outcome::rank)
@@ -137,13 +142,7 @@ void bind_outcome(nb::module_& m) {
             "How the call went: 0 through slots or eagerly, else 1 + that of VARIANTS.")
         .def_prop_ro("text", [](const Outcome& outcome) { return from_utf8(outcome.why().text); })
         .def_prop_ro("waited", [](const Outcome& outcome) { return outcome.why().waited; })
-        .def_prop_ro(
-            "stall",
-            [](const Outcome& outcome) {
-                const std::optional<Stall>& stall = outcome.why().stall;
-                return stall ? std::optional(std::make_tuple(stall->block, stall->step, stall->peer)) : std::nullopt;
-            },
-            "Thread block, step, and the rank it waits for.")
+        .def_prop_ro("stall", [](const Outcome& outcome) { return outcome.why().stall; })
         .def_prop_ro(
             "said", [](const Outcome& outcome) { return outcome.why().said; },
             "With MISMATCH: what every rank called, in rank order.");
@@ -193,27 +192,36 @@ void bind_events(nb::module_& m) {
         .def_ro("step", &StepEvent::step);
 }
 
+struct Recorded {
+    std::vector<CallEvent> calls;
+    std::vector<std::vector<StepEvent>> steps;
+    u64 dropped_calls, dropped_steps;
+};
+
 void bind_recorder(nb::module_& m) {
     m.attr("BARRIER") = ControlPlane::kBarrier;
+    nb::class_<Recorded>(m, "Recorded", "What there was room for, the steps by thread, and how many others there were.")
+        .def_ro("calls", &Recorded::calls)
+        .def_ro("steps", &Recorded::steps)
+        .def_ro("dropped_calls", &Recorded::dropped_calls)
+        .def_ro("dropped_steps", &Recorded::dropped_steps);
     nb::class_<Recorder>(m, "Recorder",
                          "What a communicator does. Calls and steps that do not fit are counted as dropped.")
         .def(nb::init<u32, u64, u64>(), "threads"_a, "most_calls"_a, "most_steps"_a, "``most_steps``: of each thread.")
         .def("read", [](const Recorder& recorder) {
             const Clock& clock = recorder.clock;
             const Clock::Pair now = clock.now();
-            std::vector<CallEvent> calls = recorder.calls.events();
-            for (CallEvent& call : calls)
+            Recorded found{recorder.calls.events(), {}, recorder.calls.dropped(), 0};
+            for (CallEvent& call : found.calls)
                 for (u64* ticks : {&call.begin, &call.agreed, &call.end})
                     if (*ticks != 0) *ticks = clock.nanoseconds(*ticks, now);
-            std::vector<std::vector<StepEvent>> steps;
-            u64 dropped = 0;
             for (const Tape<StepEvent>& tape : recorder.steps) {
-                steps.push_back(tape.events());
-                dropped += tape.dropped();
-                for (StepEvent& step : steps.back())
+                found.steps.push_back(tape.events());
+                found.dropped_steps += tape.dropped();
+                for (StepEvent& step : found.steps.back())
                     for (u64* ticks : {&step.begin, &step.end}) *ticks = clock.nanoseconds(*ticks, now);
             }
-            return std::make_tuple(std::move(calls), std::move(steps), recorder.calls.dropped(), dropped);
+            return found;
         });
 }
 
@@ -324,13 +332,20 @@ template <class Body> std::optional<Outcome> between_calls(Member& member, Body 
     return std::nullopt;
 }
 
-using Adopted = std::tuple<u64, u64, u64>;
-using AdoptedOf = std::tuple<u32, u64, std::shared_ptr<SharedPages>, u64>;
-using Released = std::pair<u32, u64>;
+// What another rank has adopted, from `skip` bytes into `pages` on; released, where there are none.
+struct Adoption {
+    u32 rank;
+    u64 place;
+    std::shared_ptr<SharedPages> pages;
+    u64 skip;
+};
 
 void bind_adoption(nb::module_& m, nb::class_<Member>& member) {
     nb::class_<SharedPages>(m, "SharedPages", "Pages of a file, mapped as long as this lives.")
         .def(nb::init<int, u64, u64>(), "descriptor"_a, "place"_a, "bytes"_a);
+    nb::class_<Adoption>(m, "Adoption", "What another rank has adopted, or released: then there are no pages.")
+        .def(nb::init<u32, u64, std::shared_ptr<SharedPages>, u64>(), "rank"_a, "place"_a,
+             "pages"_a.none() = nb::none(), "skip"_a = 0);
     member
         .def(
             "holds",
@@ -340,18 +355,16 @@ void bind_adoption(nb::module_& m, nb::class_<Member>& member) {
             "address"_a, "Whether it lies in memory that the other ranks can access: this rank's arena, or adopted.")
         .def(
             "adopt",
-            [](Member& member, const std::optional<Adopted>& own, const std::vector<AdoptedOf>& others,
-               const std::vector<Released>& released) {
+            [](Member& member, const std::vector<Adoption>& others, u64 place, u64 address, u64 bytes) {
                 return between_calls(member, [&](SharedMemory& memory) {
-                    for (const auto& [rank, place] : released) memory.release_of(rank, place);
-                    for (const auto& [rank, place, pages, skip] : others)
-                        memory.adopt_of(rank, place, pages->data() + skip, pages);
-                    if (own)
-                        memory.adopt(std::get<0>(*own), reinterpret_cast<char*>(std::get<1>(*own)), std::get<2>(*own));
+                    for (const auto& [rank, there, pages, skip] : others)
+                        if (pages) memory.adopt_of(rank, there, pages->data() + skip, pages);
+                        else memory.release_of(rank, there);
+                    if (bytes != 0) memory.adopt(place, reinterpret_cast<char*>(address), bytes);
                 });
             },
-            "own"_a.none(), "others"_a, "released"_a,
-            "``own``: place, address and bytes; of other ranks: rank, place, pages and where in them it begins.")
+            "others"_a, "place"_a, "address"_a, "nbytes"_a,
+            "The last three are of what this rank adopts; no bytes: nothing.")
         .def(
             "release",
             [](Member& member, u64 place) {
@@ -361,7 +374,8 @@ void bind_adoption(nb::module_& m, nb::class_<Member>& member) {
 }
 
 // What a member says of itself and the others, and how it ends.
-void bind_life(nb::class_<Member>& member) {
+void bind_life(nb::module_& m, nb::class_<Member>& member) {
+    nb::class_<Traffic>(m, "Traffic").def_ro("loaded", &Traffic::loaded).def_ro("stored", &Traffic::stored);
     member
         .def_prop_ro(
             "network_bytes",
@@ -370,12 +384,8 @@ void bind_life(nb::class_<Member>& member) {
             },
             "Of messages that this rank has sent to ranks of other nodes.")
         .def(
-            "traffic",
-            [](const Member& member) {
-                const Traffic moved = member.communicator->traffic();
-                return std::make_tuple(moved.loaded, moved.stored);
-            },
-            "Bytes loaded and stored by the kernels in all calls that have ended.")
+            "traffic", [](const Member& member) { return member.communicator->traffic(); },
+            "That of the kernels in all calls that have ended.")
         .def("leave",
              [](Member& member) {
                  member.communicator->control().leave(!std::unique_lock(member.busy, std::try_to_lock).owns_lock());
@@ -423,7 +433,7 @@ void bind_member(nb::module_& m) {
             "plan"_a, "n"_a, "type"_a, "tile"_a, "input"_a, "output"_a,
             "How a call of n elements a unit would run, with an array for the input, for the output. Local.");
     bind_calls(member);
-    bind_life(member);
+    bind_life(m, member);
     bind_adoption(m, member);
 }
 
@@ -433,6 +443,7 @@ NB_MODULE(_native, m) {
     nb::set_leak_warnings(false);  // a thread that is in a call when the process ends keeps what it holds (gil.h)
     bind_constants(m);
     bind_kernels(m);
+    bind_caches(m);
     bind_tunables(m);
     bind_outcome(m);
     bind_events(m);

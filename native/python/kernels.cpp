@@ -1,7 +1,6 @@
 // The kernels of this processor, and how sizes cut buffers, for Python and for tests.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <optional>
@@ -82,23 +81,21 @@ void bind_reduce(nb::module_& m) {
         "factor"_a = 1.0, "ahead"_a = 0);
 }
 
-// For tests: how sizes cut a buffer. (chunk bytes, tile bytes, tiles), and piece (offset, bytes).
+// For tests: how sizes cut a buffer. In bytes.
 void bind_geometry(nb::module_& m) {
-    m.def(
-        "cut",
-        [](u64 n, u64 itemsize, u64 chunks, u64 widest, u64 most, u64 tile, u64 work, u64 depth) {
-            const Geometry g = cut(n, itemsize, chunks, widest, most, tile, work, depth);
-            return std::make_tuple(g.chunk, g.tile, g.tiles);
-        },
-        "n"_a, "itemsize"_a, "chunks"_a, "widest"_a, "most"_a, "tile"_a, "work"_a = 1, "depth"_a = 1);
+    nb::class_<Geometry>(m, "Geometry")
+        .def_ro("chunk", &Geometry::chunk)
+        .def_ro("tile", &Geometry::tile)
+        .def_ro("tiles", &Geometry::tiles);
+    nb::class_<Piece>(m, "Piece").def_ro("offset", &Piece::offset).def_ro("bytes", &Piece::bytes);
+    m.def("cut", &cut, "n"_a, "itemsize"_a, "chunks"_a, "widest"_a, "most"_a, "tile"_a, "work"_a = 1, "depth"_a = 1);
     m.def(
         "piece",
         [](u64 n, u64 itemsize, u32 chunks, u64 tile_bytes, u64 unit, u64 position, u64 skip, u64 tile,
            const std::vector<u64>& bounds) {
             const Geometry g = cut(n, itemsize, chunks, 1, 0, tile_bytes);
             const u64* table = bounds.empty() ? nullptr : bounds.data();
-            const Piece piece = piece_of(g, {nullptr, g.unit, chunks, table}, unit, position, skip, tile);
-            return std::make_tuple(piece.offset, piece.bytes);
+            return piece_of(g, {nullptr, g.unit, chunks, table}, unit, position, skip, tile);
         },
         "n"_a, "itemsize"_a, "chunks"_a, "tile_bytes"_a, "unit"_a, "position"_a, "skip"_a, "tile"_a,
         "bounds"_a = std::vector<u64>());

@@ -5,7 +5,6 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -482,24 +481,19 @@ void bind_parts(nb::module_& module) {
              nb::keep_alive<1, 2>(), "As hocket/runtime/execution.py has them.");
 }
 
-// What was timed of an arm: how many calls, and the sums of log2 of their ticks and of its square.
-using Timed = std::tuple<u64, double, double>;
-
 void bind_arms(nb::module_& module) {
     module.attr("ARMS") = kArms;
+    nb::class_<Timings>(module, "Timings", "Of calls by an arm: how many, the sums of log2 of ticks and of its square.")
+        .def_ro("count", &Timings::count)
+        .def_ro("sum", &Timings::sum)
+        .def_ro("squares", &Timings::squares);
+    nb::class_<KeyArms::Noted>(module, "Noted", "Calls of a key; those of each arm that were timed.")
+        .def_ro("calls", &KeyArms::Noted::calls)
+        .def_ro("timings", &KeyArms::Noted::timings);
     nb::class_<KeyArms>(module, "KeyArms", "The arms of the calls of one key (native/policy/arms.h).")
         .def(nb::init())
         .def("set", &KeyArms::set, "salt"_a, "shift"_a, "incumbent"_a, "until"_a)
-        .def(
-            "take",
-            [](KeyArms& arms) {
-                const KeyArms::Noted noted = arms.take();
-                std::vector<Timed> timed;
-                for (const Timings& each : noted.timings) timed.emplace_back(each.count, each.sum, each.squares);
-                return std::make_tuple(noted.calls, std::move(timed));
-            },
-            "Calls since it was asked last; of each arm how many were timed, and the sums of log2 of ticks and its "
-            "square.")
+        .def("take", &KeyArms::take, "What was noted since it was asked last.")
         .def("took", &KeyArms::took, "arm"_a, "ticks"_a, "Notes what a call took.");
 }
 

@@ -40,11 +40,6 @@ def reserve_control(descriptor: int, ranks: int, on_several_nodes: bool) -> int:
     Make sure that there is memory for the control region. Returns 0 or an errno.
     """
 
-def find_caches(processors: int, cpus: str) -> tuple[tuple[int, int], tuple[int, int]]:
-    """
-    Of the second and of the third level, the bytes of a cache and how many of them so many processors have.
-    """
-
 MOST_CONNECTIONS: int = 16777216
 
 PROTOCOL: str
@@ -72,9 +67,24 @@ def reduce(
     factor: float = 1.0,
     ahead: int = 0,
 ) -> None: ...
+
+class Geometry:
+    @property
+    def chunk(self) -> int: ...
+    @property
+    def tile(self) -> int: ...
+    @property
+    def tiles(self) -> int: ...
+
+class Piece:
+    @property
+    def offset(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+
 def cut(
     n: int, itemsize: int, chunks: int, widest: int, most: int, tile: int, work: int = 1, depth: int = 1
-) -> tuple[int, int, int]: ...
+) -> Geometry: ...
 def piece(
     n: int,
     itemsize: int,
@@ -85,7 +95,26 @@ def piece(
     skip: int,
     tile: int,
     bounds: Sequence[int] = [],
-) -> tuple[int, int]: ...
+) -> Piece: ...
+
+class CacheLevel:
+    """The bytes of one cache, and how many there are."""
+
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def instances(self) -> int: ...
+
+class Caches:
+    @property
+    def second(self) -> CacheLevel: ...
+    @property
+    def third(self) -> CacheLevel: ...
+    def bytes(self, ranks: int) -> int:
+        """What those of so many ranks hold together (YHCCL, section 4)."""
+
+def find_caches(processors: int, cpus: str) -> Caches:
+    """Those of so many processors."""
 
 class Tunable:
     """A tuned number, with its default on this processor."""
@@ -132,6 +161,16 @@ class Fault(enum.Enum):
 
     BUSY = 9
 
+class Stall:
+    """Where a call stood, and the rank that it waited for."""
+
+    @property
+    def block(self) -> int: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def peer(self) -> int: ...
+
 class Outcome:
     @property
     def fault(self) -> Fault: ...
@@ -148,9 +187,7 @@ class Outcome:
     @property
     def waited(self) -> float: ...
     @property
-    def stall(self) -> tuple[int, int, int] | None:
-        """Thread block, step, and the rank it waits for."""
-
+    def stall(self) -> Stall | None: ...
     @property
     def said(self) -> list[CallHeader]:
         """With MISMATCH: what every rank called, in rank order."""
@@ -244,6 +281,20 @@ class StepEvent:
 
 BARRIER: int = 1
 
+class Recorded:
+    """
+    What there was room for, the steps by thread, and how many others there were.
+    """
+
+    @property
+    def calls(self) -> list[CallEvent]: ...
+    @property
+    def steps(self) -> list[list[StepEvent]]: ...
+    @property
+    def dropped_calls(self) -> int: ...
+    @property
+    def dropped_steps(self) -> int: ...
+
 class Recorder:
     """
     What a communicator does. Calls and steps that do not fit are counted as dropped.
@@ -252,7 +303,7 @@ class Recorder:
     def __init__(self, threads: int, most_calls: int, most_steps: int) -> None:
         """``most_steps``: of each thread."""
 
-    def read(self) -> tuple[list[CallEvent], list[list[StepEvent]], int, int]: ...
+    def read(self) -> Recorded: ...
 
 class Plan:
     @property
@@ -412,8 +463,8 @@ class Member:
     def network_bytes(self) -> int:
         """Of messages that this rank has sent to ranks of other nodes."""
 
-    def traffic(self) -> tuple[int, int]:
-        """Bytes loaded and stored by the kernels in all calls that have ended."""
+    def traffic(self) -> Traffic:
+        """That of the kernels in all calls that have ended."""
 
     def leave(self) -> None: ...
     def forked(self) -> None: ...
@@ -428,22 +479,26 @@ class Member:
         Whether it lies in memory that the other ranks can access: this rank's arena, or adopted.
         """
 
-    def adopt(
-        self,
-        own: tuple[int, int, int] | None,
-        others: Sequence[tuple[int, int, SharedPages, int]],
-        released: Sequence[tuple[int, int]],
-    ) -> Outcome | None:
-        """
-        ``own``: place, address and bytes; of other ranks: rank, place, pages and where in them it begins.
-        """
+    def adopt(self, others: Sequence[Adoption], place: int, address: int, nbytes: int) -> Outcome | None:
+        """The last three are of what this rank adopts; no bytes: nothing."""
 
     def release(self, place: int) -> Outcome | None: ...
+
+class Traffic:
+    @property
+    def loaded(self) -> int: ...
+    @property
+    def stored(self) -> int: ...
 
 class SharedPages:
     """Pages of a file, mapped as long as this lives."""
 
     def __init__(self, descriptor: int, place: int, bytes: int) -> None: ...
+
+class Adoption:
+    """What another rank has adopted, or released: then there are no pages."""
+
+    def __init__(self, rank: int, place: int, pages: SharedPages | None = None, skip: int = 0) -> None: ...
 
 class Buffer:
     """
@@ -526,15 +581,33 @@ class Alternatives:
 
 ARMS: int = 16
 
+class Timings:
+    """
+    Of calls by an arm: how many, the sums of log2 of ticks and of its square.
+    """
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def sum(self) -> float: ...
+    @property
+    def squares(self) -> float: ...
+
+class Noted:
+    """Calls of a key; those of each arm that were timed."""
+
+    @property
+    def calls(self) -> int: ...
+    @property
+    def timings(self) -> list[Timings]: ...
+
 class KeyArms:
     """The arms of the calls of one key (native/policy/arms.h)."""
 
     def __init__(self) -> None: ...
     def set(self, salt: int, shift: int, incumbent: int, until: Sequence[int]) -> None: ...
-    def take(self) -> tuple[int, list[tuple[int, float, float]]]:
-        """
-        Calls since it was asked last; of each arm how many were timed, and the sums of log2 of ticks and its square.
-        """
+    def take(self) -> Noted:
+        """What was noted since it was asked last."""
 
     def took(self, arm: int, ticks: int) -> None:
         """Notes what a call took."""

@@ -34,48 +34,50 @@ def test_pieces_cut_each_chunk_of_the_reference_exactly_once(
     n: int, itemsize: int, chunks: int, tile: int, units: int
 ) -> None:
     q = chunk_length(chunks, n, itemsize) if n else 0
-    chunk, _, tiles = _native.cut(n, itemsize, chunks, 1, 0, tile)
-    assert chunk == q * itemsize
-    assert tiles == max(1, -(-chunk // tile))
+    cut = _native.cut(n, itemsize, chunks, 1, 0, tile)
+    assert cut.chunk == q * itemsize
+    assert cut.tiles == max(1, -(-cut.chunk // tile))
     touched = np.zeros(units * n * itemsize, np.uint8)
     for index in range(units * chunks):
         unit, position = divmod(index, chunks)
         low = unit * n + min(position * q, n)
         high = unit * n + min((position + 1) * q, n)
         at = low * itemsize
-        for t in range(tiles):
+        for t in range(cut.tiles):
             # However a span reaches the chunk: directly, or `skip` chunks after its first.
-            offset, length = _native.piece(n, itemsize, chunks, tile, unit, position, 0, t)
-            assert _native.piece(n, itemsize, chunks, tile, 0, 0, index, t) == (offset, length)
-            assert length <= tile
-            assert offset == at
-            at += length
-            touched[offset : offset + length] += 1
+            piece = _native.piece(n, itemsize, chunks, tile, unit, position, 0, t)
+            skipped = _native.piece(n, itemsize, chunks, tile, 0, 0, index, t)
+            assert (skipped.offset, skipped.bytes) == (piece.offset, piece.bytes)
+            assert piece.bytes <= tile
+            assert piece.offset == at
+            at += piece.bytes
+            touched[piece.offset : at] += 1
         assert at == high * itemsize
     assert (touched == 1).all()
 
 
 @pytest.mark.parametrize(("n", "tile", "found"), [(0, 1 << 28, 64), (1000, 1 << 28, 4096), (1000, 2048, 2048)])
 def test_a_given_tile_is_no_longer_than_a_chunk_needs(n: int, tile: int, found: int) -> None:
-    assert _native.cut(n, 4, 1, 1, 0, tile)[1] == found
+    assert _native.cut(n, 4, 1, 1, 0, tile).tile == found
 
 
 @given(n=st.integers(0, 1 << 33), itemsize=ITEMSIZES, chunks=CHUNKS, widest=st.integers(1, 5000))
 def test_a_chosen_tile_is_a_power_of_two_and_keeps_slots_small(n: int, itemsize: int, chunks: int, widest: int) -> None:
-    chunk, tile, tiles = _native.cut(n, itemsize, chunks, widest, 65536, 0)
+    cut = _native.cut(n, itemsize, chunks, widest, 65536, 0)
+    tile = cut.tile
     assert tile >= 64
     assert tile & (tile - 1) == 0
     assert tile * widest <= max(65536, 64 * widest)
-    assert tiles * tile >= chunk
-    assert tile == 64 or tile < 2 * chunk
+    assert cut.tiles * tile >= cut.chunk
+    assert tile == 64 or tile < 2 * cut.chunk
 
 
 @given(n=st.integers(1, 1 << 30), work=st.integers(1, 100), late=st.integers(0, 100))
 def test_tiles_are_smaller_where_ranks_wait_for_the_first(n: int, work: int, late: int) -> None:
     def tile(late: int) -> int:
-        return _native.cut(n, 4, 1, 1, 1 << 18, 0, work, work + late)[1]
+        return _native.cut(n, 4, 1, 1, 1 << 18, 0, work, work + late).tile
 
-    assert tile(late + 1) <= tile(late) <= tile(0) == _native.cut(n, 4, 1, 1, 1 << 18, 0)[1]
+    assert tile(late + 1) <= tile(late) <= tile(0) == _native.cut(n, 4, 1, 1, 1 << 18, 0).tile
     assert tile(-1) == tile(0)  # who has more to do than the longest chain does not wait
 
 
@@ -85,7 +87,8 @@ def test_a_chosen_tile_makes_a_call_short() -> None:
     for length in (1 << 14, 1 << 18, 1 << 20, 1 << 24):
         tiles = [1 << k for k in range(6, 19)]
         times = {tile: length / tile * work * (tile + step) + (depth - work) * tile for tile in tiles if tile <= length}
-        assert _native.cut(length, 1, 1, 1, 1 << 18, 0, work, depth)[1] == min(times, key=lambda tile: times[tile])
+        cut = _native.cut(length, 1, 1, 1, 1 << 18, 0, work, depth)
+        assert cut.tile == min(times, key=lambda tile: times[tile])
 
 
 def paced(schedule: Schedule) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 import numpy as np
 
 from hocket import _native
-from hocket._native import Buffer, Fault, Omitted, Outcome, Source
+from hocket._native import Adoption, Buffer, Fault, Omitted, Outcome, Source
 from hocket._native import CallCache as CallCache
 from hocket._native import Handle as Handle
 from hocket._native import Outlook as Outlook
@@ -322,6 +322,7 @@ class Endpoint:
         numbers = tuned()
         policy = self.tuned = numbers.policy
         self.tuner = numbers.tuner
+        spins, yields = policy.patience(crowded=self.oversubscribed, nodes=bool(meeting.nodes))
         # The thread of a call is the one that moves its messages between nodes.
         self.threads = 1 if meeting.nodes else threads or max(1, meeting.cores)
         self.caches = machine.cache_bytes(meeting.size)
@@ -330,26 +331,28 @@ class Endpoint:
         self._trace = trace.start(meeting.rank, meeting.size, meeting.memory, self.threads)
         try:
             self._member: _native.Member | None = _native.Member(
-                meeting.rank,
-                meeting.size,
-                meeting.memory,
-                meeting.lifelines,
-                meeting.arenas,
-                arena.own(),
-                meeting.processes,
-                meeting.always,
-                self.oversubscribed,
-                *policy.patience(crowded=self.oversubscribed, nodes=bool(meeting.nodes)),
-                timeout,
-                self.threads,
-                policy.team_bytes,
-                self.caches,
-                machine.given_cache_bytes() is None,
-                None if self._trace is None else self._trace.recorder,
-                numbers.native,
-                meeting.nodes,
-                0 if meeting.mpi is None else nodes.address(meeting.mpi),
-                *meeting.emulated,
+                rank=meeting.rank,
+                size=meeting.size,
+                descriptor=meeting.memory,
+                lifelines=meeting.lifelines,
+                arenas=meeting.arenas,
+                arena=arena.own(),
+                processes=meeting.processes,
+                always_attaches=meeting.always,
+                crowded=self.oversubscribed,
+                spins=spins,
+                yields=yields,
+                timeout=timeout,
+                threads=self.threads,
+                team_bytes=policy.team_bytes,
+                cache_bytes=self.caches,
+                looks=machine.given_cache_bytes() is None,
+                recorder=None if self._trace is None else self._trace.recorder,
+                tunables=numbers.native,
+                nodes=meeting.nodes,
+                mpi=0 if meeting.mpi is None else nodes.address(meeting.mpi),
+                latency=meeting.emulated[0],
+                bandwidth=meeting.emulated[1],
             )
         except (RuntimeError, MemoryError, ValueError) as error:
             meeting.leave()
@@ -358,8 +361,7 @@ class Endpoint:
         _native.let_go()
         self._lifelines = meeting.lifelines  # the member's, and good while it lives
         self._cores, self._token = meeting.cores, meeting.token
-        self._timeout = timeout
-        self._schedules = schedules
+        self._timeout, self._schedules = timeout, schedules
         self._ended = ""
         self.at_close: Callable[[], None] = lambda: None
         self._pairs: list[Endpoint] = []
@@ -491,7 +493,8 @@ class Endpoint:
 
     def traffic(self) -> Traffic:
         """See ``Communicator.traffic``."""
-        return sum((pair.traffic() for pair in self._pairs), Traffic(*self.alive().traffic()))
+        own = self.alive().traffic()
+        return sum((pair.traffic() for pair in self._pairs), Traffic(own.loaded, own.stored))
 
     def adopt(self, descriptor: int | None, address: int, nbytes: int) -> Adopted:
         """See ``Communicator.adopt``."""
@@ -508,8 +511,9 @@ class Endpoint:
         word = None if own is None else (place, own.pages, own.skip)
         said = self._said((word, released), _native.ADOPT)
         others = self._mapped(own, {rank: theirs for rank, (theirs, _) in enumerate(said) if theirs})
-        gone = [(rank, place) for rank, (_, places) in enumerate(said) for place in places if rank != self.rank]
-        outcome = member.adopt(None if own is None else (place, own.address, own.nbytes), others, gone)
+        gone = [Adoption(rank, place) for rank, (_, places) in enumerate(said) for place in places if rank != self.rank]
+        found = (0, 0) if own is None else (own.address, own.nbytes)
+        outcome = member.adopt([*gone, *others], place, *found)
         if outcome is not None:
             self._raise(outcome)
         del self._released[: len(released)]
@@ -528,18 +532,17 @@ class Endpoint:
         del self._regions[place]
         self._released.append(place)
 
-    def _mapped(
-        self, own: Region | None, said: Mapping[int, adopted.Word]
-    ) -> list[tuple[int, int, _native.SharedPages, int]]:
-        """What the other ranks adopt, once all ranks have mapped it: rank, place, pages, where in them it begins."""
-        others: list[tuple[int, int, _native.SharedPages, int]] = []
+    def _mapped(self, own: Region | None, said: Mapping[int, adopted.Word]) -> list[Adoption]:
+        """What the other ranks adopt, once all ranks have mapped it."""
+        others: list[Adoption] = []
         failed: Exception | None = None
         if said and self.size > 1:
             with self._met("adopt", tuple(range(self.size)), None if own is None else own.descriptor) as meeting:
                 try:
                     for rank, (place, pages, skip) in said.items():
                         if rank != self.rank:
-                            others.append((rank, place, _native.SharedPages(meeting.arenas[rank], *pages), skip))
+                            mapped = _native.SharedPages(meeting.arenas[rank], *pages)
+                            others.append(Adoption(rank, place, mapped, skip))
                 except RuntimeError as error:
                     failed = MemoryError(str(error))
                 finally:
@@ -850,8 +853,7 @@ class Endpoint:
         step: StepName | None = None
         peer: int | None = None
         if outcome.stall is not None and (plan := plans[outcome.variant]) is not None:
-            block, number, peer = outcome.stall
-            step = plan.step_name(block, number)
+            step, peer = plan.step_name(outcome.stall.block, outcome.stall.step), outcome.stall.peer
         if outcome.fault is Fault.MISMATCH:
             raise _mismatch(outcome)
         if outcome.fault is Fault.REFUSED:

@@ -45,12 +45,12 @@ def cache_bytes(ranks: int, cpus: Path = Path("/sys/devices/system/cpu")) -> int
     said = given_cache_bytes()
     if said is not None:
         return said
-    return sum(size * min(ranks, instances) for size, instances in _levels(cpus))
+    return _caches(cpus).bytes(ranks)
 
 
 @functools.cache
-def _levels(cpus: Path) -> tuple[tuple[int, int], tuple[int, int]]:
-    """For the second and the third level, the bytes of a cache and how many there are. Read once in a process."""
+def _caches(cpus: Path) -> _native.Caches:
+    """Read once in a process."""
     return _native.find_caches(os.cpu_count() or 1, str(cpus))
 
 
@@ -106,7 +106,8 @@ def fingerprint(cpus: Path = Path("/sys/devices/system/cpu"), cpuinfo: Path = Pa
     there is time for, on how many sockets, and their caches. Read once in a process."""
     count = os.cpu_count() or 1
     sockets = len({_package(cpus, number) for number in range(count)})
-    caches = " + ".join(f"{instances} x {size >> 10} KB" for size, instances in _levels(cpus))
+    levels = _caches(cpus).second, _caches(cpus).third
+    caches = " + ".join(f"{level.instances} x {level.bytes >> 10} KB" for level in levels)
     here = f"{counted(cores(range(count)), 'core')} on {counted(sockets, 'socket')}"
     return f"{_processor(cpuinfo)}, {here}, {caches} of cache"
 

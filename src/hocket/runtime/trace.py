@@ -122,15 +122,15 @@ class Trace:
 
     def _events(self) -> Iterator[str]:
         """The events, each as JSON on one line."""
-        ended, of_threads, *dropped = self.recorder.read()
-        calls = {call.number: call for call in ended}
+        found = self.recorder.read()
+        calls = {call.number: call for call in found.calls}
         yield from self._names()
         for call in calls.values():
             yield from self._call(call)
-        for thread, steps in enumerate(of_threads):
+        for thread, steps in enumerate(found.steps):
             yield from self._steps(thread, steps, calls)
         end = max((call.end for call in calls.values()), default=0)
-        for what, many in zip(("calls", "steps"), dropped, strict=True):
+        for what, many in (("calls", found.dropped_calls), ("steps", found.dropped_steps)):
             if many:
                 text = f"no room for {many} more {what}"
                 yield f'{self._head("i", 0, end)},"s":"p","name":"{text}","args":{{"dropped_{what}":{many}}}}}'

@@ -255,11 +255,11 @@ class Online:
         noted = np.zeros((KEYS, ARMS + 1, 3))
         tick = math.log2(member.tick)
         for known in list(self._keys.values()):
-            calls, timed = known.native.take()
-            known.calls += calls
+            found = known.native.take()
+            known.calls += found.calls
             if known.slot is not None:
-                noted[known.slot, 0, 0] = calls
-                noted[known.slot, 1:] = timed
+                noted[known.slot, 0, 0] = found.calls
+                noted[known.slot, 1:] = [(timed.count, timed.sum, timed.squares) for timed in found.timings]
         count, total, squares = noted[:, 1:].transpose(2, 0, 1)
         squares += 2 * tick * total + count * tick * tick
         total += count * tick
