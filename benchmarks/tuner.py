@@ -2,13 +2,14 @@
 
 In one job, of the same ranks, three communicators: two by the static policy, and one that learns. First the third
 makes ``--calls`` calls of each collective and size, all in turn. Then blocks of such calls by the first and each of the
-others take turns; at last, so do blocks by the first and by each arm of each key, on the communicator that has learned,
-as what a call takes depends on where its communicator happens to lie in memory. A ratio is the time of a call to that
-by the first, in the same turn, and the mean of that over the blocks of a launch; below 1 is faster. What merges of what
-ranks have timed take is counted apart, as one of some milliseconds can fall into any call. The 95 % interval is over
-launches. The best arm of a launch is the one whose mean ratio is least in the others, since the least of many
-measurements is low by luck, too. The second communicator shows what differs where nothing does; the default as an arm,
-what it costs to be one. Of calls of which nothing is learned there are no arms.
+others take turns. At last each arm of each key is measured, on the communicator that has learned, as what a call takes
+depends on where its communicator happens to lie in memory: in a block one key in ``APART`` takes another arm, the
+others what the tuner has them take, as an arm leaves caches for all calls in another state. A ratio is the time of a
+call to that by the first, in the same turn, and the mean of that over the blocks of a launch; below 1 is faster. What
+merges of what ranks have timed take is counted apart, as one of some milliseconds can fall into any call. The 95 %
+interval is over launches. The best arm of a launch is the one whose mean ratio is least in the others, since the least
+of many measurements is low by luck, too. The second communicator shows what differs where nothing does; the default as
+an arm, what it costs to be one. Of calls of which nothing is learned there are no arms.
 
 With ``--alone`` each call is measured again and again, so that its arrays are in the cache, though the tuner has
 learned from all in turn. With ``--wrong`` the tuner begins with a table by which the last arm of each key takes what
@@ -53,6 +54,8 @@ from hocket.tuner.online import Online, TunedKey
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
 REPEATS = 20  # of each call in a block
+APART = 4
+WAYS = "off", "off", "learn"
 FIRST = 200  # calls within which a change is to be noticed (issue 27)
 
 
@@ -85,11 +88,10 @@ class Misled(Learner):
 
 
 class Forced:
-    """Instead of a learner: every key takes the arm of this number, or its default where it has no such.
-    ``arms``: how many each has."""
+    """Instead of a learner: the arm of each key is given."""
 
-    def __init__(self, arms: dict[Hashable, int]) -> None:
-        self.arm, self.arms = 0, arms
+    def __init__(self) -> None:
+        self.arms: dict[Hashable, int] = {}
 
     def observe(self, key: Hashable, arm: int, samples: Samples) -> None:
         pass
@@ -98,8 +100,7 @@ class Forced:
         pass
 
     def choice(self, key: Hashable, calls: object = None) -> Choice:
-        count = self.arms[key]
-        return Choice(self.arm if self.arm < count else 0, (0.0,) * count, Reason.PINNED)
+        return Choice(self.arms[key], (), Reason.PINNED)
 
 
 def under(comm: Communicator, way: str, *, short: bool = False) -> Communicator:
@@ -177,17 +178,18 @@ def measure(
     launch: int,
 ) -> tuple[list[Cell], float]:
     """What was measured, and the part of the job's time that merges of the tuner took meanwhile."""
-    static, again = under(comm, "off"), under(comm, "off")
-    learns = under(comm, "learn", short=short)
+    made = {}  # by turns, as what a call takes depends on what lies where
+    for number in range(launch, launch + len(WAYS)):
+        made[number % len(WAYS)] = under(comm, WAYS[number % len(WAYS)], short=short)
+    static, again, learns = (made[way] for way in range(len(WAYS)))
     plainly, twin, tuned = map(Subject, (static, again, learns))
     cells = calls_of(comm, sizes)
     if wrong:
         took = block(comm, plainly, cells, alone)
         online(learns).learner = Misled({f"{name} {show_size(size)} ": each for (name, size), each in took.items()})
-    made = static, again, learns
-    for number in range(len(made)):  # the one whose calls are prepared first takes 4 % longer for those of 2 KB
+    for each in made.values():  # the one whose calls are prepared first takes 4 % longer for those of 2 KB
         for call in cells.values():
-            call(made[(launch + number) % len(made)])
+            call(each)
     for _ in range(calls):
         for call in cells.values():
             call(learns)
@@ -195,13 +197,14 @@ def measure(
     plain: dict[tuple[str, int], list[float]] = {cell: [] for cell in cells}
     logs: dict[tuple[str, int], dict[object, list[float]]] = {cell: {} for cell in cells}
 
-    def compared(what: object, other: Subject, turn: int) -> None:
+    def compared(what: str | dict[tuple[str, int], int], other: Subject, turn: int) -> None:
         order = (plainly, other) if turn % 2 else (other, plainly)
         first, second = (block(comm, each, cells, alone) for each in order)
         base, theirs = (first, second) if turn % 2 else (second, first)
         for cell in cells:
             plain[cell].append(base[cell])
-            logs[cell].setdefault(what, []).append(math.log(theirs[cell] / base[cell]))
+            of = what if isinstance(what, str) else what.get(cell)
+            logs[cell].setdefault(of, []).append(math.log(theirs[cell] / base[cell]))
 
     begin, before = time.perf_counter(), tuned.merging
     for turn in range(blocks):
@@ -209,17 +212,18 @@ def measure(
         compared("again", twin, turn)
     merging = (tuned.merging - before) / (time.perf_counter() - begin)
     known = {(key.call.name, key.call.size or 0): key for key in online(learns)._slots}
-    takes = {}
-    if comm.rank == 0:
-        why = online(learns).learner.why
-        takes = {cell: str(key.arms[why(key.name).choice.incumbent]) for cell, key in known.items()}
-    every = Forced({key.name: len(key.arms) for key in known.values()})
-    online(learns).learner = every  # type: ignore[assignment]
-    for arm in range(max(every.arms.values(), default=0)):
-        every.arm = arm
+    incumbents = {cell: key.incumbent for cell, key in known.items()}
+    forced = Forced()
+    online(learns).learner = forced  # type: ignore[assignment]
+    most = max((len(key.arms) for key in known.values()), default=0)
+    for turn in range(APART * most * (blocks // 2)):
+        arms = dict(incumbents)
+        for cell in list(known)[turn % APART :: APART]:
+            arms[cell] = turn // APART % len(known[cell].arms)
+        forced.arms = {known[cell].name: arm for cell, arm in arms.items()}
         online(learns).merge()
-        for turn in range(blocks // 2 + 1):
-            compared(arm, tuned, turn)
+        compared(arms, tuned, turn // APART // most)
+    takes = {cell: str(key.arms[incumbents[cell]]) for cell, key in known.items()}
     return [_cell(cell, plain[cell], logs[cell], takes.get(cell, ""), known.get(cell)) for cell in cells], merging
 
 
@@ -346,10 +350,12 @@ def summarise(rows: Sequence[Sequence[Cell]]) -> None:
         of = [cells for cells in rows if name in (cells[0].collective, None)]
         found = list(zip(*of, strict=True))
         least = list(zip(*map(of_best, of), strict=True))
-        off = [[cell.tuned - log for cell, log in zip(*each, strict=True)] for each in zip(found, least, strict=True)]
+        pairs = [list(zip(*each, strict=True)) for each in zip(found, least, strict=True)]
+        off = Mean.of([[cell.tuned - log for cell, log in launch] for launch in pairs])
+        chosen = Mean.of([[cell.arms[cell.takes] - log for cell, log in launch] for launch in pairs])
         print(
-            f"{name or 'all':>15} tuned {mean(of, lambda cell: cell.tuned)}, best arm {Mean.of(least)}, "
-            f"tuned to that {Mean.of(off)}, default as an arm {mean(of, lambda cell: cell.arms['default'])}, "
+            f"{name or 'all':>15} tuned {mean(of, lambda cell: cell.tuned)}, best arm {Mean.of(least)}, tuned to that "
+            f"{off}, the chosen arm to that {chosen}, default as an arm {mean(of, lambda cell: cell.arms['default'])}, "
             f"static to itself {mean(of, lambda cell: cell.again)}"
         )
 
