@@ -88,10 +88,13 @@ class Misled(Learner):
 
 
 class Forced:
-    """Instead of a learner: the arm of each key is given."""
+    """Instead of a learner: the arm of each key is given; of one that is new, the default."""
 
     def __init__(self) -> None:
         self.arms: dict[Hashable, int] = {}
+
+    def add(self, key: Hashable, names: Sequence[str], prior: Sequence[float], neighbours: object = ()) -> None:
+        self.arms[key] = 0
 
     def observe(self, key: Hashable, arm: int, samples: Samples) -> None:
         pass
@@ -212,6 +215,10 @@ def measure(
         compared("again", twin, turn)
     merging = (tuned.merging - before) / (time.perf_counter() - begin)
     known = {(key.call.name, key.call.size or 0): key for key in online(learns)._slots}
+    least = min((size for _, size in known), default=0)
+    missing = [cell for cell in cells if known and cell[1] >= least and cell not in known]
+    if missing:
+        raise RuntimeError(f"nothing was learned of {missing}: --calls are few, or no rank has as many bytes")
     incumbents = {cell: key.incumbent for cell, key in known.items()}
     forced = Forced()
     online(learns).learner = forced  # type: ignore[assignment]
@@ -220,7 +227,7 @@ def measure(
         arms = dict(incumbents)
         for cell in list(known)[turn % APART :: APART]:
             arms[cell] = turn // APART % len(known[cell].arms)
-        forced.arms = {known[cell].name: arm for cell, arm in arms.items()}
+        forced.arms |= {known[cell].name: arm for cell, arm in arms.items()}
         online(learns).merge()
         compared(arms, tuned, turn // APART // most)
     takes = {cell: str(key.arms[incumbents[cell]]) for cell, key in known.items()}

@@ -136,8 +136,8 @@ class ControlPlane {
     const CallHeader& said(u32 rank) const { return blocks_[rank].headers[call_ % 2]; }
 
     // Steps until done: spins, then yields, then sleeps; looks for faults after each sleep and now and then.
-    // `waits_for(peer, outcome)` returns whom this rank waits for, null for nobody, and notes where; of one `peer`, if
-    // that is not null, that one or null.
+    // `waits_for(peer, outcome)` returns a rank that this one waits for (`peer` itself, if that is given), or null, and
+    // notes where. What it returns is good until it is called again or the outcome changes.
     template <class Step, class Blame> Outcome drive(const Step& step, const Blame& waits_for);
 
     // How a call ends that a signal interrupts while no thread that may look for one is in `drive`; kNone if none does.

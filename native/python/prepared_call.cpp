@@ -494,7 +494,13 @@ void bind_arms(nb::module_& module) {
         .def(nb::init())
         .def("set", &KeyArms::set, "salt"_a, "shift"_a, "incumbent"_a, "until"_a)
         .def("take", &KeyArms::take, "What was noted since it was asked last.")
-        .def("took", &KeyArms::took, "arm"_a, "ticks"_a, "Notes what a call took.");
+        .def(
+            "took",
+            [](KeyArms& arms, u32 arm, u64 ticks) {
+                if (arm >= kArms || ticks == 0) throw nb::value_error("an arm that there is not, or no ticks");
+                arms.took(arm, ticks);
+            },
+            "arm"_a, "ticks"_a, "Notes what a call took.");
 }
 
 }  // namespace

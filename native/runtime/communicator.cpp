@@ -415,7 +415,8 @@ void Communicator::meanwhile(CallState& state) const {
     const bool is_brief = eager_.is_brief(buffered);
     const bool streams = some_apart_ && buffered.geometry.tile >= settings_.tunables.apart_message_bytes;
     const std::span<const char> next = is_brief || streams ? std::span<const char>{} : eager_.next_messages(buffered);
-    if (!state.probe.input.empty() && buffered.eager() && buffered.plan->header().exchanges != 0) {
+    const bool plain = state.call.units == nullptr && state.call.initial_bytes == 0;
+    if (!state.probe.input.empty() && buffered.eager() && buffered.plan->header().exchanges != 0 && plain) {
         const u64 unit = buffered.geometry.unit, wanted = std::min(unit, settings_.tunables.argument_prefetch_bytes);
         for (u64 at = 0; at < wanted; at += kCacheLine) __builtin_prefetch(buffered.input + rank() * unit + at);
     }
