@@ -237,7 +237,7 @@ nb::list Flight::ready_callbacks() {
         });
         for (const Callback& callback : over) {
             callback.flight->done();
-            ready.append(nb::make_tuple(callback.callee, callback.handle));
+            ready.append(nb::module_::import_("functools").attr("partial")(callback.callee, callback.handle));
         }
     }
     if (ready.size() == 0) landing->called = false;
@@ -320,8 +320,8 @@ void bind_flight(nb::module_& module) {
 At once if it has ended, else on a thread that is there for callbacks, where what it raises is logged. Callbacks
 that have not been called when the process ends are not called.)");
     module.def("ready_callbacks", &Flight::ready_callbacks,
-               nb::sig("def ready_callbacks() -> list[tuple[Callable[[Handle[object]], object], Handle[object]]]"),
-               "Wait for callbacks of calls that have ended, with their handles. None: there are no more.");
+               nb::sig("def ready_callbacks() -> list[Callable[[], object]]"),
+               "Wait for callbacks of calls that have ended. None: there are no more.");
     module.def("let_go", &Flight::sweep, "Forgets the calls in the background that have ended.");
     module.def("wait_any", &Flight::wait_any, "handles"_a,
                nb::sig("def wait_any(handles: Sequence[Handle[Result]]) -> int"));

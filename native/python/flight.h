@@ -40,7 +40,7 @@ class Flight : public std::enable_shared_from_this<Flight> {
     // Has `callback` called with `handle`, the one of this, once it has ended: at once where it has, else by a thread
     // of Python's (hocket/runtime/callbacks.py). Throws nanobind::python_error where that cannot be started.
     void call_back(nanobind::object handle, nanobind::object callback);
-    // For that thread: waits for callbacks of calls that have ended, with their handles. None: there are no more.
+    // For that thread: waits for callbacks of calls that have ended. None: there are no more.
     static nanobind::list ready_callbacks();
     // Makes the call here, if its turn has come and no thread makes it. Throws nanobind::python_error for a call that
     // has failed, in a signal handler that interrupts a call, and where one raises, which ends the communicator.

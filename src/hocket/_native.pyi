@@ -385,10 +385,8 @@ class Handle(Generic[Result]):
         that have not been called when the process ends are not called.
         """
 
-def ready_callbacks() -> list[tuple[Callable[[Handle[object]], object], Handle[object]]]:
-    """
-    Wait for callbacks of calls that have ended, with their handles. None: there are no more.
-    """
+def ready_callbacks() -> list[Callable[[], object]]:
+    """Wait for callbacks of calls that have ended. None: there are no more."""
 
 def let_go() -> None:
     """Forgets the calls in the background that have ended."""

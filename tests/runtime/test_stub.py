@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,3 +19,10 @@ def test_the_stub_is_generated(golden: Golden, tmp_path: Path) -> None:
     subprocess.run(generate, check=True)
     formatting = [sys.executable, "-m", "ruff", "format", "--stdin-filename", STUB, "-"]
     golden(STUB, subprocess.run(formatting, input=raw.read_text(), capture_output=True, text=True, check=True).stdout)
+
+
+def test_what_native_code_returns_has_names() -> None:
+    """No tuple whose places mean something."""
+    returned = re.findall(r"\) -> (.*):", STUB.read_text())
+    assert returned
+    assert not [text for text in returned if "tuple[" in text]

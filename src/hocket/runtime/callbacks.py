@@ -15,8 +15,8 @@ def start() -> None:
 
 def _call_back() -> None:
     while ready := _native.ready_callbacks():
-        for callback, handle in ready:
+        for callback in ready:
             try:
-                callback(handle)
+                callback()
             except BaseException:  # also what would end a thread: others have callbacks too
                 logging.getLogger("hocket").exception("a callback of a call in the background raised")
