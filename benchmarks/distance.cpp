@@ -18,7 +18,7 @@ struct alignas(128) Counter {
 
 // What the two share, zero at first: counters of each, then lines, then the areas of each.
 struct Shared {
-    Counter at[2], done[2], found, filled[2], read[2];
+    Counter at[2], done[2], found, filled[2], read[2], sent, received;
     alignas(4096) volatile char lines[64][128];
     alignas(4096) char areas[2][8 << 20];
 };
@@ -34,6 +34,20 @@ void copy(char* to, const char* from, std::size_t bytes, bool non_temporal) {
         else _mm512_storeu_si512(to + i, line);
     }
     if (non_temporal) _mm_sfence();
+}
+
+constexpr std::size_t kSlot = 64 << 10, kSlots = 32;
+
+// One slot by memcpy, or by a loop that prefetches what it stores to 2 KB before its turn.
+void copy_slot(char* to, const char* from, bool loop) {
+    if (!loop) {
+        std::memcpy(to, from, kSlot);
+        return;
+    }
+    for (std::size_t i = 0; i < kSlot; i += 64) {
+        __builtin_prefetch(to + i + 2048, 1);
+        _mm512_storeu_si512(to + i, _mm512_loadu_si512(from + i));
+    }
 }
 
 void add(char* to, const char* a, const char* b, std::size_t bytes) {
@@ -94,4 +108,34 @@ extern "C" double exchange(Shared* shared, int rank, float* x, float* out, std::
         took += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     }
     return took / calls * 1e6;
+}
+
+// The median of microseconds in which process 0 passes x to process 1 through slots, from when both are there until the
+// latter has it. The former copies by a loop or by memcpy, and so does the latter. `bytes` is so many whole slots.
+extern "C" double pass_slots(Shared* shared, int rank, char* x, std::size_t bytes, int stores_by_loop,
+                             int loads_by_loop, int calls) {
+    static std::uint64_t turn = 0, slots = 0;
+    std::vector<double> took;
+    for (int call = 0; call < calls; ++call) {
+        shared->filled[rank].count.store(++turn, std::memory_order_release);
+        await(shared->filled[1 - rank], turn);
+        const auto begin = std::chrono::steady_clock::now();
+        for (std::size_t at = 0; at < bytes; at += kSlot) {
+            char* const slot = shared->areas[0] + slots % kSlots * kSlot;
+            if (rank == 0) {
+                if (slots >= kSlots) await(shared->received, slots - kSlots + 1);
+                copy_slot(slot, x + at, stores_by_loop != 0);
+                shared->sent.count.store(++slots, std::memory_order_release);
+            } else {
+                await(shared->sent, slots + 1);
+                copy_slot(x + at, slot, loads_by_loop != 0);
+                shared->received.count.store(++slots, std::memory_order_release);
+            }
+        }
+        shared->read[rank].count.store(turn, std::memory_order_release);
+        await(shared->read[1 - rank], turn);
+        took.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    }
+    std::nth_element(took.begin(), took.begin() + calls / 2, took.end());
+    return took[calls / 2] * 1e6;
 }

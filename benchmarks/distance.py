@@ -1,10 +1,12 @@
 """How far apart the cores of two ranks are, and what messages between them cost:
-``hocket launch -n 2 -- python benchmarks/distance.py [--loops]``.
+``hocket launch -n 2 -- python benchmarks/distance.py [--loops | --copies]``.
 
 A hypervisor moves cores about: from second to second two may be threads of one core, share a cache, or share none. So
 each cell is measured in rounds, with and without what hocket does about it, in turns, and counts where the time that a
 line takes from one core to the other said the same before the round and after it (distance.cpp). ``--loops``: plain
-loops in the place of hocket, which exchange arrays through areas of so many bytes together, in turns.
+loops in the place of hocket, which exchange arrays through areas of so many bytes together, in turns. ``--copies``: one
+process passes its array to the other through 32 slots of 64 KB, and each copies by memcpy, or by a loop that prefetches
+what it stores to; of the rounds the tenth of a hundred, the median and the ninetieth. Sizes are then of whole slots.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 from machine import describe, title
@@ -32,6 +33,7 @@ SETTINGS = {"without": OFF, "rotated": "apart_ticks=1099511627776", "with": ""}
 STATES = {"threads of a core": 100, "share a cache": 250, "share none": math.inf}
 """By the ticks that a line takes at most: benchmarks/results/distance.md."""
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
+WAYS = "memcpy", "loop"
 COLD = 64 << 20
 """Bytes of the arrays that calls in no cache take turns with."""
 
@@ -49,7 +51,7 @@ class Probe:
             build(HERE / "distance.cpp", folder / "distance.so")
         comm.barrier()
         self.library = ctypes.CDLL(str(folder / "distance.so"))
-        self.library.exchange.restype = ctypes.c_double
+        self.library.exchange.restype = self.library.pass_slots.restype = ctypes.c_double
         bytes_ = self.library.shared_bytes()
         with (folder / "shared").open("a+b") as file:
             file.truncate(bytes_)
@@ -76,6 +78,13 @@ class Probe:
             *sizes,
             non_temporal,
             calls,
+        )
+
+    def copies(self, bytes_: int, stores: str, loads: str) -> Run:
+        x, by_loop = np.ones(bytes_, np.uint8), (stores == "loop", loads == "loop")
+        size = ctypes.c_size_t(bytes_)
+        return lambda calls: self.library.pass_slots(
+            self.memory, self._rank, ctypes.c_void_p(x.ctypes.data), size, *by_loop, calls
         )
 
 
@@ -141,6 +150,7 @@ def measure(
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--loops", action="store_true")
+    parser.add_argument("--copies", action="store_true")
     parser.add_argument("--cold", action="store_true", help="arrays that are in no cache")
     parser.add_argument("--collective", nargs="+", choices=COLLECTIVES, default=list(COLLECTIVES))
     parser.add_argument("--sizes", nargs="+", type=int, default=[4 << 10 << 2 * i for i in range(5)], metavar="BYTES")
@@ -157,14 +167,15 @@ def main() -> None:
         for way in ("through", "past")
         for areas in (0, 256 << 10, 1 << 20, 2 << 20, 4 << 20)
     }
+    copies = {f"{stores} {loads}": (stores, loads) for stores in WAYS for loads in WAYS}
     comms = {}
     for name, values in SETTINGS.items():
         os.environ["HOCKET_TUNABLES"] = values
         comms[name] = hocket.init()
     if comm.rank == 0:
         print(title(describe() | {"cold": given.cold}))
-        print("us a call", *(loops if given.loops else SETTINGS), sep="  ")
-    for what in ["loops"] if given.loops else given.collective:
+        print("us a call", *(loops if given.loops else copies if given.copies else SETTINGS), sep="  ")
+    for what in ["loops"] if given.loops else ["copies"] if given.copies else given.collective:
         for size in given.sizes:
             calls = max(10, min(300, int(3000 / (2 + size / 10_000))))
             if given.loops:
@@ -172,11 +183,17 @@ def main() -> None:
                     name: probe.loop(size, areas or 2 * size, non_temporal=past)
                     for name, (areas, past) in loops.items()
                 }
+            elif given.copies:
+                ways = {name: probe.copies(size, *how) for name, how in copies.items()}
             else:
                 ways = {name: call(each, what, size, given.cold) for name, each in comms.items()}
             for state, rounds in sorted(measure(probe, comm, ways, given.rounds, calls).items()):
                 if comm.rank == 0:
-                    times = "  ".join(f"{median(took[name] for took in rounds):8.2f}" for name in ways)
+                    shown = (10, 50, 90) if given.copies else (50,)
+                    times = "  ".join(
+                        " ".join(f"{np.percentile([took[name] for took in rounds], part):8.2f}" for part in shown)
+                        for name in ways
+                    )
                     print(f"{what:>15} {size:8} {state:>18} {len(rounds):4} {times}", flush=True)
 
 

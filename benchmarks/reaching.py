@@ -6,6 +6,7 @@ ten calls through slots, ten more, and ten that attach, and counts with its medi
 as long as at best, slots were slow. A row is of the turns where they were, or were not: the median of the second ten,
 and what attaching takes of it, the median over the turns of a job, of these the median over jobs, and their range,
 which is the noise.
+``--changed``: each rank stores to every line of its input before each call, as most programs have done.
 ``--pages huge``, ``small``: arrays lie in pages of 2 MB, or of 4 KB; else where NumPy has them, whose arrays of
 4 MB and more are in huge ones where the kernel gives those to whoever asks. Where a call takes slots anyhow
 (hocket/tuning.py: declined), both are the same: below 64 KB unless HOCKET_TUNABLES=cma_bytes=0 is given, and below
@@ -33,6 +34,7 @@ from hocket import Communicator
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
 HUGE = 2 << 20  # bytes of a huge page
+LINE = 64  # bytes of a cache line
 REACH = "never", "always"
 CALLS, WARMUP = 10, 5
 SLOW = 1.3  # times what calls through slots take at best
@@ -55,7 +57,7 @@ Turn = tuple[float, ...]
 """Seconds of a call through slots, of another, and of one that attaches; medians."""
 
 
-def turns(comm: Communicator, name: str, sizes: list[int], count: int, pages: str) -> list[list[Turn]]:
+def turns(comm: Communicator, name: str, sizes: list[int], count: int, pages: str, changed: bool) -> list[list[Turn]]:
     """On this rank, by size."""
     cores = sorted(os.sched_getaffinity(0))
     if comm.size <= len(cores):
@@ -71,13 +73,16 @@ def turns(comm: Communicator, name: str, sizes: list[int], count: int, pages: st
         out = ones(whole // comm.size if name == "reduce_scatter" else whole, pages)
         arrays = [x] if name == "broadcast" else [x, out]
         calls = [partial(getattr(way, name), *arrays) for way in (ways[0], *ways)]
-        found.append([tuple(map(partial(median_of, comm), calls)) for _ in range(WARMUP + count)][WARMUP:])
+        measure = partial(median_of, comm, lines=x[:: LINE // x.itemsize] if changed else x[:0])
+        found.append([tuple(map(measure, calls)) for _ in range(WARMUP + count)][WARMUP:])
     return found
 
 
-def median_of(comm: Communicator, call: Callable[[], object]) -> float:
+def median_of(comm: Communicator, call: Callable[[], object], lines: NDArray[np.float32]) -> float:
+    """Seconds of a call; ``lines`` are stored to before each."""
     seconds = []
     for _ in range(CALLS):
+        lines += 1
         comm.barrier()
         begin = time.perf_counter()
         call()
@@ -93,12 +98,13 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=5)
     parser.add_argument("--turns", type=int, default=30, help="of a job")
     parser.add_argument("--pages", choices=("numpy", *ADVICE), default="numpy", help="that arrays lie in")
+    parser.add_argument("--changed", action="store_true", help="inputs, before each call")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
     sizes = [int(size) for size in given.sizes.split(",")]
     machine = describe()
     print(title(machine))
-    how = given.collective, sizes, given.turns, given.pages
+    how = given.collective, sizes, given.turns, given.pages, given.changed
     jobs = [hocket.spawn(turns, given.ranks, how, threads=1)[0] for _ in range(given.jobs)]
     print(f"{given.collective} on {given.ranks} ranks")
     print(f"{'bytes':>12}{'state':>8}{'turns':>8}{'slots, us':>12}{'attach':>24}")
