@@ -34,6 +34,7 @@ STATES = {"threads of a core": 100, "share a cache": 250, "share none": math.inf
 """By the ticks that a line takes at most: benchmarks/results/distance.md."""
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
 WAYS = "memcpy", "loop"
+SLOT = 64 << 10
 COLD = 64 << 20
 """Bytes of the arrays that calls in no cache take turns with."""
 
@@ -155,7 +156,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--collective", nargs="+", choices=COLLECTIVES, default=list(COLLECTIVES))
     parser.add_argument("--sizes", nargs="+", type=int, default=[4 << 10 << 2 * i for i in range(5)], metavar="BYTES")
     parser.add_argument("--rounds", type=int, default=40)
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.copies and any(size % SLOT for size in given.sizes):
+        parser.error(f"--sizes: with --copies, multiples of {SLOT}")
+    return given
 
 
 def main() -> None:
