@@ -34,7 +34,7 @@ STATES = {"threads of a core": 100, "share a cache": 250, "share none": math.inf
 """By the ticks that a line takes at most: benchmarks/results/distance.md."""
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
 WAYS = "memcpy", "loop"
-SLOT = 64 << 10
+SLOT, PAGE = 64 << 10, 4 << 10
 COLD = 64 << 20
 """Bytes of the arrays that calls in no cache take turns with."""
 
@@ -82,7 +82,8 @@ class Probe:
         )
 
     def copies(self, bytes_: int, stores: str, loads: str) -> Run:
-        x, by_loop = np.ones(bytes_, np.uint8), (stores == "loop", loads == "loop")
+        whole, by_loop = np.ones(bytes_ + PAGE, np.uint8), (stores == "loop", loads == "loop")
+        x = whole[-whole.ctypes.data % PAGE :]  # as slots do: else memcpy might be slow by page aliasing
         size = ctypes.c_size_t(bytes_)
         return lambda calls: self.library.pass_slots(
             self.memory, self._rank, ctypes.c_void_p(x.ctypes.data), size, *by_loop, calls
