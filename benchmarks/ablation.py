@@ -50,7 +50,7 @@ class Heuristic:
 
 HEURISTICS = {
     "cross-memory attach of messages one way (else fifo)": Heuristic(
-        reach="never", least=256 << 10, collectives=("broadcast",), kinds=("private",)
+        reach="never", least=128 << 10, collectives=("broadcast",), kinds=("private",)
     ),
     "cross-memory attach of messages both ways (else fifo)": Heuristic(
         {"attached_bytes": NEVER, "attached_exchange_bytes": NEVER},
@@ -67,6 +67,9 @@ HEURISTICS = {
     ),
     "residency probe": Heuristic({"far_past_bytes": NEVER}, least=256 << 10),
     "prefetch ahead in kernels": Heuristic({"prefetch_ahead_bytes": "0"}, least=64 << 10),
+    "prefetch ahead of stores in long copies (else memcpy)": Heuristic(
+        {"copy_ahead_bytes": "0"}, least=128 << 10, collectives=("broadcast",), kinds=("private",)
+    ),
     "prefetch of arguments": Heuristic({"argument_prefetch_bytes": "0", "argument_begin_bytes": "0"}, most=4 << 10),
     "prefetch of the output while waiting": Heuristic({"waiting_prefetch_bytes": "0"}, least=2 << 10, most=32 << 10),
     "prefetch of a short message by its reader": Heuristic(

@@ -299,9 +299,9 @@ template <class Type, class Step, class Ask> void sweep_lines(const char* to, u6
 // a quarter as early: it would not stay there for longer. Where `by` is 0 it is the line whose turn it is: a test would
 // cost more.
 struct Ahead {
-    u64 bytes, by;
+    u64 bytes, by, stored_by = by / 4;
     void read(const char* from, u64 at) const { __builtin_prefetch(from + place(at + by), 0, 2); }
-    void stored(char* to, u64 at) const { __builtin_prefetch(to + place(at + by / 4), 1); }
+    void stored(char* to, u64 at) const { __builtin_prefetch(to + place(at + stored_by), 1); }
     constexpr u64 place(u64 at) const { return at < bytes ? at : bytes - 1; }
 };
 static_assert(Ahead{100, 8}.place(64 + 8) == 72 && Ahead{100, u64(1) << 40}.place(64 + (u64(1) << 40)) == 99);
@@ -388,10 +388,12 @@ void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, const Man
         ahead.read(from, at);
         ahead.stored(to, at);
     };
-    const bool is_long = bytes > kShortBytes;
-    if (bytes < kRegister || (is_long && ahead.by == 0 && !page_aliased(to, from))) __builtin_memcpy(to, from, bytes);
-    else if (!is_long) sweep<Plain<u8>>(bytes, step);
-    else sweep_lines<Plain<u8>>(to, bytes, step, ask);
+    const auto ask_stored = [to, stored = Ahead{bytes, 0, asked.stored_ahead}](u64 at) { stored.stored(to, at); };
+    if (bytes < kRegister) __builtin_memcpy(to, from, bytes);
+    else if (bytes <= kShortBytes) sweep<Plain<u8>>(bytes, step);
+    else if (ahead.by != 0) sweep_lines<Plain<u8>>(to, bytes, step, ask);
+    else if (asked.stored_ahead != 0 || page_aliased(to, from)) sweep_lines<Plain<u8>>(to, bytes, step, ask_stored);
+    else __builtin_memcpy(to, from, bytes);
 }
 
 // What is stored of a combination: itself, or a multiple, once it is rounded as if it were stored.

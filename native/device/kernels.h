@@ -77,10 +77,12 @@ struct Scale {
 
 // How a kernel works. `last`: a set of destinations, bit d for the d-th, that are stored non-temporally as far as their
 // alignment allows. `ahead`: bytes by which such sweeps, and long copies to one destination, prefetch lines before it
-// is their turn; 0: they do not. `scale`, of an average: null for the sum itself.
+// is their turn; 0: they do not. `stored_ahead`: the same of what a long copy stores, where `ahead` is 0; if it is 0,
+// too, memcpy copies. `scale`, of an average: null for the sum itself.
 struct Manner {
     u32 last = 0;
     u64 ahead = 0;
+    u64 stored_ahead = 0;
     const Scale* scale = nullptr;
 };
 

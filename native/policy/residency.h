@@ -30,6 +30,7 @@ struct ResidencyProbe {
     bool (*is_far)(const char*, u64) = nullptr;  // as above; null: the probe does nothing
     bool far = false;                            // what it found: all buffers are
 
+    bool near() const { return is_far != nullptr && !far; }  // it looked, and they are not
     u64 larger() const { return std::max(input.size(), output.size()); }
 
     void look(const Tunables& tuned) { far = is_far != nullptr && all_far(input, tuned) && all_far(output, tuned); }

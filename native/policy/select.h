@@ -84,14 +84,17 @@ inline Selection select(const PlanHeader& plan, const Shape& shape, u32 all, u32
 constexpr u64 kCallsBetweenScans = 64;  // with one buffer, after which a rank asks again whether it has huge pages
 
 // The fewest bytes of a rank's larger buffer with which it offers private ones to others, for cross-memory attach.
-// `far`: they were in no cache near; `huge`: those that others access lie in huge pages; `crowded`: ranks share cores.
-inline u64 least_attached(const PlanHeader& plan, bool far, bool huge, bool crowded, const Tunables& tuned) {
+// `far`: they were in no cache near; `huge`: those that others access lie in huge pages; `crowded`: ranks share cores;
+// `apart`: some have cores that share no cache.
+inline u64 least_attached(const PlanHeader& plan, bool far, bool huge, bool crowded, bool apart,
+                          const Tunables& tuned) {
     if (far && (plan.one_way == 0 || crowded)) return kNeverBytes;
     const u64 least = far                   ? tuned.attached_far_bytes
                       : plan.one_way != 0   ? tuned.attached_one_way_bytes
                       : plan.exchanges != 0 ? tuned.attached_exchange_bytes
                                             : tuned.attached_bytes;
-    return huge ? least : std::max(least, tuned.attached_small_pages_bytes);
+    const bool any_pages = huge || (apart && plan.one_way != 0 && !crowded);
+    return any_pages ? least : std::max(least, tuned.attached_small_pages_bytes);
 }
 
 // The bytes that a call touches on all ranks (YHCCL, section 4: the working set), if each has the buffers that this one
@@ -119,6 +122,12 @@ inline bool streams_for(const PlanView& plan, const Shape& shape, bool input, bo
                         u64 bytes, const Tunables& tuned) {
     if (shape.eager()) return false;
     return touched_bytes(plan, shape, input, output) > cache_bytes || (far && bytes >= tuned.far_past_bytes);
+}
+
+// By how many bytes long copies prefetch what they store to; 0: memcpy copies, which is faster where a rank both sends
+// and receives, between private arrays themselves, and where these are not `near`: in a cache, and messages too.
+inline u64 copy_ahead_for(const PlanHeader& plan, Path path, bool near, const Tunables& tuned) {
+    return near && path != Path::kZeroCopy && plan.one_way != 0 ? tuned.copy_ahead_bytes : 0;
 }
 
 }  // namespace hocket

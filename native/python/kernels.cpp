@@ -60,7 +60,7 @@ void bind_reduce(nb::module_& m) {
     m.def(
         "reduce",
         [](const std::vector<Array>& destinations, const std::vector<Array>& sources, u32 type, u32 op,
-           const std::string& isa, u32 last, std::optional<u32> divisor, double factor, u64 ahead) {
+           const std::string& isa, u32 last, std::optional<u32> divisor, double factor, u64 ahead, u64 stored_ahead) {
             const Kernel kernel = type < kTypes && op < kOperators ? kernels_for(isa).types[type].reduce[op] : nullptr;
             if (kernel == nullptr) throw std::invalid_argument("this type does not have this operator");
             if (destinations.empty() || sources.empty()) throw std::invalid_argument("no arrays");
@@ -75,10 +75,10 @@ void bind_reduce(nb::module_& m) {
                 }
             const Scale scale{factor, divisor.value_or(1)};
             kernel(pointers[0].data(), u32(pointers[0].size()), pointers[1].data(), u32(pointers[1].size()), u64(bytes),
-                   {last, ahead, divisor ? &scale : nullptr});
+                   {last, ahead, stored_ahead, divisor ? &scale : nullptr});
         },
         "destinations"_a, "sources"_a, "type"_a, "op"_a, "isa"_a, "last"_a = 0, "divisor"_a.none() = nb::none(),
-        "factor"_a = 1.0, "ahead"_a = 0);
+        "factor"_a = 1.0, "ahead"_a = 0, "stored_ahead"_a = 0);
 }
 
 // For tests: how sizes cut a buffer. In bytes.

@@ -119,6 +119,7 @@ template <class Event> struct Communicator::Run {
     Event event;
     u32 threads = 1;
     bool streams = false;
+    u64 copy_ahead_bytes = 0;
 };
 
 Communicator::Communicator(u32 rank, u32 size, Memory& memory, std::vector<int> lifelines, Settings settings)
@@ -360,7 +361,7 @@ void Communicator::offer(CallState& state) {
 
 u64 Communicator::attached_bytes(const Plan& plan, bool far, bool huge) const {
     if (settings_.cma_use == CmaUse::kAlways) return 0;
-    return least_attached(plan.header(), far, huge, settings_.crowded, settings_.tunables);
+    return least_attached(plan.header(), far, huge, settings_.crowded, some_apart_, settings_.tunables);
 }
 
 // What there is to look at. Nobody looks where no plan has a result that would be stored non-temporally, nor at an
@@ -433,9 +434,9 @@ void Communicator::meanwhile(CallState& state) const {
     const Tunables& tuned = settings_.tunables;
     if (settings_.is_far == nullptr || tuned.apart_ticks == kNeverTicks) return;
     if (size() == 1 || settings_.network != nullptr) return;
-    const Candidate& chosen = state.chosen();
-    const bool sends = chosen.plan->header().widest != 0;
-    if (!sends || chosen.geometry.tile < tuned.apart_message_bytes) return;
+    const Candidate& buffered = state.candidates[kBuffered];
+    const bool sends = buffered.plan->header().widest != 0;
+    if (!sends || buffered.geometry.tile < tuned.apart_message_bytes) return;
     const u32 other = Distance::whose(looks_++, rank(), size());
     const auto* const line = reinterpret_cast<const char*>(&control_.blocks()[other].touched);
     distances_[other].found(settings_.is_far(line, tuned.apart_ticks));
@@ -496,6 +497,8 @@ template <class Event> Outcome Communicator::execute(CallState& state, Event eve
     const bool attached = run.attached_since.has_value();  // there it is mostly the kernel that stores, through caches
     run.streams = streams_for(chosen.plan->view(), chosen, chosen.input, chosen.output, settings_.cache_bytes,
                               state.probe.far && !attached, state.probe.larger(), settings_.tunables);
+    run.copy_ahead_bytes = copy_ahead_for(chosen.plan->header(), state.selected.path,
+                                          state.probe.near() && apart() == nullptr, settings_.tunables);
     Plan::Latest& latest = state.plan.latest;
     if (state.probe.is_far != nullptr)
         latest.far = state.probe.far ? latest.far | state.size_bit() : latest.far & ~state.size_bit();
@@ -535,7 +538,8 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
                       .scale = scale(run.state),
                       .others = apart(),
                       .apart_bytes = settings_.tunables.apart_message_bytes,
-                      .ahead_bytes = settings_.tunables.prefetch_ahead_bytes};
+                      .ahead_bytes = settings_.tunables.prefetch_ahead_bytes,
+                      .copy_ahead_bytes = run.copy_ahead_bytes};
         if constexpr (std::is_null_pointer_v<Event>) return cpu;
         else
             return WatchedCpu{cpu,

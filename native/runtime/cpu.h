@@ -19,14 +19,16 @@ struct Cpu {
     const Scale* scale = nullptr;      // of an average, in the steps that are `whole`
     const Distance* others = nullptr;  // by rank, where some are apart
     u64 apart_bytes = 0;               // of a message to one that is, from which on it is stored non-temporally
-    u64 ahead_bytes = 0;  // that kernels prefetch ahead in a call that `streams`: its buffers are in no cache
-    Traffic moved{};      // by the kernel calls so far
+    u64 ahead_bytes = 0;       // that kernels prefetch ahead in a call that `streams`: its buffers are in no cache
+    u64 copy_ahead_bytes = 0;  // that long copies prefetch what they store to; 0: memcpy copies
+    Traffic moved{};           // by the kernel calls so far
 
     void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Streamable some, bool whole) {
         moved.loaded += k * bytes;
         moved.stored += m * bytes;
         const u32 streamed = (streams ? some.results : 0) | (bytes >= apart_bytes ? some.messages : 0);
-        kernel(dsts, m, srcs, k, bytes, {streamed, streams ? ahead_bytes : 0, whole ? scale : nullptr});
+        kernel(dsts, m, srcs, k, bytes,
+               {streamed, streams ? ahead_bytes : 0, copy_ahead_bytes, whole ? scale : nullptr});
     }
 
     void reduce_attached(const Room& room, u32 sources, u32 used, u64 bytes, bool whole) {

@@ -66,6 +66,7 @@ def reduce(
     divisor: int | None = None,
     factor: float = 1.0,
     ahead: int = 0,
+    stored_ahead: int = 0,
 ) -> None: ...
 
 class Geometry:

@@ -70,6 +70,50 @@ TEST(private_buffers_are_offered) {
     });
 }
 
+std::atomic<bool> cores_apart;
+
+// Where messages go one way and cores share no cache, private buffers are offered in any pages. Ranks go on looking how
+// far apart they are while they attach.
+TEST(offered_where_cores_are_apart) {
+    constexpr u32 kRanks = 2, kElements = 600, kEnough = 3 * kCallsBetweenTouches;
+    World world(kRanks);
+    on_threads(kRanks, [&](u32 rank) {
+        ThreadMemory memory(world, rank);
+        memory.huge = false;
+        Settings mine = settings(2);
+        mine.cma_use = CmaUse::kWhereFaster;
+        mine.tunables.apart_ticks = 7;
+        mine.tunables.apart_message_bytes = 128;
+        mine.tunables.attached_small_pages_bytes = kNeverBytes;
+        mine.tunables.attached_one_way_bytes = kElements * sizeof(int);
+        mine.is_far = [](const char*, u64 near) { return near == 7 && cores_apart; };
+        Communicator communicator(rank, kRanks, memory, {}, mine);
+        std::vector<u32> words = ring(rank, kRanks, 2, true);
+        words[offsetof(PlanHeader, one_way) / sizeof(u32)] = 1;
+        Plan slots(communicator, words, 1, "ring");
+        Plan inplace(communicator, direct(rank, kRanks, true, true), 2, "in place");
+        std::vector<int> data(kElements);
+        const auto attaches = [&](u32 elements) {
+            char* const at = reinterpret_cast<char*>(data.data());
+            std::ranges::fill(data, 1);
+            const Offer offer{{nullptr, &inplace, nullptr}, at, nullptr};
+            Call call{at, nullptr, nullptr, nullptr, 0, elements, 0, type_code("int32"), 0, true};
+            call.offer = &offer;
+            const Outcome outcome = communicator.run(slots, call);
+            CHECK(outcome.fault == Fault::kNone);
+            for (u32 i = 0; i < kElements; ++i) CHECK(data[i] == (i < elements ? int(kRanks) : 1));
+            return outcome.variant == kInPlace;
+        };
+        for (const bool apart : {false, true, false}) {
+            CHECK(communicator.barrier().fault == Fault::kNone);
+            cores_apart = apart;
+            CHECK(communicator.barrier().fault == Fault::kNone);
+            for (u32 call = 0; call < kEnough; ++call) attaches(kElements);
+            CHECK(attaches(kElements) == apart && !attaches(kElements - 1));
+        }
+    });
+}
+
 Manner spied;
 void spy(char* const*, u32, char* const*, u32, u64, const Manner& how) { spied = how; }
 
@@ -87,9 +131,11 @@ TEST(non_temporal_stores) {
         for (const bool streams : {false, true}) {
             Cpu cpu{spy, &nobody, 0, false, streams};
             cpu.ahead_bytes = 4096;
+            cpu.copy_ahead_bytes = 2048;
             cpu.reduce(nullptr, 2, nullptr, 1, 64, {last, 0}, false);
             CHECK(spied.last == (streams ? last : 0));
             CHECK(spied.ahead == (streams ? 4096 : 0));
+            CHECK(spied.stored_ahead == 2048);
         }
 }
 

@@ -147,7 +147,7 @@ TEST(what_is_stored_past) {
 }
 
 // From which size on private buffers are offered: by which way messages go, residency and pages, and whether
-// ranks share cores.
+// ranks share cores or their cores no cache.
 TEST(what_is_attached) {
     PlanHeader plan = header(0);
     const Tunables tuned{.attached_bytes = 5,
@@ -155,8 +155,8 @@ TEST(what_is_attached) {
                          .attached_one_way_bytes = 3,
                          .attached_far_bytes = 7,
                          .attached_small_pages_bytes = 6};
-    const auto least = [&](bool far, bool huge, bool crowded = false) {
-        return least_attached(plan, far, huge, crowded, tuned);
+    const auto least = [&](bool far, bool huge, bool crowded = false, bool apart = false) {
+        return least_attached(plan, far, huge, crowded, apart, tuned);
     };
     CHECK(least(false, true) == 5 && least(false, false) == 6);
     CHECK(least(true, true) == kNeverBytes && least(true, false) == kNeverBytes);
@@ -164,10 +164,26 @@ TEST(what_is_attached) {
     CHECK(least(false, true) == 4 && least(false, false) == 6);
     CHECK(least(true, true) == kNeverBytes && least(true, false) == kNeverBytes);
     plan.exchanges = 0;
+    CHECK(least(false, false, false, true) == 6);
     plan.one_way = 1;
+    for (const bool huge : {false, true})
+        CHECK(least(false, huge, false, true) == 3 && least(true, huge, false, true) == 7);
+    CHECK(least(false, true, true, true) == 3 && least(false, false, true, true) == 6);
     CHECK(least(false, true) == 3 && least(false, false) == 6);
     CHECK(least(true, true) == 7 && least(true, false) == 7);
     CHECK(least(false, true, true) == 3 && least(true, true, true) == kNeverBytes);
+}
+
+TEST(what_long_copies_prefetch) {
+    PlanHeader plan = header(0);
+    const Tunables tuned{.copy_ahead_bytes = 9};
+    for (const u32 one_way : {0u, 1u})
+        for (const Path path : {Path::kFifo, Path::kEager, Path::kZeroCopy})
+            for (const bool near : {false, true}) {
+                plan.one_way = one_way;
+                const bool ahead = one_way != 0 && path != Path::kZeroCopy && near;
+                CHECK(copy_ahead_for(plan, path, near, tuned) == (ahead ? 9 : 0));
+            }
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ Array = NDArray[np.generic]
 
 EXACT = ("band", "bor", "bxor", "land", "lor", "lxor", "minloc", "maxloc")
 LENGTHS = (0, 1, 2, 3, 17, 64, 250, 1031)
+AHEAD: tuple[dict[str, int], ...] = ({}, {"ahead": 4 << 10}, {"ahead": 256}, {"stored_ahead": 2 << 10})
 
 
 def call(isa: str, dtype: str, op: str, sources: list[Array], destinations: int) -> list[Array]:
@@ -58,11 +59,11 @@ def test_long_ones(dtype: str, op: str) -> None:
         sources = [data(seed, size, dtype) for seed in range(k)]
         with np.errstate(all="ignore"):
             expected = combine_arrays(op)(*sources) if k > 1 else sources[0]
-        for last, ahead in product(range(1 << m), (0, 4 << 10)):
+        for last, ahead in product(range(1 << m), AHEAD):
             memory = [np.full(size + 64 // itemsize + m + 9, 1, kind_of(dtype)) for d in range(m)]
             begins = [-whole.ctypes.data % 64 // itemsize + d * apart for d, whole in enumerate(memory)]
             places = [whole[begin : begin + size] for begin, whole in zip(begins, memory, strict=True)]
-            _native.reduce(places, sources, *code, isa, last, ahead=ahead)
+            _native.reduce(places, sources, *code, isa, last, **ahead)
             for begin, place, whole in zip(begins, places, memory, strict=True):
                 assert same(place, expected).all(), (isa, size, k, m, last, apart, ahead)
                 for around in (whole[:begin], whole[begin + size :]):
@@ -83,10 +84,10 @@ def test_copies(isa: str) -> None:
         behind = source.ctypes.data if unit == 4096 else 0
         begin = (behind - memory.ctypes.data) % unit + start
         place = memory[begin : begin + size]
-        for ahead in (0, 256):
+        for ahead in AHEAD:
             place[:] = 0
-            _native.reduce([place], [source], *code, isa, ahead=ahead)
-            _native.reduce([place], [place], *code, isa, ahead=ahead)
+            _native.reduce([place], [source], *code, isa, **ahead)
+            _native.reduce([place], [place], *code, isa, **ahead)
             assert (place == source).all(), (size, unit, start, ahead)
         assert (memory[:begin] == 0x5A).all()
         assert (memory[begin + size :] == 0x5A).all()
