@@ -1,6 +1,6 @@
 // The residency probe: whether the buffers of a call are in a cache near this core, to go by how long it takes to load
 // a byte of them. Where all are in none, results soon would be too: they are better stored non-temporally. And others
-// seldom gain by attaching to them (select.h: least_attached).
+// seldom gain by attaching to them (select.h: least_attached), nor by another loop than memcpy's (copy_ahead_for).
 #pragma once
 
 #include <algorithm>

@@ -125,9 +125,11 @@ inline bool streams_for(const PlanView& plan, const Shape& shape, bool input, bo
 }
 
 // By how many bytes long copies prefetch what they store to; 0: memcpy copies, which is faster where a rank both sends
-// and receives, between private arrays themselves, and where these are not `near`: in a cache, and messages too.
-inline u64 copy_ahead_for(const PlanHeader& plan, Path path, bool near, const Tunables& tuned) {
-    return near && path != Path::kZeroCopy && plan.one_way != 0 ? tuned.copy_ahead_bytes : 0;
+// and receives, where messages take no slot, unless buffers are `near`, in a cache, and where some core shares none
+// with this one (`apart`).
+inline u64 copy_ahead_for(const PlanHeader& plan, Path path, bool near, bool apart, const Tunables& tuned) {
+    const bool gains = near && !apart && path == Path::kFifo && plan.one_way != 0;
+    return gains ? tuned.copy_ahead_bytes : 0;
 }
 
 }  // namespace hocket

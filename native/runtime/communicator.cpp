@@ -434,8 +434,8 @@ void Communicator::meanwhile(CallState& state) const {
     const Tunables& tuned = settings_.tunables;
     if (settings_.is_far == nullptr || tuned.apart_ticks == kNeverTicks) return;
     if (size() == 1 || settings_.network != nullptr) return;
-    const Candidate& buffered = state.candidates[kBuffered];
-    const bool sends = buffered.plan->header().widest != 0;
+    const Candidate& buffered = state.candidates[kBuffered];  // also where all attach, for the calls to come
+    const bool sends = buffered.plan != nullptr && buffered.plan->header().widest != 0;
     if (!sends || buffered.geometry.tile < tuned.apart_message_bytes) return;
     const u32 other = Distance::whose(looks_++, rank(), size());
     const auto* const line = reinterpret_cast<const char*>(&control_.blocks()[other].touched);
@@ -497,8 +497,8 @@ template <class Event> Outcome Communicator::execute(CallState& state, Event eve
     const bool attached = run.attached_since.has_value();  // there it is mostly the kernel that stores, through caches
     run.streams = streams_for(chosen.plan->view(), chosen, chosen.input, chosen.output, settings_.cache_bytes,
                               state.probe.far && !attached, state.probe.larger(), settings_.tunables);
-    run.copy_ahead_bytes = copy_ahead_for(chosen.plan->header(), state.selected.path,
-                                          state.probe.near() && apart() == nullptr, settings_.tunables);
+    run.copy_ahead_bytes =
+        copy_ahead_for(chosen.plan->header(), state.selected.path, state.probe.near(), some_apart_, settings_.tunables);
     Plan::Latest& latest = state.plan.latest;
     if (state.probe.is_far != nullptr)
         latest.far = state.probe.far ? latest.far | state.size_bit() : latest.far & ~state.size_bit();

@@ -233,8 +233,16 @@ TEST(looks_at_others) {
                 CHECK(outcome.fault == Fault::kNone);
                 for (u32 i = 0; i < elements; ++i) CHECK(data[i] == int(kRanks * (i + call) + 1));
             }
+        Plan lends(communicator, direct(rank, kRanks, true, true), 2, "lends");
+        char* const lent = world.arena(rank);
+        const Offer offer{{nullptr, &lends, nullptr}, lent, nullptr};
+        for (u32 call = 0; call < 2 * kCallsBetweenTouches; ++call) {
+            const Outcome outcome = communicator.run(lends, {lent, nullptr, nullptr, nullptr, 0, kElements, 0,
+                                                             type_code("int32"), 0, true, nullptr, &offer});
+            CHECK(outcome.fault == Fault::kNone && outcome.variant == kInPlace);
+        }
     });
-    CHECK(found_far == 2 * 5);  // of messages of 8 KB and 128 bytes, not of 64
+    CHECK(found_far == 2 * 5);  // of messages of 8 KB and 128 bytes, not of 64, nor where there are none
 }
 
 std::vector<const char*> looked_at;

@@ -177,13 +177,19 @@ TEST(what_is_attached) {
 TEST(what_long_copies_prefetch) {
     PlanHeader plan = header(0);
     const Tunables tuned{.copy_ahead_bytes = 9};
-    for (const u32 one_way : {0u, 1u})
-        for (const Path path : {Path::kFifo, Path::kEager, Path::kZeroCopy})
-            for (const bool near : {false, true}) {
-                plan.one_way = one_way;
-                const bool ahead = one_way != 0 && path != Path::kZeroCopy && near;
-                CHECK(copy_ahead_for(plan, path, near, tuned) == (ahead ? 9 : 0));
-            }
+    for (const Path path : {Path::kFifo, Path::kEager, Path::kZeroCopy})
+        for (const u32 bits : {0u, 1u, 2u, 3u, 4u, 5u, 6u, 7u}) {
+            const bool near = (bits & 1) != 0, apart = (bits & 2) != 0;
+            plan.one_way = bits >> 2;
+            const bool ahead = path == Path::kFifo && bits == 5;
+            CHECK(copy_ahead_for(plan, path, near, apart, tuned) == (ahead ? 9 : 0));
+        }
+    ResidencyProbe probe;
+    CHECK(!probe.near());  // it has not looked
+    probe.is_far = [](const char*, u64) { return true; };
+    CHECK(probe.near());
+    probe.far = true;
+    CHECK(!probe.near());
 }
 
 }  // namespace
