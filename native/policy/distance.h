@@ -1,7 +1,7 @@
 // Whether another rank's core shares a cache with this one, to go by how long it takes to load a line that it has just
 // stored. Where they share none, messages are better stored non-temporally: from the cache of such a core each line
-// comes slowly, from memory they come as a stream (benchmarks/results/distance.md). In a Broadcast the one copy that
-// the kernel makes is faster still (select.h: least_attached).
+// comes slowly, from memory they come as a stream (benchmarks/results/distance.md). In a Broadcast it is faster still
+// to have the kernel copy once (select.h: least_attached).
 #pragma once
 
 #include <algorithm>

@@ -2,6 +2,7 @@
 
 #include "policy/select.h"
 #include "device/kernels.h"
+#include "policy/residency.h"
 #include "runner.h"
 
 namespace hocket::test {
