@@ -89,7 +89,8 @@ constexpr u64 kCallsBetweenScans = 64;  // with one buffer, after which a rank a
 inline u64 least_attached(const PlanHeader& plan, bool far, bool huge, bool crowded, bool apart,
                           const Tunables& tuned) {
     if (far && (plan.one_way == 0 || crowded)) return kNeverBytes;
-    const u64 least = far                   ? tuned.attached_far_bytes
+    const u64 least = far && apart          ? tuned.attached_far_apart_bytes
+                      : far                 ? tuned.attached_far_bytes
                       : plan.one_way != 0   ? tuned.attached_one_way_bytes
                       : plan.exchanges != 0 ? tuned.attached_exchange_bytes
                                             : tuned.attached_bytes;
@@ -125,8 +126,7 @@ inline bool streams_for(const PlanView& plan, const Shape& shape, bool input, bo
 }
 
 // By how many bytes long copies prefetch what they store to; 0: memcpy copies. That is faster where a rank both sends
-// and receives, where messages take no slot, unless buffers are `near`, in a cache, and where cores are `apart`, as
-// above.
+// and receives, where messages take no slot, unless buffers are `near`, in a cache, and where cores are `apart`.
 inline u64 copy_ahead_for(const PlanHeader& plan, Path path, bool near, bool apart, const Tunables& tuned) {
     const bool gains = near && !apart && path == Path::kFifo && plan.one_way != 0;
     return gains ? tuned.copy_ahead_bytes : 0;

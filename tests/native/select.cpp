@@ -154,6 +154,7 @@ TEST(what_is_attached) {
     const Tunables tuned{.attached_bytes = 5,
                          .attached_exchange_bytes = 4,
                          .attached_one_way_bytes = 3,
+                         .attached_far_apart_bytes = 9,
                          .attached_far_bytes = 7,
                          .attached_small_pages_bytes = 6};
     const auto least = [&](bool far, bool huge, bool crowded = false, bool apart = false) {
@@ -168,7 +169,7 @@ TEST(what_is_attached) {
     CHECK(least(false, false, false, true) == 6);
     plan.one_way = 1;
     for (const bool huge : {false, true})
-        CHECK(least(false, huge, false, true) == 3 && least(true, huge, false, true) == 7);
+        CHECK(least(false, huge, false, true) == 3 && least(true, huge, false, true) == 9);
     CHECK(least(false, true, true, true) == 3 && least(false, false, true, true) == 6);
     CHECK(least(false, true) == 3 && least(false, false) == 6);
     CHECK(least(true, true) == 7 && least(true, false) == 7);
