@@ -154,8 +154,8 @@ TEST(what_is_attached) {
     const Tunables tuned{.attached_bytes = 5,
                          .attached_exchange_bytes = 4,
                          .attached_one_way_bytes = 3,
-                         .attached_far_apart_bytes = 9,
                          .attached_far_bytes = 7,
+                         .attached_far_apart_bytes = 9,
                          .attached_small_pages_bytes = 6};
     const auto least = [&](bool far, bool huge, bool crowded = false, bool apart = false) {
         return least_attached(plan, far, huge, crowded, apart, tuned);
