@@ -101,6 +101,23 @@ def test_a_flip_is_answered_within_200_calls(held: int) -> None:
     assert learner.why("key").changes == 1
 
 
+def test_each_arm_up_to_twice_as_slow_is_tried_once_the_incumbent_takes_longer() -> None:
+    """Here a neighbour says that the last but one is slow, and two others are faster than the incumbent, too."""
+    before, after = [1.0, 1.4, 1.4, 1.9, 3.2], [1.9, 1.4, 1.4, 1.0, 3.2]
+    learner = Learner()
+    learner.add("near", names(5), before)
+    for arm, seconds in enumerate(before):
+        learner.observe("near", arm, Samples.of([math.log2(seconds)] * 64))
+    learner.counted("near", 320)
+    learner.add("key", names(5), before, ["near"])
+    for version in range(40):
+        batch(learner, before, 16, version)
+    counts = [batch(learner, after, 16, version) for version in range(12)]
+    assert learner.choice("key").incumbent == 3
+    assert learner.why("key").changes == 1
+    assert sum(count[4] for count in counts) == 0
+
+
 def test_a_change_is_noticed_when_the_incumbent_has_just_changed() -> None:
     """Where the new one takes as much less as it was believed to, nothing has changed."""
     learner = of([1.0, 1.0])

@@ -53,6 +53,7 @@ class Settings:
     distrust: float = 1.5  # the same, as a share of what sets an arm apart from the one chosen there; chosen
     changed: float = 0.5  # a factor of 1.4: what a change does to an arm, and what neighbours are off besides; fitted
     restless: float = 0.07  # the same in 1000 calls without a change that was noticed; fitted
+    retried: float = 0.5  # standard deviations less than expected an arm may take, where all are tried anew; fitted
     unseen: float = 0.25  # of changes, for each that was noticed; fitted
     noise: float = 0.2  # of one call, before any was measured: 15 %
     certain: float = 0.01  # no mean is known better than to 0.7 %
@@ -143,7 +144,7 @@ class ArmState:
     variance: float
     samples: int = 0  # timed in this job
     recalled: int = 0  # and before, as a file says
-    witness: bool = False  # predicted to be slow, and tried once to see whether it is
+    due: bool = False  # a trial, whatever it is expected to save
     quarantined: bool = False
 
     @property
@@ -213,7 +214,7 @@ class Learner:
         most = min(known, default=0.0) + math.log2(s.pruned)
         slow = [arm for arm in arms[1:] if arm.predicted is not None and arm.predicted > most]
         if slow:
-            min(slow, key=lambda arm: arm.mean).witness = True
+            min(slow, key=lambda arm: arm.mean).due = True  # to see whether it is
         self._keys[key] = KeyState(arms, list(neighbours), balance=s.advance)
 
     def pin(self, key: Name, arm: int | None) -> None:
@@ -303,7 +304,7 @@ class Learner:
         if pairs:
             state.level = fmean(math.log2(seconds) - arm.mean for arm, (seconds, _, _) in pairs)
         for arm, (seconds, _, samples) in pairs:
-            arm.mean, arm.recalled, arm.witness = math.log2(seconds) - state.level, samples, False
+            arm.mean, arm.recalled, arm.due = math.log2(seconds) - state.level, samples, False
         for arm, (_, deviation, _) in pairs:
             apart = abs(arm.mean - state.arms[chosen].mean)
             arm.variance = max(deviation, s.recalled, s.distrust * apart) ** 2
@@ -358,6 +359,7 @@ class Learner:
             arm.mean += gain * max(-far, min(far, samples.mean - state.level - arm.mean))
             arm.variance = max(arm.variance * (1 - gain), s.certain * s.certain)
             arm.samples += samples.count
+            arm.due = False
 
     def _variance(self, state: KeyState) -> float:
         """Of log2 of single calls, the first guess counting as 4 of them."""
@@ -384,12 +386,17 @@ class Learner:
         return max(state.sums) > s.alarm
 
     def _forget(self, state: KeyState) -> None:
-        """After a change any arm may be the fastest. As likely as not what changed the incumbent changed all alike."""
+        """After a change any arm may be the fastest. As likely as not what changed the incumbent changed all alike. If it
+        takes longer now, each arm that was not far slower is due for a trial."""
+        s, before = self.settings, self._beliefs(state)
+        most = before[state.incumbent].mean + math.log2(s.pruned)
         half = (state.latest - state.reference) / 2
         state.arms[state.incumbent].mean += half
         state.level -= half
-        for arm in state.arms:
-            arm.variance += self.settings.changed * self.settings.changed
+        for number, (arm, belief) in enumerate(zip(state.arms, before, strict=True)):
+            near = belief.mean - s.retried * math.sqrt(belief.variance) <= most
+            arm.due = arm.due or (half > 0 and near and number != state.incumbent)
+            arm.variance += s.changed * s.changed
             arm.quarantined = False
         state.changes += 1
         state.since = 0
@@ -467,15 +474,14 @@ class Learner:
         horizon = min(max(state.since, s.horizon[0]), s.horizon[1])
         found, pruned = [], self._pruned(state, beliefs)
         for number, (arm, belief) in enumerate(zip(state.arms, beliefs, strict=True)):
-            shows = arm.witness and not arm.samples
-            if number == state.incumbent or arm.quarantined or (pruned[number] and not shows):
+            if number == state.incumbent or arm.quarantined or (pruned[number] and not arm.due):
                 continue
             apart = belief.mean - held.mean
             gain = _improvement(apart, math.sqrt(belief.variance + held.variance))
             loss = gain + apart
             gain, loss = gain * math.log(2), loss * math.log(2)
             worth = gain > s.indifferent and gain * horizon > loss * max(s.run, s.part * state.pace)
-            if worth or shows:
+            if worth or arm.due:
                 found.append((-gain, number))
         return [number for _, number in sorted(found)]
 
