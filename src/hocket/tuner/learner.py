@@ -386,8 +386,8 @@ class Learner:
         return max(state.sums) > s.alarm
 
     def _forget(self, state: KeyState) -> None:
-        """After a change any arm may be the fastest. As likely as not what changed the incumbent changed all alike. If it
-        takes longer now, each arm that was not far slower is due for a trial."""
+        """After a change any arm may be the fastest. As likely as not what changed the incumbent changed all alike.
+        Where it takes longer now, each arm that was not far slower is due for a trial."""
         s, before = self.settings, self._beliefs(state)
         most = before[state.incumbent].mean + math.log2(s.pruned)
         half = (state.latest - state.reference) / 2
