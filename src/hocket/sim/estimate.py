@@ -23,8 +23,8 @@ class Estimator:
         for number, connection in enumerate(work.connections):
             for sent, received in zip(connection.sends, connection.receives, strict=True):
                 self._sender[received].append((number, sent))
-        self._order = self._sorted()
         self._follows = [i > work.first[work.block[i]] for i in range(len(work.block))]
+        self._order = self._sorted()
         self._link_chunks = work.link_chunks()
         self._latency_floors: dict[Protocol, float] = {}
 
@@ -32,7 +32,7 @@ class Estimator:
         """Steps after all that they depend on in a tile."""
         work = self._work
         before = [
-            [*([i - 1] if i > work.first[work.block[i]] else []), *work.waits[i], *(s for _, s in self._sender[i])]
+            [*([i - 1] if self._follows[i] else []), *work.waits[i], *(s for _, s in self._sender[i])]
             for i in range(len(work.block))
         ]
         missing = [len(names) for names in before]
