@@ -17,8 +17,8 @@ calls do take, and each one before it 19 % longer.
 
 With ``--cost`` or ``--change`` arms are not compared, and the tuner learns of short calls too, as with ``--short``.
 ``--cost``: the nanoseconds that a call of one size, of which the tuner has learned by ``--calls`` calls, takes longer
-than the same program on the same communicator without it, with quartiles over blocks; and so what that one takes longer
-than itself.
+than the same program on the same communicator without it, with quartiles over blocks: while it goes on to learn, and
+once no arm is tried any more, so that all calls exploit; and so what the other one takes longer than itself.
 ``--change moved``: after twice ``--calls`` calls of a size the last rank moves to the core of the first, and the calls
 are counted until the tuner notices; ``--change busy``: a process begins to use the core of the last rank. As the
 scheduler decides how much that slows, of the first 200 calls those are counted that took 1.4 times as long as usual.
@@ -35,9 +35,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -285,7 +285,7 @@ def noticed(comm: Communicator, size: int, calls: int, change: str) -> tuple[int
     return made, slower, alarms
 
 
-def cost(comm: Communicator, size: int, calls: int, blocks: int) -> tuple[float, list[float], list[float]]:
+def cost(comm: Communicator, size: int, calls: int, blocks: int) -> tuple[float, dict[str, list[float]]]:
     """Nanoseconds of an AllReduce that is not tuned, and quartiles of how much longer it takes tuned, and again."""
     learns = under(comm, "learn", short=True)
     x = np.ones(size // 4, np.float32)
@@ -299,17 +299,27 @@ def cost(comm: Communicator, size: int, calls: int, blocks: int) -> tuple[float,
         return (time.perf_counter() - begin) / count * 1e9
 
     timed(tuned, calls)
-    (known,) = online(learns)._slots
-    incumbent = online(learns).learner.why(str(known.key)).choice.incumbent if comm.rank == 0 else 0
+    state = online(learns)
+    (known,) = state._slots
+    incumbent = state.learner.why(str(known.key)).choice.incumbent if comm.rank == 0 else 0
     arm = int(comm.broadcast(np.array([incumbent]))[0])
     alone = learns._prepare_arms("all_reduce", x.size, x.dtype, "sum", known, in_place=True)[arm]
-    base, longer, itself = [], [], []
-    for _ in range(blocks):
-        before, between, again, after = (timed(call) for call in (alone, tuned, alone, alone))
-        base.append(again)
-        longer.append(between - (before + again) / 2)
-        itself.append(again - (before + after) / 2)
-    return statistics.median(base), statistics.quantiles(longer, n=4), statistics.quantiles(itself, n=4)
+    base, longer = [], defaultdict(list)
+
+    def beside(name: str) -> None:
+        for _ in range(blocks):
+            before, between, again, after = (timed(call) for call in (alone, tuned, alone, alone))
+            base.append(again)
+            longer[name].append(between - (before + again) / 2)
+            longer["to itself"].append(again - (before + after) / 2)
+
+    beside("while it learns")
+    state.learner.settings = replace(state.learner.settings, explored=0.0)
+    told = state.version + 1
+    while state.version < told:
+        timed(tuned)
+    beside("once it exploits")
+    return statistics.median(base), {name: statistics.quantiles(found, n=4) for name, found in longer.items()}
 
 
 def best(cells: Sequence[Cell]) -> str:
@@ -401,9 +411,9 @@ def main() -> None:
         return
     if given.cost:
         for size in sizes:
-            base, *found = hocket.spawn(cost, given.ranks, (size, given.calls, given.blocks))[0]
-            tuned, again = (f"{middle:+.0f} ns [{low:+.0f}, {high:+.0f}]" for low, middle, high in found)
-            print(f"{show_size(size):>8}: {base:.0f} ns, {tuned} by the tuner, {again} to itself", flush=True)
+            base, found = hocket.spawn(cost, given.ranks, (size, given.calls, given.blocks))[0]
+            said = [f"{name} {middle:+.0f} ns [{low:+.0f}, {high:+.0f}]" for name, (low, middle, high) in found.items()]
+            print(f"{show_size(size):>8}: {base:.0f} ns, {', '.join(said)}", flush=True)
         return
     how = sizes, given.calls, given.blocks, given.wrong, given.alone, given.short
     found = [hocket.spawn(measure, given.ranks, (*how, launch))[0] for launch in range(given.launches)]

@@ -245,14 +245,20 @@ template <class Type, bool aligned> struct Whole {
     void last(char* to, Value v) const { aligned ? stream(to, Type::pack(v)) : write(to, v); }
 };
 
-// The last elements, fewer than a register holds.
+// The last elements, fewer than a register holds. Stored in two parts and loaded whole, they would come later than by a
+// masked load.
 template <class Type> struct Rest {
     using Value = typename Type::Value;
     u64 bytes;
     Value read(const char* from) const {
+#if defined(__AVX512BW__)
+        const __m512i whole = _mm512_maskz_loadu_epi8(~u64(0) >> (64 - bytes), from);
+        return Type::read(reinterpret_cast<const char*>(&whole));
+#else
         char whole[Type::kBytes] = {};
         __builtin_memcpy(whole, from, bytes);
         return Type::read(whole);
+#endif
     }
     void write(char* to, Value v) const {
         char whole[Type::kBytes];
@@ -373,7 +379,7 @@ bool page_aliased(const char* to, const char* from) {
     return behind != 0 && behind < kCacheLine;
 }
 
-void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, const Manner& asked) {
+[[gnu::noinline]] void move_more(char* const* dsts, u32 m, char* const* srcs, u64 bytes, const Manner& asked) {
     prefetch_short(srcs, 1, bytes);
     char *from = srcs[0], *to = dsts[0];
     const u32 last = alike(dsts, m, asked.last, 1);
@@ -389,11 +395,16 @@ void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, const Man
         ahead.stored(to, at);
     };
     const auto ask_stored = [to, stored = Ahead{bytes, 0, asked.stored_ahead}](u64 at) { stored.stored(to, at); };
-    if (bytes < kRegister) __builtin_memcpy(to, from, bytes);
-    else if (bytes <= kShortBytes) sweep<Plain<u8>>(bytes, step);
+    if (bytes <= kShortBytes) sweep<Plain<u8>>(bytes, step);
     else if (ahead.by != 0) sweep_lines<Plain<u8>>(to, bytes, step, ask);
     else if (asked.stored_ahead != 0 || page_aliased(to, from)) sweep_lines<Plain<u8>>(to, bytes, step, ask_stored);
     else __builtin_memcpy(to, from, bytes);
+}
+
+// Apart, so that the shortest copies do not pay for what longer ones begin with.
+void move(char* const* dsts, u32 m, char* const* srcs, u32, u64 bytes, const Manner& asked) {
+    if (m != 1 || bytes >= kRegister) return move_more(dsts, m, srcs, bytes, asked);
+    if (dsts[0] != srcs[0]) __builtin_memcpy(dsts[0], srcs[0], bytes);
 }
 
 // What is stored of a combination: itself, or a multiple, once it is rounded as if it were stored.
