@@ -301,17 +301,18 @@ def cost(comm: Communicator, size: int, calls: int, blocks: int) -> tuple[float,
     timed(tuned, calls)
     state = online(learns)
     (known,) = state._slots
-    incumbent = state.learner.why(str(known.key)).choice.incumbent if comm.rank == 0 else 0
-    arm = int(comm.broadcast(np.array([incumbent]))[0])
-    alone = learns._prepare_arms("all_reduce", x.size, x.dtype, "sum", known, in_place=True)[arm]
     base, longer = [], defaultdict(list)
 
     def beside(name: str) -> None:
+        arm = known.incumbent
+        alone = learns._prepare_arms("all_reduce", x.size, x.dtype, "sum", known, in_place=True)[arm]
         for _ in range(blocks):
             before, between, again, after = (timed(call) for call in (alone, tuned, alone, alone))
             base.append(again)
             longer[name].append(between - (before + again) / 2)
             longer["to itself"].append(again - (before + after) / 2)
+        if known.incumbent != arm:
+            print(f"{name}, {known.arms[arm]} was replaced: these were other calls")
 
     beside("while it learns")
     state.learner.settings = replace(state.learner.settings, explored=0.0)

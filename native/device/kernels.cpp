@@ -245,8 +245,8 @@ template <class Type, bool aligned> struct Whole {
     void last(char* to, Value v) const { aligned ? stream(to, Type::pack(v)) : write(to, v); }
 };
 
-// The last elements, fewer than a register holds. Stored in two parts and loaded whole, they would come later than by a
-// masked load.
+// A register's worth of elements, or the last ones, which are fewer. A register is not forwarded from two stores, of
+// zeroes and of the elements: a masked load takes their place, where there is one.
 template <class Type> struct Rest {
     using Value = typename Type::Value;
     u64 bytes;

@@ -53,12 +53,12 @@ class Settings:
     distrust: float = 1.5  # the same, as a share of what sets an arm apart from the one chosen there; chosen
     changed: float = 0.5  # a factor of 1.4: what a change does to an arm, and what neighbours are off besides; fitted
     restless: float = 0.07  # the same in 1000 calls without a change that was noticed; fitted
-    retried: float = 0.5  # standard deviations less than expected an arm may take, where all are tried anew; fitted
+    retried: float = 0.5  # standard deviations that an arm may be faster than believed, where it is due anew; fitted
     unseen: float = 0.25  # of changes, for each that was noticed; fitted
     noise: float = 0.2  # of one call, before any was measured: 15 %
     certain: float = 0.01  # no mean is known better than to 0.7 %
     clipped: float = 4.0  # standard deviations: what is further off counts as so far, as hiccups of the machine are
-    pruned: float = 2.0  # issue 27: predicted to take so much longer than the best, it is not tried
+    pruned: float = 2.0  # issue 27: what takes so much longer than the best is not tried, at first or after a change
     quarantined: float = 3.0  # issue 27
     hiccup: float = 16.0  # times longer than the incumbent: what is above is the machine's doing, and not charged
     indifferent: float = 0.005  # an expected gain that nobody measures, as a share of a call
@@ -421,6 +421,7 @@ class Learner:
         for number in measured:
             arm, behind = state.arms[number], beliefs[number].mean - beliefs[state.incumbent].mean
             arm.quarantined = arm.quarantined or (arm.samples > 1 and behind > math.log2(s.quarantined))
+            arm.due = arm.due and not arm.quarantined
         known = [arm for arm in state.arms if arm.samples > s.run and arm.predicted is not None]  # two trials
         off = [arm.mean - (arm.predicted or 0.0) for arm in known]
         most = max((abs(each - fmean(off)) for each in off), default=0.0)
