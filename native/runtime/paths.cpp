@@ -124,7 +124,7 @@ bool ZeroCopyPath::reachable(Plan& plan, const Candidate& offered) const {
         Plan::Reachable& known = plan.latest.reachable[place];
         if (buffer.empty() || (buffer.data() == known.buffer.data() && buffer.size() == known.buffer.size()))
             return true;
-        if (!memory_.reachable(buffer.data(), buffer.size())) return false;
+        if (!memory_.reachable(buffer.data())) return false;
         known = {buffer};
         return true;
     };

@@ -41,9 +41,9 @@ class Memory {
     // Copies from, or to, memory of another rank that is in no arena. Returns 0 or an errno.
     virtual int pull(u32 rank, const char* theirs, char* mine, u64 bytes) = 0;
     virtual int push(u32 rank, char* theirs, const char* mine, u64 bytes) = 0;
-    // Whether the kernel can copy from and to this memory of this rank, as it cannot where a device's is mapped, and
-    // whether this rank may still make such copies.
-    virtual bool reachable(const char* mine, u64 bytes) const = 0;
+    // Whether the kernel can copy from and to the mapping of this rank in which an address lies, as it cannot where a
+    // device's memory is mapped, and whether this rank may still make such copies.
+    virtual bool reachable(const char* mine) const = 0;
     // Whether it is known to lie in huge pages.
     virtual bool in_huge_pages(const char* mine, u64 bytes) = 0;
     // Whether this rank's process is still open to others, as it was when the ranks met.

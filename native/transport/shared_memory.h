@@ -5,7 +5,7 @@
 // schedule to the next, and a window that grows stays where it is. A file that is no memfd grows to its last window.
 #pragma once
 
-#include <sys/types.h>
+#include <unistd.h>
 #include <map>
 #include <memory>
 #include <vector>
@@ -44,7 +44,7 @@ class SharedMemory final : public Memory {
     char* adopted(u32 rank, u64 place) const override;
     int pull(u32 rank, const char* theirs, char* mine, u64 bytes) override;
     int push(u32 rank, char* theirs, const char* mine, u64 bytes) override;
-    bool reachable(const char* mine, u64 bytes) const override;
+    bool reachable(const char* mine) const override;
     bool in_huge_pages(const char* mine, u64 bytes) override { return scan_.finds_huge(mine, bytes); }
     bool is_accessible() const override;
 
@@ -90,6 +90,7 @@ class SharedMemory final : public Memory {
     Arena& own_;
     std::map<char*, Lent> lent_;  // what this rank has adopted
     const std::vector<pid_t> processes_;
+    const pid_t self_ = ::getpid();
     PageScan scan_;
 };
 

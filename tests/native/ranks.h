@@ -98,7 +98,7 @@ class ThreadMemory final : public Memory {
         return error;
     }
     int push(u32, char* theirs, const char* mine, u64 bytes) override { return pull(0, mine, theirs, bytes); }
-    bool reachable(const char*, u64) const override { return true; }
+    bool reachable(const char*) const override { return true; }
     bool in_huge_pages(const char*, u64) override { return huge; }
     bool is_accessible() const override { return true; }
 
