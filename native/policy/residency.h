@@ -25,15 +25,19 @@ inline bool is_far([[maybe_unused]] const char* at, [[maybe_unused]] u64 near) {
 #endif
 }
 
+constexpr u64 kCallsBetweenProbes = 5;  // of those with buffers that were in no cache near
+
 struct ResidencyProbe {
     std::span<const char> input, output;
     bool (*is_far)(const char*, u64) = nullptr;  // as above; null: the probe does nothing
-    bool far = false;                            // what it found: all buffers are
+    bool far = false;                            // all buffers are, as it found, or the latest such call did
 
     bool near() const { return is_far != nullptr && !far; }  // it looked, and they are not
     u64 larger() const { return std::max(input.size(), output.size()); }
 
-    void look(const Tunables& tuned) { far = is_far != nullptr && all_far(input, tuned) && all_far(output, tuned); }
+    void look(const Tunables& tuned) {
+        if (is_far != nullptr) far = all_far(input, tuned) && all_far(output, tuned);
+    }
 
   private:
     // Two places where a call ends that had the same buffers, not so near to the end that another buffer begins there,

@@ -5,6 +5,7 @@
 #include "core/interpreter.h"
 #include "device/kernels.h"
 #include "policy/distance.h"
+#include "policy/residency.h"
 #include "policy/select.h"
 #include "protocol/waiting.h"
 #include "transport/arena.h"

@@ -87,6 +87,7 @@ struct Communicator::CallState {
     }
 
     u64 size_bit() const { return u64(1) << std::bit_width(terms.n); }
+    bool was_far() const { return (plan.latest.far & size_bit()) != 0; }
     Candidate& buffered() { return candidates[kBuffered]; }
     const Candidate& chosen() const { return candidates[selected.variant]; }
     bool pairwise() const { return terms.flags & kPairwise; }
@@ -350,7 +351,7 @@ void Communicator::offer(CallState& state) {
     if (state.size_known()) plan_probe(state, is_private);
     if (!is_private) return;
     const Candidate& offered = state.candidates[preferred(state.told.variants)];
-    const bool far = !state.call.fresh && (state.plan.latest.far & state.size_bit()) != 0;
+    const bool far = !state.call.fresh && state.was_far();
     const auto is_long_enough = [&](bool huge) {
         return state.probe.larger() >= attached_bytes(state.plan, far, huge);
     };
@@ -367,7 +368,7 @@ u64 Communicator::attached_bytes(const Plan& plan, bool far, bool huge) const {
 // What there is to look at. Nobody looks where no plan has a result that would be stored non-temporally, nor at an
 // output that a look would give a page of zeroes, nor at a result that is in no cache only because it was stored so, if
 // there is nothing else: in a loop on one array, that would go on for ever. Private buffers that may be offered in the
-// next call are looked at, too.
+// next call are looked at, too. Those that were in no cache are looked at again in every so many calls only.
 void Communicator::plan_probe(CallState& state, bool is_private) const {
     const Call& call = state.call;
     const PlanHeader& h = state.plan.header();
@@ -379,14 +380,16 @@ void Communicator::plan_probe(CallState& state, bool is_private) const {
     if (call.output != nullptr) found.output = {call.output, bytes(kOutput, h.output_blocks)};
     const bool alone = call.input == nullptr || call.output == nullptr;
     if (call.fresh || (alone && result_of(call) == state.plan.latest.streamed)) return;
-    if (is_private && settings_.cma_use == CmaUse::kWhereFaster && found.larger() >= attached_bytes(state.plan))
-        found.is_far = settings_.is_far;
-    if (found.larger() < settings_.tunables.far_past_bytes) return;
-    for (u32 variant = 0; variant < kVariants; ++variant) {
+    bool matters =
+        is_private && settings_.cma_use == CmaUse::kWhereFaster && found.larger() >= attached_bytes(state.plan);
+    for (u32 variant = 0; variant < kVariants && found.larger() >= settings_.tunables.far_past_bytes; ++variant) {
         const Candidate& candidate = state.candidates[variant];
         if (candidate.plan == nullptr || candidate.eager() || (variant != kBuffered && is_private)) continue;
-        if (candidate.plan->view().has_last) found.is_far = settings_.is_far;
+        matters |= candidate.plan->view().has_last;
     }
+    if (!matters) return;
+    found.far = state.was_far() && control_.call() % kCallsBetweenProbes != 0;
+    if (!found.far) found.is_far = settings_.is_far;
 }
 
 // Before the call is entered. What is to be copied into a buffer is still where it comes from.
