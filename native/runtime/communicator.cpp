@@ -410,8 +410,8 @@ void Communicator::send_eagerly(CallState& state) {
 
 // While the others are on their way, this rank looks whether its buffers are in a cache, and prefetches the first lines
 // that it will store to: of its output, unless they are in none or others may store there, and of its next messages,
-// unless these may be stored non-temporally; and its own block of an AllToAll, which it has not read yet. Of brief
-// messages it prefetches those that it reads.
+// unless these may be stored non-temporally; and its own block of an AllToAll, which it has not read yet, unless
+// the call before had the same input. Of brief messages it prefetches those that it reads.
 void Communicator::meanwhile(CallState& state) const {
     state.probe.look(settings_.tunables);
     if (state.told.variants != 0 || state.probe.far) return;
@@ -420,7 +420,8 @@ void Communicator::meanwhile(CallState& state) const {
     const bool streams = some_apart_ && buffered.geometry.tile >= settings_.tunables.apart_message_bytes;
     const std::span<const char> next = is_brief || streams ? std::span<const char>{} : eager_.next_messages(buffered);
     const bool plain = state.call.units == nullptr && state.call.initial_bytes == 0;
-    if (!state.probe.input.empty() && buffered.eager() && buffered.plan->header().exchanges != 0 && plain) {
+    if (!state.probe.input.empty() && buffered.eager() && buffered.plan->header().exchanges != 0 && plain &&
+        std::exchange(state.plan.latest.exchanged, buffered.input) != buffered.input) {
         const u64 unit = buffered.geometry.unit, wanted = std::min(unit, settings_.tunables.argument_prefetch_bytes);
         for (u64 at = 0; at < wanted; at += kCacheLine) __builtin_prefetch(buffered.input + rank() * unit + at);
     }
