@@ -25,16 +25,24 @@ inline bool is_far([[maybe_unused]] const char* at, [[maybe_unused]] u64 near) {
 #endif
 }
 
-constexpr u64 kCallsBetweenProbes = 5;  // of those with buffers that were in no cache near
+constexpr u64 kCallsBetweenProbes = 5;  // about so many
+
+// Whether a rank looks again, in that call, at buffers that have been in no cache. Spread by the golden ratio, so that
+// calls that come in every so many have their turn, too.
+inline bool looks_again(u64 call) { return u32(call * 0x9e3779b9) < ~u32(0) / kCallsBetweenProbes; }
 
 struct ResidencyProbe {
     std::span<const char> input, output;
     bool (*is_far)(const char*, u64) = nullptr;  // as above; null: the probe does nothing
-    bool far = false;                            // all buffers are, as it found, or the latest such call did
+    bool far = false;                            // what it found, or is taken for granted: all buffers are
 
     bool near() const { return is_far != nullptr && !far; }  // it looked, and they are not
     u64 larger() const { return std::max(input.size(), output.size()); }
 
+    void take_for_far() {
+        is_far = nullptr;
+        far = true;
+    }
     void look(const Tunables& tuned) {
         if (is_far != nullptr) far = all_far(input, tuned) && all_far(output, tuned);
     }

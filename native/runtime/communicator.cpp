@@ -87,7 +87,6 @@ struct Communicator::CallState {
     }
 
     u64 size_bit() const { return u64(1) << std::bit_width(terms.n); }
-    bool was_far() const { return (plan.latest.far & size_bit()) != 0; }
     Candidate& buffered() { return candidates[kBuffered]; }
     const Candidate& chosen() const { return candidates[selected.variant]; }
     bool pairwise() const { return terms.flags & kPairwise; }
@@ -343,7 +342,8 @@ int Communicator::reserve_scratch(const Candidate& candidate) {
     return 0;
 }
 
-// Decides what to tell the others of this rank's buffers, and what to look at until they have entered the call.
+// Decides what to tell the others of this rank's buffers, and what to look at until they have entered the call. Seldom
+// at those that it offers although they were in no cache: that matters for the next calls only, and costs misses.
 void Communicator::offer(CallState& state) {
     if (state.tiny) return;
     zero_copy_.describe(state.candidates, state.told);
@@ -351,13 +351,14 @@ void Communicator::offer(CallState& state) {
     if (state.size_known()) plan_probe(state, is_private);
     if (!is_private) return;
     const Candidate& offered = state.candidates[preferred(state.told.variants)];
-    const bool far = !state.call.fresh && state.was_far();
+    const bool far = !state.call.fresh && (state.plan.latest.far & state.size_bit()) != 0;
     const auto is_long_enough = [&](bool huge) {
         return state.probe.larger() >= attached_bytes(state.plan, far, huge);
     };
     const bool offers = is_long_enough(true) && zero_copy_.reachable(state.plan, offered) &&
                         (is_long_enough(false) || zero_copy_.in_huge_pages(state.plan, offered));
     if (!offers) state.told = {};
+    else if (far && state.probe.is_far != nullptr && !looks_again(control_.call())) state.probe.take_for_far();
 }
 
 u64 Communicator::attached_bytes(const Plan& plan, bool far, bool huge) const {
@@ -368,7 +369,7 @@ u64 Communicator::attached_bytes(const Plan& plan, bool far, bool huge) const {
 // What there is to look at. Nobody looks where no plan has a result that would be stored non-temporally, nor at an
 // output that a look would give a page of zeroes, nor at a result that is in no cache only because it was stored so, if
 // there is nothing else: in a loop on one array, that would go on for ever. Private buffers that may be offered in the
-// next call are looked at, too. Those that were in no cache are looked at again in every so many calls only.
+// next call are looked at, too.
 void Communicator::plan_probe(CallState& state, bool is_private) const {
     const Call& call = state.call;
     const PlanHeader& h = state.plan.header();
@@ -380,16 +381,14 @@ void Communicator::plan_probe(CallState& state, bool is_private) const {
     if (call.output != nullptr) found.output = {call.output, bytes(kOutput, h.output_blocks)};
     const bool alone = call.input == nullptr || call.output == nullptr;
     if (call.fresh || (alone && result_of(call) == state.plan.latest.streamed)) return;
-    bool matters =
-        is_private && settings_.cma_use == CmaUse::kWhereFaster && found.larger() >= attached_bytes(state.plan);
-    for (u32 variant = 0; variant < kVariants && found.larger() >= settings_.tunables.far_past_bytes; ++variant) {
+    if (is_private && settings_.cma_use == CmaUse::kWhereFaster && found.larger() >= attached_bytes(state.plan))
+        found.is_far = settings_.is_far;
+    if (found.larger() < settings_.tunables.far_past_bytes) return;
+    for (u32 variant = 0; variant < kVariants; ++variant) {
         const Candidate& candidate = state.candidates[variant];
         if (candidate.plan == nullptr || candidate.eager() || (variant != kBuffered && is_private)) continue;
-        matters |= candidate.plan->view().has_last;
+        if (candidate.plan->view().has_last) found.is_far = settings_.is_far;
     }
-    if (!matters) return;
-    found.far = state.was_far() && control_.call() % kCallsBetweenProbes != 0;
-    if (!found.far) found.is_far = settings_.is_far;
 }
 
 // Before the call is entered. What is to be copied into a buffer is still where it comes from.
@@ -410,8 +409,8 @@ void Communicator::send_eagerly(CallState& state) {
 
 // While the others are on their way, this rank looks whether its buffers are in a cache, and prefetches the first lines
 // that it will store to: of its output, unless they are in none or others may store there, and of its next messages,
-// unless these may be stored non-temporally; and its own block of an AllToAll, which it has not read yet, unless
-// the call before had the same input. Of brief messages it prefetches those that it reads.
+// unless these may be stored non-temporally; and its own block of an AllToAll, which it has not read yet. Of brief
+// messages it prefetches those that it reads.
 void Communicator::meanwhile(CallState& state) const {
     state.probe.look(settings_.tunables);
     if (state.told.variants != 0 || state.probe.far) return;
@@ -419,15 +418,14 @@ void Communicator::meanwhile(CallState& state) const {
     const bool is_brief = eager_.is_brief(buffered);
     const bool streams = some_apart_ && buffered.geometry.tile >= settings_.tunables.apart_message_bytes;
     const std::span<const char> next = is_brief || streams ? std::span<const char>{} : eager_.next_messages(buffered);
-    const bool plain = state.call.units == nullptr && state.call.initial_bytes == 0;
-    if (!state.probe.input.empty() && buffered.eager() && buffered.plan->header().exchanges != 0 && plain &&
-        std::exchange(state.plan.latest.exchanged, buffered.input) != buffered.input) {
-        const u64 unit = buffered.geometry.unit, wanted = std::min(unit, settings_.tunables.argument_prefetch_bytes);
-        for (u64 at = 0; at < wanted; at += kCacheLine) __builtin_prefetch(buffered.input + rank() * unit + at);
-    }
     for (const std::span<const char> soon : {state.probe.output, next}) {
         const u64 wanted = std::min<u64>(soon.size(), settings_.tunables.waiting_prefetch_bytes);
         for (u64 at = 0; at < wanted; at += kCacheLine) __builtin_prefetch(&soon[at], 1);
+    }
+    const bool plain = state.call.units == nullptr && state.call.initial_bytes == 0;
+    if (!state.probe.input.empty() && buffered.eager() && buffered.plan->header().exchanges != 0 && plain) {
+        const u64 unit = buffered.geometry.unit, wanted = std::min(unit, settings_.tunables.argument_prefetch_bytes);
+        for (u64 at = 0; at < wanted; at += kCacheLine) __builtin_prefetch(buffered.input + rank() * unit + at);
     }
     if (is_brief) eager_.await_brief(buffered);
 }

@@ -62,14 +62,14 @@ class Plan {
     };
 
     // What its latest call found out: the shape that was settled, and for what; where the result lies, if it was stored
-    // non-temporally; where the input of an eager AllToAll lies; and buffers that others can reach. And the latest
-    // calls on units of each size: a bit, by its bit width, for those whose buffers were in no cache near.
+    // non-temporally; and buffers that others can reach. And the latest calls on units of each size: a bit, by its bit
+    // width, for those whose buffers were in no cache near.
     struct Latest {
         u64 n = 0, tile = 0;
         u32 type = ~0u;
         u64 most_eager = 0;
         Shape shape{};
-        const char *streamed = nullptr, *exchanged = nullptr;
+        const char* streamed = nullptr;
         Reachable reachable[2];
         u64 far = 0;
     };

@@ -27,7 +27,8 @@ SharedMemory::SharedMemory(int descriptor, u32 ranks, bool on_several_nodes, std
       ranks_(ranks),
       control_bytes_(whole_pages(control_bytes(ranks, on_several_nodes))),
       own_(own),
-      processes_(std::move(processes)) {
+      processes_(std::move(processes)),
+      self_(::getpid()) {
     for (const int arena : arenas) neighbours_.push_back({arena, nullptr, 0, {}});
     void* at = ::mmap(nullptr, control_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
     if (at == MAP_FAILED) {

@@ -5,7 +5,7 @@
 // schedule to the next, and a window that grows stays where it is. A file that is no memfd grows to its last window.
 #pragma once
 
-#include <unistd.h>
+#include <sys/types.h>
 #include <map>
 #include <memory>
 #include <vector>
@@ -90,7 +90,7 @@ class SharedMemory final : public Memory {
     Arena& own_;
     std::map<char*, Lent> lent_;  // what this rank has adopted
     const std::vector<pid_t> processes_;
-    const pid_t self_ = ::getpid();
+    const pid_t self_;
     PageScan scan_;
 };
 
