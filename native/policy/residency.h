@@ -50,7 +50,7 @@ struct ResidencyProbe {
   private:
     // Two places where a call ends that had the same buffers, not so near to the end that another buffer begins there,
     // nor to where this call begins.
-    bool all_far(std::span<const char> buffer, const Tunables& tuned) const {
+    [[gnu::noinline]] bool all_far(std::span<const char> buffer, const Tunables& tuned) const {
         const u64 margin = tuned.probe_margin_bytes, near = tuned.near_ticks;
         if (buffer.size() < 2 * margin) return true;
         return is_far(&buffer[buffer.size() / 2 - margin], near) && is_far(&buffer[buffer.size() - margin], near);

@@ -342,14 +342,18 @@ int Communicator::reserve_scratch(const Candidate& candidate) {
     return 0;
 }
 
-// Decides what to tell the others of this rank's buffers, and what to look at until they have entered the call. Seldom
-// at those that it offers although they were in no cache: that matters for the next calls only, and costs misses.
+// Decides what to tell the others of this rank's buffers, and what to look at until they have entered the call.
 void Communicator::offer(CallState& state) {
     if (state.tiny) return;
     zero_copy_.describe(state.candidates, state.told);
     const bool is_private = state.told.is_private;
     if (state.size_known()) plan_probe(state, is_private);
-    if (!is_private) return;
+    if (is_private) offer_private(state);
+}
+
+// Whether it offers private ones. At those that it offers although they were in no cache it looks seldom: that matters
+// for the next calls only, and costs misses. Apart, so that short calls stay small.
+[[gnu::noinline]] void Communicator::offer_private(CallState& state) {
     const Candidate& offered = state.candidates[preferred(state.told.variants)];
     const bool far = !state.call.fresh && (state.plan.latest.far & state.size_bit()) != 0;
     const auto is_long_enough = [&](bool huge) {

@@ -64,6 +64,7 @@ class Communicator {
     int prepare(CallState& state, Candidate& candidate, u64 most_eager);
     int reserve_scratch(const Candidate& candidate);
     void offer(CallState& state);
+    void offer_private(CallState& state);
     void plan_probe(CallState& state, bool is_private) const;
     void look_at_others(const CallState& state);
     const Distance* apart() const { return some_apart_ ? distances_.data() : nullptr; }
