@@ -49,7 +49,7 @@ struct ResidencyProbe {
 
   private:
     // Two places where a call ends that had the same buffers, not so near to the end that another buffer begins there,
-    // nor to where this call begins.
+    // nor to where this call begins. Apart, so that short calls stay small.
     [[gnu::noinline]] bool all_far(std::span<const char> buffer, const Tunables& tuned) const {
         const u64 margin = tuned.probe_margin_bytes, near = tuned.near_ticks;
         if (buffer.size() < 2 * margin) return true;
