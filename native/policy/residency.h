@@ -43,17 +43,22 @@ struct ResidencyProbe {
         is_far = nullptr;
         far = true;
     }
-    void look(const Tunables& tuned) {
-        if (is_far != nullptr) far = all_far(input, tuned) && all_far(output, tuned);
+    void look(u32 rank, u32 ranks, const Tunables& tuned) {
+        if (is_far != nullptr) far = all_far(input, rank, ranks, tuned) && all_far(output, rank, ranks, tuned);
     }
 
   private:
-    // Two places where a call ends that had the same buffers, not so near to the end that another buffer begins there,
-    // nor to where this call begins. Apart, so that short calls stay small.
-    [[gnu::noinline]] bool all_far(std::span<const char> buffer, const Tunables& tuned) const {
-        const u64 margin = tuned.probe_margin_bytes, near = tuned.near_ticks;
-        if (buffer.size() < 2 * margin) return true;
-        return is_far(&buffer[buffer.size() / 2 - margin], near) && is_far(&buffer[buffer.size() - margin], near);
+    // Two places where a call ended that had the same buffers: the end of this rank's share, as in a shared array
+    // others work on the rest and have it in their caches, and half a buffer from there. Not so near to an end that
+    // another buffer begins there, nor to where this call begins. Apart, so that short calls stay small.
+    [[gnu::noinline]] bool all_far(std::span<const char> buffer, u32 rank, u32 ranks, const Tunables& tuned) const {
+        const u64 margin = tuned.probe_margin_bytes, half = buffer.size() / 2;
+        if (half < margin) return true;
+        const u64 share = buffer.size() / ranks * (rank + 1);
+        const auto is_far_before = [&](u64 end) {
+            return is_far(&buffer[std::max(end, margin) - margin], tuned.near_ticks);
+        };
+        return is_far_before(share) && is_far_before(share > half ? share - half : share + half);
     }
 };
 

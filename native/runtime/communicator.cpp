@@ -416,7 +416,7 @@ void Communicator::send_eagerly(CallState& state) {
 // unless these may be stored non-temporally; and its own block of an AllToAll, which it has not read yet. Of brief
 // messages it prefetches those that it reads.
 void Communicator::meanwhile(CallState& state) const {
-    state.probe.look(settings_.tunables);
+    state.probe.look(rank(), size(), settings_.tunables);
     if (state.told.variants != 0 || state.probe.far) return;
     const Candidate& buffered = state.buffered();
     const bool is_brief = eager_.is_brief(buffered);

@@ -312,6 +312,24 @@ bool asked(const char* at, u64) {
     return !near_from_now_on;
 }
 
+// Of the two places of a buffer at which a rank looks, one is in its own share, and both are off its ends.
+TEST(looks_at_its_own_share) {
+    near_from_now_on = false;
+    const Tunables tuned{};
+    const std::vector<char> output(10007);
+    for (u32 ranks = 1; ranks <= 64; ++ranks)
+        for (u32 rank = 0; rank < ranks; ++rank) {
+            looked_at.clear();
+            ResidencyProbe probe{{}, output, asked};
+            probe.look(rank, ranks, tuned);
+            CHECK(probe.far && looked_at.size() == 2 && looked_at[0] != looked_at[1]);
+            const u64 share = output.size() / ranks, margin = tuned.probe_margin_bytes;
+            const u64 own = u64(looked_at[0] - output.data());
+            CHECK(own + margin == std::max((rank + 1) * share, margin));
+            for (const char* const at : looked_at) CHECK(at >= output.data() && at + margin <= &output.back() + 1);
+        }
+}
+
 // A rank looks at its own buffers only, at none that is short or fresh, nor at a result that the call before has stored
 // non-temporally, if that is all there is, and at no more once one is near. What is far is stored non-temporally.
 TEST(looks_at_buffers) {
