@@ -8,9 +8,9 @@ and what attaching takes of it, the median over the turns of a job, of these the
 which is the noise.
 ``--changed``: each rank stores to every line of its input before each call, as most programs have done.
 ``--pages huge``, ``small``: arrays lie in pages of 2 MB, or of 4 KB; else where NumPy has them, whose arrays of
-4 MB and more are in huge ones where the kernel gives those to whoever asks. Where a call takes slots anyhow
-(hocket/tuning.py: declined), both are the same: below 64 KB unless HOCKET_TUNABLES=cma_bytes=0 is given, and below
-256 KB where ranks share cores (cma_crowded_bytes).
+4 MB and more are in huge ones where the kernel gives those to whoever asks. ``--small N``: those of the first N ranks
+lie in pages of 4 KB all the same. Where a call takes slots anyhow (hocket/tuning.py: declined), both are the same:
+below 64 KB unless HOCKET_TUNABLES=cma_bytes=0 is given, and below 256 KB where ranks share cores (cma_crowded_bytes).
 """
 
 from __future__ import annotations
@@ -57,8 +57,12 @@ Turn = tuple[float, ...]
 """Seconds of a call through slots, of another, and of one that attaches; medians."""
 
 
-def turns(comm: Communicator, name: str, sizes: list[int], count: int, pages: str, changed: bool) -> list[list[Turn]]:
+def turns(
+    comm: Communicator, name: str, sizes: list[int], count: int, pages: str, small: int, changed: bool
+) -> list[list[Turn]]:
     """On this rank, by size."""
+    if comm.rank < small:
+        pages = "small"
     cores = sorted(os.sched_getaffinity(0))
     if comm.size <= len(cores):
         os.sched_setaffinity(0, {cores[comm.rank]})
@@ -98,13 +102,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=5)
     parser.add_argument("--turns", type=int, default=30, help="of a job")
     parser.add_argument("--pages", choices=("numpy", *ADVICE), default="numpy", help="that arrays lie in")
+    parser.add_argument("--small", type=int, default=0, metavar="N", help="ranks whose arrays lie in pages of 4 KB")
     parser.add_argument("--changed", action="store_true", help="inputs, before each call")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
     sizes = [int(size) for size in given.sizes.split(",")]
     machine = describe()
     print(title(machine))
-    how = given.collective, sizes, given.turns, given.pages, given.changed
+    how = given.collective, sizes, given.turns, given.pages, given.small, given.changed
     jobs = [hocket.spawn(turns, given.ranks, how, threads=1)[0] for _ in range(given.jobs)]
     print(f"{given.collective} on {given.ranks} ranks")
     print(f"{'bytes':>12}{'state':>8}{'turns':>8}{'slots, us':>12}{'attach':>24}")

@@ -67,6 +67,9 @@ constexpr Variant preferred(u32 variants) {
     return kBuffered;
 }
 
+// Whether private buffers are attached to that all ranks offer, though those of `small` ranks lie in small pages.
+constexpr bool are_attached(u32 small, u32 ranks) { return 2 * small < ranks; }
+
 // The path that a call takes whose buffered plan runs in such a shape, and the variant of its plan. `all`: the variants
 // that all ranks offer; `any`: those that some do. Who offers any has sent nothing eagerly.
 struct Selection {

@@ -359,10 +359,14 @@ void Communicator::offer(CallState& state) {
     const auto is_long_enough = [&](bool huge) {
         return state.probe.larger() >= attached_bytes(state.plan, far, huge);
     };
-    const bool offers = is_long_enough(true) && zero_copy_.reachable(state.plan, offered) &&
-                        (is_long_enough(false) || zero_copy_.in_huge_pages(state.plan, offered));
-    if (!offers) state.told = {};
-    else if (far && state.probe.is_far != nullptr && !looks_again(control_.call())) state.probe.take_for_far();
+    const bool can_offer = is_long_enough(true) && zero_copy_.reachable(state.plan, offered);
+    const bool in_small_pages = can_offer && !is_long_enough(false) && !zero_copy_.in_huge_pages(state.plan, offered);
+    if (!can_offer || (in_small_pages && state.plan.header().exchanges == 0)) {
+        state.told = {};
+        return;
+    }
+    state.told.in_small_pages = in_small_pages;
+    if (far && state.probe.is_far != nullptr && !looks_again(control_.call())) state.probe.take_for_far();
 }
 
 u64 Communicator::attached_bytes(const Plan& plan, bool far, bool huge) const {
@@ -468,12 +472,14 @@ bool Communicator::learn_size(CallState& state) const {
 int Communicator::select_path(CallState& state) {
     if (!state.size_known())
         if (const int failed = prepare_all(state)) return failed;
-    u32 all = state.tiny ? 0 : ~u32(0), any = 0;
+    u32 all = state.tiny ? 0 : ~u32(0), any = 0, small = 0;
     for (u32 r = 0; r < size() && !state.tiny; ++r) {
-        const u32 offered = control_.said(r).buffers.variants;
-        all &= offered;
-        any |= offered;
+        const BufferDescription& offered = control_.said(r).buffers;
+        all &= offered.variants;
+        any |= offered.variants;
+        small += offered.in_small_pages ? 1 : 0;
     }
+    if (!are_attached(small, size())) all = 0;
     state.selected = select(state.plan.header(), state.buffered(), all, any);
     const bool again = state.selected.path == Path::kFifo && state.buffered().eager();
     return again ? prepare(state, state.buffered(), 0) : 0;

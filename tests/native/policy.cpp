@@ -70,6 +70,37 @@ TEST(private_buffers_are_offered) {
     });
 }
 
+// In an AllToAll buffers in small pages are offered too, and attached to if those of most ranks lie in huge ones.
+TEST(offered_in_small_pages) {
+    constexpr u32 kRanks = 3, kElements = 600;
+    World world(kRanks);
+    on_threads(kRanks, [&](u32 rank) {
+        ThreadMemory memory(world, rank);
+        Settings mine = settings(2);
+        mine.cma_use = CmaUse::kWhereFaster;
+        mine.tunables.attached_bytes = mine.tunables.attached_exchange_bytes = kElements * sizeof(int);
+        mine.tunables.attached_small_pages_bytes = kNeverBytes;
+        Communicator communicator(rank, kRanks, memory, {}, mine);
+        for (const u32 exchanges : {0u, 1u})
+            for (u32 small = 0; small <= kRanks; ++small) {
+                std::vector<u32> words = ring(rank, kRanks, 2, true);
+                words[offsetof(PlanHeader, exchanges) / sizeof(u32)] = exchanges;
+                Plan slots(communicator, words, 1, "ring");
+                Plan inplace(communicator, direct(rank, kRanks, true, true), 2, "in place");
+                memory.huge = rank >= small;
+                std::vector<int> data(kElements, 1);
+                char* const at = reinterpret_cast<char*>(data.data());
+                const Offer offer{{nullptr, &inplace, nullptr}, at, nullptr};
+                Call call{at, nullptr, nullptr, nullptr, 0, kElements, 0, type_code("int32"), 0, true};
+                call.offer = &offer;
+                const Outcome outcome = communicator.run(slots, call);
+                CHECK(outcome.fault == Fault::kNone && data == std::vector<int>(kElements, kRanks));
+                const bool attaches = small == 0 || (exchanges != 0 && 2 * small < kRanks);
+                CHECK(outcome.variant == (attaches ? kInPlace : kBuffered));
+            }
+    });
+}
+
 std::atomic<bool> cores_apart;
 
 // Where messages go one way and cores share no cache, private buffers are offered in any pages. Ranks go on looking how
