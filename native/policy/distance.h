@@ -14,8 +14,8 @@ constexpr u32 kLooksThatCount = 3;
 
 class Distance {
   public:
-    // Whose line a rank looks at that has looked so often: another each time, and never the one that another rank looks
-    // at in that call, which may share this rank's core and have brought the line there.
+    // Whose line a rank looks at that has looked so often: another each time. Ranks that have looked as often look at
+    // different lines: one on the same core could have brought it there.
     static u32 whose(u64 looks, u32 rank, u32 size) { return u32((rank + 1 + looks % (size - 1)) % size); }
 
     void found(bool far) { far_ = far ? std::min(far_ + 1, kLooksThatCount) : std::max(far_, 1u) - 1; }

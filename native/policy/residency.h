@@ -48,17 +48,15 @@ struct ResidencyProbe {
     }
 
   private:
-    // Two places where a call ended that had the same buffers: the end of this rank's share, as in a shared array
-    // others work on the rest and have it in their caches, and half a buffer from there. Not so near to an end that
-    // another buffer begins there, nor to where this call begins. Apart, so that short calls stay small.
+    // Two places where a call ends that had the same buffers: the end of this rank's share, as others work on the rest
+    // of a shared array, and of the buffer, or its middle. Not so near to an end that another buffer begins there, nor
+    // to where this call begins. Apart, so that short calls stay small.
     [[gnu::noinline]] bool all_far(std::span<const char> buffer, u32 rank, u32 ranks, const Tunables& tuned) const {
-        const u64 margin = tuned.probe_margin_bytes, half = buffer.size() / 2;
-        if (half < margin) return true;
-        const u64 share = buffer.size() / ranks * (rank + 1);
-        const auto is_far_before = [&](u64 end) {
-            return is_far(&buffer[std::max(end, margin) - margin], tuned.near_ticks);
-        };
-        return is_far_before(share) && is_far_before(share > half ? share - half : share + half);
+        const u64 margin = tuned.probe_margin_bytes, whole = buffer.size();
+        if (whole < 2 * margin) return true;
+        const u64 own = whole / ranks * (rank + 1);
+        const auto is_far_before = [&](u64 end) { return is_far(&buffer[end - margin], tuned.near_ticks); };
+        return is_far_before(std::max(own, 2 * margin)) && is_far_before(rank + 1 < ranks ? whole : whole / 2);
     }
 };
 

@@ -86,7 +86,7 @@ inline Selection select(const PlanHeader& plan, const Shape& shape, u32 all, u32
 
 constexpr u64 kCallsBetweenScans = 64;  // with one buffer, after which a rank asks again whether it has huge pages
 
-// The fewest bytes of a rank's larger buffer with which it offers private ones to others, for cross-memory attach.
+// The fewest bytes of a rank's larger buffer with which private ones are for others to access, by cross-memory attach.
 // `far`: they were in no cache near; `huge`: those that others access lie in huge pages; `crowded`: ranks share cores;
 // `apart`: some have cores that share no cache.
 inline u64 least_attached(const PlanHeader& plan, bool far, bool huge, bool crowded, bool apart,

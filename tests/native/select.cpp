@@ -176,6 +176,11 @@ TEST(what_is_attached) {
     CHECK(least(false, true, true) == 3 && least(true, true, true) == kNeverBytes);
 }
 
+TEST(attached_where_most_pages_are_huge) {
+    CHECK(are_attached(0, 1) && are_attached(0, 2) && are_attached(1, 3) && are_attached(1, 4));
+    CHECK(!are_attached(1, 1) && !are_attached(1, 2) && !are_attached(2, 3) && !are_attached(2, 4));
+}
+
 TEST(what_long_copies_prefetch) {
     PlanHeader plan = header(0);
     const Tunables tuned{.copy_ahead_bytes = 9};
