@@ -467,19 +467,25 @@ bool Communicator::learn_size(CallState& state) const {
     return known;
 }
 
+// How many ranks say so of their buffers. Apart, so that short calls stay small.
+[[gnu::noinline]] u32 Communicator::in_small_pages() const {
+    u32 found = 0;
+    for (u32 r = 0; r < size(); ++r) found += control_.said(r).buffers.in_small_pages ? 1 : 0;
+    return found;
+}
+
 // Of what all ranks have said. A tiny call says nothing of buffers. One that was settled to be eager, of which a rank
 // has sent nothing, is settled again. Returns 0, or an errno where that takes memory.
 int Communicator::select_path(CallState& state) {
     if (!state.size_known())
         if (const int failed = prepare_all(state)) return failed;
-    u32 all = state.tiny ? 0 : ~u32(0), any = 0, small = 0;
+    u32 all = state.tiny ? 0 : ~u32(0), any = 0;
     for (u32 r = 0; r < size() && !state.tiny; ++r) {
-        const BufferDescription& offered = control_.said(r).buffers;
-        all &= offered.variants;
-        any |= offered.variants;
-        small += offered.in_small_pages ? 1 : 0;
+        const u32 offered = control_.said(r).buffers.variants;
+        all &= offered;
+        any |= offered;
     }
-    if (!are_attached(small, size())) all = 0;
+    if (all != 0 && !are_attached(in_small_pages(), size())) all = 0;
     state.selected = select(state.plan.header(), state.buffered(), all, any);
     const bool again = state.selected.path == Path::kFifo && state.buffered().eager();
     return again ? prepare(state, state.buffered(), 0) : 0;
