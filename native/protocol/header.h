@@ -62,7 +62,7 @@ constexpr Variant kZeroCopy[] = {kInPlace, kApart};  // the better one first
 struct BufferDescription {
     u32 variants;         // a bit for each Variant that these buffers are for
     bool is_private;      // they are addresses in the rank's process, not places in its arena
-    bool in_small_pages;  // so they are attached to only if those of most ranks do not
+    bool in_small_pages;  // private ones: attached to only where most ranks' do not lie so
     u64 input, output;    // kNowhere for none
     u64 end;              // nothing lies beyond it in the arena
     u64 since;            // when it said so, in ticks, where they are private

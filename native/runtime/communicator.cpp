@@ -468,7 +468,7 @@ bool Communicator::learn_size(CallState& state) const {
 }
 
 // How many ranks say so of their buffers. Apart, so that short calls stay small.
-[[gnu::noinline]] u32 Communicator::in_small_pages() const {
+[[gnu::noinline]] u32 Communicator::ranks_in_small_pages() const {
     u32 found = 0;
     for (u32 r = 0; r < size(); ++r) found += control_.said(r).buffers.in_small_pages ? 1 : 0;
     return found;
@@ -485,7 +485,7 @@ int Communicator::select_path(CallState& state) {
         all &= offered;
         any |= offered;
     }
-    if (all != 0 && !are_attached(in_small_pages(), size())) all = 0;
+    if (all != 0 && !are_attached(ranks_in_small_pages(), size())) all = 0;
     state.selected = select(state.plan.header(), state.buffered(), all, any);
     const bool again = state.selected.path == Path::kFifo && state.buffered().eager();
     return again ? prepare(state, state.buffered(), 0) : 0;

@@ -67,7 +67,7 @@ class Communicator {
     void offer_private(CallState& state);
     void plan_probe(CallState& state, bool is_private) const;
     void look_at_others(const CallState& state);
-    u32 in_small_pages() const;
+    u32 ranks_in_small_pages() const;
     const Distance* apart() const { return some_apart_ ? distances_.data() : nullptr; }
     void send_eagerly(CallState& state);
     void meanwhile(CallState& state) const;

@@ -720,12 +720,17 @@ class Communicator:
         self, name: str, shape: int, dtype: np.dtype[np.generic], op: str, arms: TunedKey, *, in_place: bool
     ) -> list[PreparedCall]:
         """A collective by name on private arrays by each arm, as a tuner has it run."""
-        wanted = self._wanted(name, op, 0, None, None)
-        x = Operand((shape,), element_type(dtype))
+        choice, prepare = self._on_private(name, (shape,), dtype, op, in_place)
+        return [prepare(*arms.choice(number, choice)) for number in range(len(arms.arms))]
+
+    def _on_private(
+        self, name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic], op: str, in_place: bool
+    ) -> tuple[Choice, Callable[..., PreparedCall]]:
+        """What a collective by name takes of the table on private arrays, and what prepares it, untuned."""
+        wanted, x = self._wanted(name, op, 0, None, None), Operand(shape, element_type(dtype))
         operands = wanted.in_place(x, self.rank) if in_place else wanted.apart(x)
         choice = choose(replace(wanted.call, size=wanted.bytes(operands), item=dtype.itemsize))
-        prepare = partial(self._chosen, wanted, operands, [False], None, None)
-        return [prepare(*arms.choice(number, choice)) for number in range(len(arms.arms))]
+        return choice, partial(self._chosen, wanted, operands, [False], None, None)
 
     def _wanted(self, name: str, op: str, root: object, counts: object, reproducible: Contract | None) -> _Wanted:
         if name not in NAMED:
@@ -820,11 +825,8 @@ class Communicator:
 
         @cache
         def prepared(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic], in_place: bool) -> PreparedCall:
-            """One by name that is not tuned itself."""
-            wanted, given = self._wanted(name, "sum", 0, None, None), Operand(shape, element_type(dtype))
-            operands = wanted.in_place(given, self.rank) if in_place else wanted.apart(given)
-            choice = choose(replace(wanted.call, size=wanted.bytes(operands), item=dtype.itemsize))
-            return self._chosen(wanted, operands, [False], None, None, choice)
+            choice, prepare = self._on_private(name, shape, dtype, "sum", in_place)
+            return prepare(choice)
 
         def call(name: str, x: NDArray[Scalar], *, in_place: bool) -> NDArray[Scalar] | None:
             return cast("NDArray[Scalar] | None", prepared(name, x.shape, x.dtype, in_place)(x))

@@ -87,12 +87,9 @@ class _Reach(msgspec.Struct):
     reach: _Wish
 
 
-class _More(msgspec.Struct):
-    """Descriptors come with it."""
-
-
 class _Failure(msgspec.Struct):
-    """Why there is no meeting, in place of what was to be said: a rank if it is of one, what happened, what helps."""
+    """Why there is no meeting, in place of what was to be said: a rank if it is of one, what happened, what helps.
+    Without any, what more descriptors come with."""
 
     failed: tuple[int | None, str, str | None] | None = None
 
@@ -275,7 +272,7 @@ def _host(here: Place, common: Common, timeout: float, spent: float, watched: Ma
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.setblocking(False)
         try:
-            _bind(listener, here)
+            listener.bind(_address(here))
             listener.listen(here.size)
             _ring(here)
             created = _created(here)  # while others are on their way
@@ -346,7 +343,7 @@ class _Host:
                 ready = self._wait(waiting, set(range(1, self._here.size)) - self._guests.keys())
                 for rank, guest in self._guests.items():
                     if guest.fileno() in ready:  # it has nothing to say but that it gives up
-                        self._hear(rank, guest, _More)
+                        self._hear(rank, guest, _Failure)
                 for guest in [guest for guest in self._strangers if guest.fileno() in ready]:
                     if not self._introduce(guest):
                         waiting.unregister(guest)
@@ -363,7 +360,7 @@ class _Host:
             with suppress(ConnectionError):  # it is gone: await_answers will see
                 for sent in range(0, len(descriptors), _BATCH):
                     batch = descriptors[sent : sent + _BATCH]
-                    _send(guest, _More() if sent else common, batch, self._deadline)
+                    _send(guest, _Failure() if sent else common, batch, self._deadline)
 
     def await_answers(self) -> list[_Wish]:
         """Return once every guest has said that it has all: what they wish as to each other's memory."""
@@ -481,7 +478,7 @@ def _join(here: Place, common: Common, timeout: float, spent: float, watched: Ma
                 _send(host, hello, [far.fileno(), _lent(here)], deadline)
             met = hear(_Common)
             while len(received) < 2 * here.size + 1:
-                hear(_More)
+                hear(_Failure)
             for descriptor in received[here.size : -1]:
                 segments.check(descriptor)
             segments.check(received[-1], here.token)
@@ -617,15 +614,6 @@ def _ring(here: Place) -> None:
                 line.sendto(b".", _address(here, rank))
 
 
-def _bind(listener: socket.socket, here: Place) -> None:
-    try:
-        listener.bind(_address(here))
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        raise _taken(here) from error
-
-
 def _taken(here: Place) -> BootstrapFailed:
     """Who has the name that rank 0 is to listen by, as far as a connection tells."""
     user: int | None = None
@@ -724,6 +712,8 @@ def _meant(here: Place, timeout: float, error: BaseException) -> BaseException:
     if isinstance(error, TimeoutError):
         return _absent(here, timeout, {0})
     number = error.errno if isinstance(error, OSError) else None
+    if number == errno.EADDRINUSE:
+        return _taken(here)
     why = os.strerror(number) if number else str(error)
     helps = _FILES if number in (errno.EMFILE, errno.ENFILE) else None
     return BootstrapFailed(f"rank {here.name(here.rank)} could not meet the others: {why}", helps)
