@@ -202,7 +202,7 @@ def test_what_a_child_sees_of_arrays() -> None:
 
 
 def test_there_is_no_memory_for_an_arena(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none() -> int:
+    def none(_: object) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(segments, "_memfd", none)

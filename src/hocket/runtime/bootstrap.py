@@ -253,7 +253,9 @@ def gather(
     except HocketError as error:
         known = error
     try:
-        met = (_host if here.rank == 0 else _join)(here, common_of(here, known), timeout, spent, watched)
+        usable = sorted(os.sched_getaffinity(0))
+        hello = _Hello(PROTOCOL, here.rank, here.size, usable, _native.WITNESS, common_of(here, known))
+        met = (_host if here.rank == 0 else _join)(here, hello, timeout, spent, watched)
     except HocketError:
         if isinstance(known, HocketError):  # it says more than what all were told
             raise known from None
@@ -265,7 +267,7 @@ def gather(
     return met
 
 
-def _host(here: Place, common: Common, timeout: float, spent: float, watched: Mapping[int, int | None]) -> Meeting:
+def _host(here: Place, hello: _Hello, timeout: float, spent: float, watched: Mapping[int, int | None]) -> Meeting:
     host = _Host(here, timeout, spent, watched)
     created: int | BootstrapFailed = -1
     own: socket.socket | None = None
@@ -276,17 +278,18 @@ def _host(here: Place, common: Common, timeout: float, spent: float, watched: Ma
             listener.listen(here.size)
             _ring(here)
             created = _created(here)  # while others are on their way
-            host.await_hellos(listener)
-            check_common({0: common} | host.common, here.name)
+            hellos = [hello, *host.await_hellos(listener)]
+            check_common([hello.common for hello in hellos], here.name)
             if isinstance(created, BootstrapFailed):  # only now, like all else that may fail: all are here to be told
                 raise created
             own, far = socket.socketpair()
             host.lifelines[0] = far.detach()
             host.arenas[0] = os.dup(_lent(here))
-            cores, sockets = machine.cores(set().union(*host.cores)) // here.size, machine.sockets(host.cores)
-            token = secrets.token_hex(16)
-            host.hand_out(created, cores, sockets, token)
-            processes = _attachable(here.rank, host.lifelines, host.witnesses)
+            usable = [hello.cores for hello in hellos]
+            cores, sockets = machine.cores(set().union(*usable)) // here.size, machine.sockets(usable)
+            token, witnesses = secrets.token_hex(16), [hello.witness for hello in hellos]
+            host.hand_out(_Common(cores, sockets, witnesses, token), created)
+            processes = _attachable(here.rank, host.lifelines, witnesses)
             wishes = [_wish(here, processes), *host.await_answers()]
             agreed = max(wishes) if all(wishes) else _NEVER
             host.dismiss(_Reach(agreed))
@@ -323,9 +326,7 @@ class _Host:
     def __init__(self, here: Place, timeout: float, spent: float, watched: Mapping[int, int | None]) -> None:
         self.lifelines = [-1] * here.size
         self.arenas = [-1] * here.size
-        self.cores = [os.sched_getaffinity(0)] * here.size  # of each rank, once it has come
-        self.witnesses = [_native.WITNESS] * here.size
-        self.common: dict[int, Common] = {}
+        self._hellos: dict[int, _Hello] = {}  # of those that have come
         self._here = here
         self._timeout = timeout
         self._deadline = time.monotonic() + timeout - spent
@@ -334,8 +335,8 @@ class _Host:
         self._strangers: set[socket.socket] = set()  # who have connected and not said hello
         self._foreign: set[int] = set()  # other users who knocked
 
-    def await_hellos(self, listener: socket.socket) -> None:
-        """Fill ``lifelines``, ``arenas``, ``cores`` and ``witnesses``."""
+    def await_hellos(self, listener: socket.socket) -> list[_Hello]:
+        """Fill ``lifelines`` and ``arenas``. Returns what these ranks have said, in their order."""
         with selectors.PollSelector() as waiting:  # takes no descriptor: there may be no more
             for descriptor in (listener.fileno(), *self._watched):
                 waiting.register(descriptor, selectors.EVENT_READ)
@@ -348,13 +349,14 @@ class _Host:
                     if not self._introduce(guest):
                         waiting.unregister(guest)
                         guest.close()
+                    self._strangers.remove(guest)
                 if listener.fileno() in ready:
                     for guest in self._accept(listener):
                         waiting.register(guest, selectors.EVENT_READ)
+        return [self._hellos[rank] for rank in range(1, self._here.size)]
 
-    def hand_out(self, memory: int, cores: int, sockets: int, token: str) -> None:
+    def hand_out(self, common: _Common, memory: int) -> None:
         """Give every guest all lifelines, all arenas and the memory."""
-        common = _Common(cores, sockets, self.witnesses, token)
         descriptors = [*self.lifelines, *self.arenas, memory]
         for guest in self._guests.values():
             with suppress(ConnectionError):  # it is gone: await_answers will see
@@ -417,36 +419,31 @@ class _Host:
             with suppress(ValueError):
                 hello = _heard(data, _Hello)
             if hello is not None:
-                _check_hello(self._here, hello, self._guests)
+                _check_hello(self._here, hello, self._hellos)
                 if flags & socket.MSG_CTRUNC:
                     raise BootstrapFailed("rank 0 can open no more files", _FILES)
             if hello is None or not 0 < hello.rank < self._here.size or not _are_of_rank(descriptors):
-                self._strangers.remove(guest)
                 return False
             undone.pop_all()
         self._guests[hello.rank] = guest
         self.lifelines[hello.rank], self.arenas[hello.rank] = descriptors
-        self.cores[hello.rank] = set(hello.cores)
-        self.witnesses[hello.rank] = hello.witness
-        self.common[hello.rank] = hello.common
-        self._strangers.remove(guest)
+        self._hellos[hello.rank] = hello
         return True
 
     def _accept(self, listener: socket.socket) -> Iterator[socket.socket]:
         with suppress(BlockingIOError):
             while True:
                 guest, _ = listener.accept()
-                self._strangers.add(guest)
                 user = _credentials(guest)[1]
                 if user == os.geteuid():
+                    self._strangers.add(guest)
                     yield guest
                 else:
                     self._foreign.add(user)
-                    self._strangers.remove(guest)
                     guest.close()
 
 
-def _join(here: Place, common: Common, timeout: float, spent: float, watched: Mapping[int, int | None]) -> Meeting:
+def _join(here: Place, hello: _Hello, timeout: float, spent: float, watched: Mapping[int, int | None]) -> Meeting:
     deadline = time.monotonic() + timeout - spent
     received: list[int] = []
     own: socket.socket | None = None
@@ -472,8 +469,6 @@ def _join(here: Place, common: Common, timeout: float, spent: float, watched: Ma
 
         try:
             own, far = socket.socketpair()
-            cores = sorted(os.sched_getaffinity(0))
-            hello = _Hello(PROTOCOL, here.rank, here.size, cores, _native.WITNESS, common)
             with far, suppress(ConnectionError):  # it may have said why it left
                 _send(host, hello, [far.fileno(), _lent(here)], deadline)
             met = hear(_Common)
@@ -501,12 +496,12 @@ def _join(here: Place, common: Common, timeout: float, spent: float, watched: Ma
     return replace(meeting, processes=processes if agreed else [], always=agreed == _ALWAYS)
 
 
-def check_common(said: Mapping[int, Common], name: Callable[[int], int] = int) -> None:
+def check_common(said: Sequence[Common], name: Callable[[int], int] = int) -> None:
     """Raise BootstrapFailed unless all ranks go by the same numbers and schedules: they would come to different slots,
     tiles and messages. Only once all are here to be told. ``name``: the number of a rank in errors.
     """
     mine = said[0]
-    for rank, theirs in sorted(said.items()):
+    for rank, theirs in enumerate(said):
         if isinstance(mine, str) or isinstance(theirs, str):
             raise BootstrapFailed(mine if isinstance(mine, str) else str(theirs))
         if mine[CONFIG] != theirs.get(CONFIG):
@@ -719,7 +714,7 @@ def _meant(here: Place, timeout: float, error: BaseException) -> BaseException:
     return BootstrapFailed(f"rank {here.name(here.rank)} could not meet the others: {why}", helps)
 
 
-def _check_hello(here: Place, hello: _Hello, guests: Mapping[int, socket.socket]) -> None:
+def _check_hello(here: Place, hello: _Hello, known: Collection[int]) -> None:
     rank = hello.rank
     if not 0 <= rank < hello.size:
         return  # it is no rank at all
@@ -727,7 +722,7 @@ def _check_hello(here: Place, hello: _Hello, guests: Mapping[int, socket.socket]
         raise BootstrapFailed(f"rank {rank} runs another version of hocket")
     if hello.size != here.size:
         raise BootstrapFailed(f"rank {rank} was told of {hello.size} ranks, rank 0 of {here.size}")
-    if rank == 0 or rank in guests:
+    if rank == 0 or rank in known:
         raise BootstrapFailed(f"two processes are rank {rank}")
 
 

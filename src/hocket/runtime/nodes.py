@@ -155,7 +155,7 @@ def meet(
     if others:
         raise BootstrapFailed(f"rank {others[0]} runs another version of hocket than rank 0")
     try:
-        check_common({r: hello.common for r, hello in enumerate(hellos)})
+        check_common([hello.common for hello in hellos])
     except BootstrapFailed:
         if raised is not None:  # it says more than what all were told
             raise raised from None

@@ -16,7 +16,8 @@ import secrets
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from itertools import chain
 from pathlib import Path
 
 from hocket import _native
@@ -31,28 +32,34 @@ def create(ranks: int, stamp: str, *, on_several_nodes: bool = False) -> int:
 
     Returns its descriptor. Raises BootstrapFailed.
     """
-    return _create(lambda descriptor: _prepared(descriptor, ranks, stamp, on_several_nodes))
+
+    def prepare(descriptor: int) -> None:
+        failed = _native.reserve_control(descriptor, ranks, on_several_nodes)
+        if failed:
+            raise OSError(failed, os.strerror(failed))
+        os.pwrite(descriptor, stamp.encode(), _native.STAMP)
+
+    return _create(prepare)
 
 
 def create_arena() -> int:
     """A new file without memory, for what a process lends to others. Returns its descriptor. Raises BootstrapFailed."""
-    return _create(lambda descriptor: descriptor)
+    return _create(lambda _: None)
 
 
-def _create(prepared: Callable[[int], int]) -> int:
+def _create(prepare: Callable[[int], None]) -> int:
     refused: list[str] = []
-    try:
-        return prepared(_memfd())
-    except OSError as error:
-        if error.errno not in _NO_MEMFD:
-            raise _none(f"{error.strerror}", error) from error
-        refused.append(f"memfd_create: {error.strerror}")
-        last = error
-    for directory in _directories():
+    for directory in chain([None], _directories()):
         try:
-            return prepared(_file(directory))
+            with ExitStack() as opened:
+                descriptor = _memfd(opened) if directory is None else _file(directory, opened)
+                prepare(descriptor)
+                opened.pop_all()
+                return descriptor
         except OSError as error:
-            refused.append(f"{directory}: {error.strerror}")
+            if directory is None and error.errno not in _NO_MEMFD:
+                raise _none(f"{error.strerror}", error) from error
+            refused.append(f"{directory or 'memfd_create'}: {error.strerror}")
             last = error
     raise _none("; ".join(refused), last) from last
 
@@ -69,17 +76,14 @@ def ours(descriptor: int) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
 
 
-def _memfd() -> int:
+def _memfd(opened: ExitStack) -> int:
     if not hasattr(os, "memfd_create"):
         raise OSError(errno.ENOSYS, "this Python was built without it")
     descriptor = os.memfd_create("hocket", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.fchmod(descriptor, 0o600)  # it is made open to all, only nobody else finds it
-        os.ftruncate(descriptor, _native.FILE_BYTES)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-    except OSError:
-        os.close(descriptor)
-        raise
+    opened.callback(os.close, descriptor)
+    os.fchmod(descriptor, 0o600)  # it is made open to all, only nobody else finds it
+    os.ftruncate(descriptor, _native.FILE_BYTES)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     return descriptor
 
 
@@ -89,32 +93,18 @@ def _directories() -> Iterator[Path]:
         yield Path(tempfile.gettempdir())
 
 
-def _file(directory: Path) -> int:
+def _file(directory: Path, opened: ExitStack) -> int:
     flags = os.O_RDWR | os.O_EXCL | os.O_CLOEXEC
     try:
-        return os.open(directory, flags | os.O_TMPFILE, 0o600)
+        descriptor = os.open(directory, flags | os.O_TMPFILE, 0o600)
+        opened.callback(os.close, descriptor)
     except OSError as error:
         if error.errno not in _NO_TMPFILE or not directory.is_dir():
             raise
-    path = directory / f"hocket-{secrets.token_hex(16)}"
-    descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
+        path = directory / f"hocket-{secrets.token_hex(16)}"
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        opened.callback(os.close, descriptor)
         path.unlink()
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _prepared(descriptor: int, ranks: int, stamp: str, on_several_nodes: bool) -> int:
-    try:
-        failed = _native.reserve_control(descriptor, ranks, on_several_nodes)
-        if failed:
-            raise OSError(failed, os.strerror(failed))
-        os.pwrite(descriptor, stamp.encode(), _native.STAMP)
-    except OSError:
-        os.close(descriptor)
-        raise
     return descriptor
 
 
