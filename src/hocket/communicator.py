@@ -39,7 +39,7 @@ from hocket.runtime import arena, launch, machine
 from hocket.runtime.adopted import Adopted as Adopted
 from hocket.runtime.bootstrap import MOST_RANKS, MpiCommunicator, meet
 from hocket.runtime.counts import Counts
-from hocket.runtime.execution import VARIANTS, Alternatives, Endpoint, Key, brief
+from hocket.runtime.execution import VARIANTS, Endpoint, Key, brief, offer
 from hocket.runtime.execution import CallCache as CallCache
 from hocket.runtime.execution import Handle as Handle
 from hocket.runtime.execution import PreparedCall as PreparedCall
@@ -135,26 +135,21 @@ class _Wanted:
             rows //= ranks
         return (rows * ranks if kind.joins else rows, *x[1:])
 
-    def apart(self, x: Operand) -> Operands:
-        """Of arrays that lie apart."""
-        found = self.operands(Operands(x, None))
-        known = found.out is None or found.out.type.dtype is not None  # NumPy can allocate it
-        return replace(found, between=None, omitted=Omitted.FRESH if known else Omitted.REFUSED)
-
-    def in_place(self, x: Operand, rank: int) -> Operands:
-        """Of arrays that lie in place."""
+    def laid(self, x: Operand, rank: int, in_place: bool) -> Operands:
+        """Of arrays that lie in place, or apart."""
         found, kind = self.operands(Operands(x, None)), self.call.kind
-        if found.out is None or kind.cuts == kind.joins:
+        if in_place and (found.out is None or kind.cuts == kind.joins):
             if self.rows is not None and found.out is not None:
                 raise InvalidArgument(f"with counts, x and out of {self.call.name} must lie apart", caller())
             return found
-        if found.x is None:
-            return self.apart(x)
-        if self.rows is None:
-            ahead = rank * min(found.x.nbytes, found.out.nbytes)
-        else:
-            ahead = self.rows.own(rank) * math.prod(x.shape[1:]) * x.type.itemsize
-        return replace(found, between=ahead if kind.cuts else -ahead, omitted=Omitted.REFUSED)
+        if in_place and found.x is not None and found.out is not None:
+            if self.rows is None:
+                ahead = rank * min(found.x.nbytes, found.out.nbytes)
+            else:
+                ahead = self.rows.own(rank) * math.prod(x.shape[1:]) * x.type.itemsize
+            return replace(found, between=ahead if kind.cuts else -ahead, omitted=Omitted.REFUSED)
+        known = found.out is None or found.out.type.dtype is not None  # NumPy can allocate it
+        return replace(found, between=None, omitted=Omitted.FRESH if known else Omitted.REFUSED)
 
 
 def _called(choice: Choice) -> str:
@@ -313,7 +308,7 @@ class Communicator:
         Raises WrongType or InvalidArgument on a rank with wrong arguments and PeerRefused on the others, CallMismatch
         where schedules or sizes differ, PeerFailed, CallTimeout, CommunicatorDead.
         """
-        with self._refusing():
+        with self._endpoint.refusing():
             self._endpoint.require_fit(schedule)
             if schedule.collective.name not in [name.replace("_", "") for name in NAMED]:
                 raise InvalidArgument(
@@ -542,10 +537,10 @@ class Communicator:
         unpickling raises concerns that rank alone.
         """
         mine = self.rank == root
-        with self._refusing():
+        with self._endpoint.refusing():
             data = _pickled(value) if mine else np.empty(0, np.uint8)
         length = self.broadcast(np.array([data.size]), root=root)
-        with self._refusing():
+        with self._endpoint.refusing():
             data = data if mine else np.empty(int(length[0]), np.uint8)
         self.broadcast(data, root=root)
         return cast("Result", value if mine else cloudpickle.loads(data.data))
@@ -556,19 +551,11 @@ class Communicator:
         Raises what pickling one raises, on its rank, and PeerRefused on the others; otherwise as ``all_gather``. What
         unpickling raises concerns that rank alone.
         """
-        with self._refusing():
+        with self._endpoint.refusing():
             data = _pickled(value)
         counts = self.all_gather(np.array([data.size])).tolist()
         joined = self.all_gather(data, counts=counts)
         return [cloudpickle.loads(part.data) for part in np.split(joined, np.cumsum(counts)[:-1])]
-
-    @contextmanager
-    def _refusing(self, async_: bool = False) -> Iterator[None]:
-        """What is raised here makes the other ranks raise PeerRefused in their next call."""
-        try:
-            yield
-        except Exception as error:
-            self._endpoint.refuse(error, async_)
 
     def send(self, x: NDArray[Scalar], dest: int) -> None:
         """Send ``x`` to rank ``dest``, which takes it with ``recv``. Returns once ``x`` may be written again.
@@ -712,7 +699,7 @@ class Communicator:
         """
         wanted = self._wanted(name, op, root, counts, reproducible)
         x = Operand(arena.lengths(shape), element_type(dtype))
-        operands = wanted.in_place(x, self.rank) if in_place else wanted.apart(x)
+        operands = wanted.laid(x, self.rank, in_place)
         seconds = None if timeout is None else _seconds(timeout)
         return self._prepared(wanted, operands, [True, False], seconds, scale)
 
@@ -728,7 +715,7 @@ class Communicator:
     ) -> tuple[Choice, Callable[..., PreparedCall]]:
         """What a collective by name takes of the table on private arrays, and what prepares it, untuned."""
         wanted, x = self._wanted(name, op, 0, None, None), Operand(shape, element_type(dtype))
-        operands = wanted.in_place(x, self.rank) if in_place else wanted.apart(x)
+        operands = wanted.laid(x, self.rank, in_place)
         choice = choose(replace(wanted.call, size=wanted.bytes(operands), item=dtype.itemsize))
         return choice, partial(self._chosen, wanted, operands, [False], None, None)
 
@@ -814,8 +801,8 @@ class Communicator:
                 if other.lowered.layout.bind(operands) == bound:  # else they mismatch
                     counted = other.plan
         tile = tile or choice.tile
-        alternatives = Alternatives(plans, shared, private)
-        return endpoint.prepare(loaded, bound, wanted.op, tile, alternatives, timeout, scale, counted)
+        offered = offer(plans, bound, shared, private)
+        return endpoint.prepare(loaded, bound, wanted.op, tile, offered, timeout, scale, counted)
 
     def _tuner(self) -> Online | None:
         """What chooses among arms, if HOCKET_TUNER asks for it."""
@@ -898,7 +885,7 @@ class Communicator:
         Raises InvalidArgument on a rank with a wrong one and PeerRefused on the others, CallMismatch, PeerFailed,
         CallTimeout, CommunicatorDead.
         """
-        with self._refusing(async_):
+        with self._endpoint.refusing(async_):
             seconds = None if timeout is None else _seconds(timeout)
         return self._endpoint.barrier(async_, seconds)
 

@@ -13,7 +13,7 @@ from hocket import _native
 from hocket.collectives import whole
 from hocket.errors import InvalidArgument, WrongType, caller
 from hocket.runtime import segments
-from hocket.runtime.operands import Array, name_of
+from hocket.runtime.operands import Array, name_of, numpy_type
 
 
 @functools.cache
@@ -24,10 +24,7 @@ def own() -> _native.Arena:
 
 def empty(shape: object, dtype: object) -> Array:
     """See ``Communicator.empty``."""
-    try:
-        kind = np.dtype(dtype)  # type: ignore[call-overload]
-    except TypeError as error:
-        raise WrongType(f"dtype must be a NumPy type, not {dtype!r}", caller()) from error
+    kind = numpy_type(dtype)
     if kind.hasobject:
         raise WrongType(f"dtype is {kind}: references mean nothing in another process", caller())
     found = lengths(shape)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from threading import Lock
-from typing import Any, NamedTuple, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
 
@@ -96,30 +96,26 @@ VARIANTS = True, False
 """The zero-copy variants of native/protocol/header.h: arrays that ranks access lie in place, or apart."""
 
 
-class Alternatives(NamedTuple):
-    """What a call can run instead where ranks can access each other's arrays.
+Offered = tuple[Sequence[LoadedPlan | None], _native.Alternatives | None]
+"""What a call can run instead where ranks can access each other's arrays: a program, or none, for each of VARIANTS; and
+as native code takes them."""
 
-    ``plans``: a program, or none, for each of VARIANTS. They are offered where all arrays of the call are memory that
-    ranks share, if ``shared``, and where some are not, if ``private``.
+
+def offer(plans: Sequence[LoadedPlan | None], bound: Bound, shared: bool, private: bool) -> Offered:
+    """Of these the programs that work on the memory of x and out alone, and all on the same buffers.
+
+    They are for where all arrays of the call are memory that ranks share, if ``shared``, and where some are not, if
+    ``private``.
     """
-
-    plans: Sequence[LoadedPlan | None] = (None,) * len(VARIANTS)
-    shared: bool = False
-    private: bool = False
-
-    def on(self, bound: Bound) -> tuple[Sequence[LoadedPlan | None], _native.Alternatives | None]:
-        """The programs that work on the memory of x and out alone, and all on the same buffers; as native code takes
-        them."""
-        chosen: list[LoadedPlan | None] = [None] * len(VARIANTS)
-        buffers: tuple[Source, Source] | None = None
-        for variant, other in enumerate(self.plans):
-            if other is not None:
-                instead = other.lowered.layout.bind(bound.operands)
-                if not instead.copies and buffers in (None, (instead.input, instead.output)):
-                    chosen[variant], buffers = other, (instead.input, instead.output)
-        plans = [None if other is None else other.plan for other in chosen]
-        native = None if buffers is None else _native.Alternatives(plans, *buffers, self.shared, self.private)
-        return chosen, native
+    chosen: list[LoadedPlan | None] = [None] * len(VARIANTS)
+    buffers: tuple[Source, Source] | None = None
+    for variant, other in enumerate(plans):
+        if other is not None:
+            instead = other.lowered.layout.bind(bound.operands)
+            if not instead.copies and buffers in (None, (instead.input, instead.output)):
+                chosen[variant], buffers = other, (instead.input, instead.output)
+    native = [None if other is None else other.plan for other in chosen]
+    return chosen, None if buffers is None else _native.Alternatives(native, *buffers, shared, private)
 
 
 Result = TypeVar("Result")
@@ -156,11 +152,11 @@ class PreparedCall(_native.PreparedCall):
         loaded: LoadedPlan,
         bound: Bound,
         terms: _native.Terms,
-        offered: Sequence[LoadedPlan | None],
-        alternatives: _native.Alternatives | None,
+        offered: Offered,
         counted: _native.Plan | None = None,
     ) -> None:
         x, out = bound.operands.x, bound.operands.out
+        plans, alternatives = offered
         lends = loaded.lowered.lends
         super().__init__(
             endpoint.alive(),
@@ -181,7 +177,7 @@ class PreparedCall(_native.PreparedCall):
         self._take_turn, self._refuse, self._no_thread = endpoint._alone, endpoint.refuse, endpoint._no_thread
         self._bound = bound
         self._lowered = loaded.lowered
-        self._plans = [None if plan is None else plan.lowered for plan in (None if lends else loaded, *offered)]
+        self._plans = [None if plan is None else plan.lowered for plan in (None if lends else loaded, *plans)]
 
     def _raise(self, outcome: Outcome) -> NoReturn:
         self._endpoint._raise(outcome, self._plans)
@@ -196,20 +192,16 @@ class PreparedCall(_native.PreparedCall):
         self.tune(arms)
 
     def _arm(self, number: int, background: bool) -> PreparedCall:
-        try:
+        with self._endpoint.refusing(background):
             found = self._prepare_arm(number)
-        except Exception as error:
-            self._endpoint.refuse(error, background)
         self._arms.append(found)
         return found
 
     def _check(self, x: Argument, out: Argument, background: bool) -> None:
         """Refuse a call on arguments that are not as it was prepared."""
         self._endpoint.alive()
-        try:
+        with self._endpoint.refusing(background):
             self._compare(x, out)
-        except Exception as error:
-            self._endpoint.refuse(error, background)
 
     def _compare(self, x: Argument, out: Argument) -> None:
         expected = self._bound.operands
@@ -408,7 +400,7 @@ class Endpoint:
         bound: Bound,
         op: str,
         tile: int | None = None,
-        alternatives: Alternatives | None = None,
+        offered: Offered = ((None, None), None),
         timeout: float | None = None,
         scale: float | None = None,
         counted: _native.Plan | None = None,
@@ -440,16 +432,12 @@ class Endpoint:
                 raise InvalidArgument(f"the messages of {plan.name} lie in its arrays: it works {how} only", caller())
             if bound.n and bound.operands.omitted is Omitted.FRESH:
                 raise _private(plan)
-            offered: Sequence[LoadedPlan | None] = (loaded, None)
-            native: _native.Alternatives | None = _native.Alternatives(
-                [loaded.plan, None], bound.input, bound.output, shared=True, private=True
-            )
-        else:
-            offered, native = (alternatives or Alternatives()).on(bound)
+            native = _native.Alternatives([loaded.plan, None], bound.input, bound.output, shared=True, private=True)
+            offered = (loaded, None), native
         element = kind.name if kind.opaque and bound.n is not None else None
         element = element if scale is None else f"sum times {scale!r}"
         terms = _native.Terms(bound.n, kind.code, code, tile or 0, element, bound.units, timeout or 0.0, scale)
-        call = PreparedCall(self, loaded, bound, terms, offered, native, counted)
+        call = PreparedCall(self, loaded, bound, terms, offered, counted)
         self._calls.add(call)
         if self._member is None:  # another thread has closed this
             call.release()
@@ -501,12 +489,10 @@ class Endpoint:
         member = self._alone()
         if self.nodes:
             self.refuse(InvalidArgument("ranks on several nodes share no memory", caller()))
-        try:
+        with self.refusing():
             own = None if descriptor is None else adopted.region(descriptor, address, nbytes)
             if own is not None and (member.holds(own.address) or any(map(own.overlaps, self._regions.values()))):
                 raise InvalidArgument("ranks share some of these bytes already", caller())
-        except Exception as error:
-            self.refuse(error)
         place, released = self._next_place, self._released[:_MOST_RELEASED]
         word = None if own is None else (place, own.pages, own.skip)
         said = self._said((word, released), _native.ADOPT)
@@ -692,10 +678,7 @@ class Endpoint:
         raise PeerFailed(rank, reason) from None
 
     def close(self, drain: bool = False) -> None:
-        """Leave, with ``drain`` once calls in the background have ended.
-
-        A rank that still needs this one raises PeerFailed.
-        """
+        """See ``Communicator.close``. A rank that still needs this one raises PeerFailed."""
         member = self._member
         if member is not None:
             if drain:
@@ -841,6 +824,14 @@ class Endpoint:
         if outcome.fault is not Fault.REFUSED:
             self._raise(outcome)
         raise error
+
+    @contextmanager
+    def refusing(self, async_: bool = False) -> Iterator[None]:
+        """What is raised here makes the other ranks raise PeerRefused in their next call."""
+        try:
+            yield
+        except Exception as error:
+            self.refuse(error, async_)
 
     def decline(self, reason: str) -> NoReturn:
         """See ``Communicator.decline``."""

@@ -98,15 +98,18 @@ NO_TYPE = _NAMED["bool"]
 
 def element_type(dtype: object) -> ElementType:
     """Of a NumPy type, or of the name of one in _native.TYPES. Raises WrongType."""
-    if isinstance(dtype, np.dtype):
-        return _TYPES.get(dtype) or _other_type("x", dtype)
     if isinstance(dtype, str) and dtype in _NAMED:
         return _NAMED[dtype]
+    known = numpy_type(dtype)
+    return _TYPES.get(known) or _other_type("x", known)
+
+
+def numpy_type(dtype: object) -> np.dtype[np.generic]:
+    """Of a NumPy type, or what NumPy takes for one. Raises WrongType."""
     try:
-        known = np.dtype(dtype)  # type: ignore[call-overload]
+        return np.dtype(dtype)  # type: ignore[call-overload, no-any-return]
     except TypeError as error:
         raise WrongType(f"dtype must be a NumPy type, not {dtype!r}", caller()) from error
-    return element_type(known)
 
 
 def _other_type(name: str, dtype: np.dtype[np.generic]) -> ElementType:
