@@ -607,12 +607,9 @@ class Endpoint:
         assert mpi is not None
         number = self._next(kind, called, once)
         try:
-            part = nodes.part(mpi, called, repr((kind, called, number)))
-            try:
+            with nodes.part(mpi, called, repr((kind, called, number))) as part:
                 placed = [str(self.nodes[rank]) for rank in called]
                 meeting = nodes.meet(part, self._timeout, schedules, placed, self._joins)
-            finally:
-                part.Free()
         except BadConfig:
             raise
         except BaseException as error:

@@ -42,10 +42,8 @@ def cache_bytes(ranks: int, cpus: Path = Path("/sys/devices/system/cpu")) -> int
     The environment variable HOCKET_CACHE_BYTES, a number, overrides it. All are taken to be like those of cpu0. The
     levels are added, which is a little too much where the third includes the second. Raises BootstrapFailed.
     """
-    said = given_cache_bytes()
-    if said is not None:
-        return said
-    return _caches(cpus).bytes(ranks)
+    given = given_cache_bytes()
+    return _caches(cpus).bytes(ranks) if given is None else given
 
 
 @functools.cache

@@ -11,7 +11,8 @@ import os
 import re
 import secrets
 import zlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import cast
 
 import msgspec
@@ -101,8 +102,9 @@ def given(size: int) -> list[str]:
     return nodes
 
 
-def part(mpi: MpiCommunicator, ranks: Sequence[int], name: str) -> MpiCommunicator:
-    """A communicator of some ranks of another, which all ask for it by one name."""
+@contextmanager
+def part(mpi: MpiCommunicator, ranks: Sequence[int], name: str) -> Iterator[MpiCommunicator]:
+    """A communicator of some ranks of another, which all ask for it by one name; freed at the end."""
     from mpi4py import MPI
 
     whole = cast("MPI.Intracomm", mpi)
@@ -113,7 +115,10 @@ def part(mpi: MpiCommunicator, ranks: Sequence[int], name: str) -> MpiCommunicat
     finally:
         group.Free()
         all_ranks.Free()
-    return found
+    try:
+        yield found
+    finally:
+        found.Free()
 
 
 def meet(

@@ -160,7 +160,7 @@ class _Whole:
         steps = _StepTables(rank, self._schedule.collective.chunks, own)
         last = last_stores(part) | self._pushes[rank]
         for b, block in enumerate(part.thread_blocks):
-            steps.blocks.append({"first_step": len(steps.steps), "steps": len(block.steps)})
+            steps.tables["block"].append({"first_step": len(steps.tables["step"]), "steps": len(block.steps)})
             for s, step in enumerate(block.steps):
                 dsts = [
                     d
@@ -169,11 +169,7 @@ class _Whole:
                 ]
                 bits = sum(1 << bit for bit, d in enumerate(dsts[:32]) if (b, s, d) in last)
                 steps.add(step, [step.dsts[d] for d in dsts], bits, (rank, b, s) in self._whole_sums)
-        tables = {
-            "block": steps.blocks,
-            "step": steps.steps,
-            "operand": steps.operands,
-            "wait": steps.waits,
+        tables = steps.tables | {
             "connection": [self._connection(rank, connection) for connection in own],
             "multicast": [{"source": m.source, "channel": m.channel, "messages": m.messages} for m in self._multicasts],
         }
@@ -250,31 +246,29 @@ class _StepTables:
     """The records of a rank's steps, and of what they refer to. ``connections``: those of the rank, as numbered."""
 
     def __init__(self, rank: int, chunks: int, connections: Sequence[Connection]) -> None:
-        self.blocks: list[dict[str, int]] = []
-        self.steps: list[dict[str, int]] = []
-        self.operands: list[dict[str, int]] = []
-        self.waits: list[dict[str, int]] = []
+        self.tables: dict[str, list[dict[str, int]]] = {kind: [] for kind in ("block", "step", "operand", "wait")}
         self._rank, self._chunks = rank, chunks
         self._number = {connection: i for i, connection in enumerate(connections)}
 
     def add(self, step: Step, dsts: Sequence[Destination], last: int, whole: bool) -> None:
         """A step that stores to ``dsts``; ``last``: the set of those that share no chunk with another operand."""
         assert step.count is not None, "the verifier demands a local span in each step"
-        self.steps.append(
+        operands, waits = self.tables["operand"], self.tables["wait"]
+        self.tables["step"].append(
             {
                 "count": step.count,
-                "first_operand": len(self.operands),
+                "first_operand": len(operands),
                 "sources": len(step.srcs),
                 "destinations": len(dsts),
-                "first_wait": len(self.waits),
+                "first_wait": len(waits),
                 "waits": len(step.waits),
                 "last": last,
                 "whole": int(whole),
             }
         )
         names = "place", "end", "unit", "position", "stride"
-        self.operands += [dict(zip(names, self._operand(place), strict=True)) for place in (*step.srcs, *dsts)]
-        self.waits.extend({"block": wait.thread_block, "step": wait.step} for wait in step.waits)
+        operands.extend(dict(zip(names, self._operand(place), strict=True)) for place in (*step.srcs, *dsts))
+        waits.extend({"block": wait.thread_block, "step": wait.step} for wait in step.waits)
 
     def _operand(self, place: Source | Destination) -> tuple[int, int, int, int, int]:
         rank, chunks = self._rank, self._chunks

@@ -80,11 +80,8 @@ def meet(store: stores.Store, rank: int, size: int, timeout: float, schedules: S
             joint = _agreed(mine, _begun(node), decide)
     module = import_module(_MODULE)
     try:
-        mpi = nodes.part(module.COMM_WORLD, joint.ranks, joint.token)
-        try:
+        with nodes.part(module.COMM_WORLD, joint.ranks, joint.token) as mpi:
             meeting = nodes.meet(mpi, timeout, schedules, joint.placed, _world.joins)
-        finally:
-            mpi.Free()
     except module.Exception as error:
         raise BootstrapFailed(f"MPI failed: {describe(error)}") from error
     if joint.first:
