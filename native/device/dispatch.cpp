@@ -1,3 +1,4 @@
+#include <array>
 #include <cstdlib>
 #include <cstring>
 
@@ -12,26 +13,24 @@ extern const KernelTable kernels_avx512;
 #endif
 
 const Isa* isas() {
-    struct List {
-        Isa all[4] = {};
-        List() {
-            Isa* next = all;
+    static const auto list = [] {
+        std::array<Isa, 4> all{};
+        Isa* next = all.data();
 #ifdef HOCKET_X86_KERNELS
-            __builtin_cpu_init();
-            // What CMakeLists.txt lets the compiler use: x86-64-v3, which has F16C too, and x86-64-v4.
-            const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                            __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
-            if (v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                __builtin_cpu_supports("avx512cd"))
-                *next++ = {"avx512", &kernels_avx512};
-            if (v3) *next++ = {"avx2", &kernels_avx2};
+        __builtin_cpu_init();
+        // What CMakeLists.txt lets the compiler use: x86-64-v3, which has F16C too, and x86-64-v4.
+        const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                        __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
+        if (v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+            __builtin_cpu_supports("avx512cd"))
+            *next++ = {"avx512", &kernels_avx512};
+        if (v3) *next++ = {"avx2", &kernels_avx2};
 #endif
-            *next = {"baseline", &kernels_baseline};
-        }
-    };
-    static const List list;
-    return list.all;
+        *next = {"baseline", &kernels_baseline};
+        return all;
+    }();
+    return list.data();
 }
 
 const Isa* chosen_isa() {

@@ -1,6 +1,5 @@
 #include "policy/caches.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>

@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 namespace hocket {
 namespace {
@@ -188,9 +187,6 @@ bool ControlPlane::failed(u32 rank) const {
     const u64 state = observe_state(&other.state);  // pairs with publish_state in `mark`
     return state == kAborted || (state == kFailed && ends(other));
 }
-
-// Whether the end of a rank counts in this call. The number of calls may wrap.
-bool ControlPlane::ends(const RankBlock& other) const { return (call_ - other.since) >> 63 == 0; }
 
 bool ControlPlane::is_gone(u32 rank) const {
     if (__atomic_load_n(&blocks_[rank].gone, __ATOMIC_RELAXED) != 0) return true;  // alone: it orders nothing

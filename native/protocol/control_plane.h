@@ -188,7 +188,8 @@ class ControlPlane {
     Outcome interruption() const;
     bool waits(u32 rank, double now) const;
     u32 straggler(u32 peer, double now) const;
-    bool ends(const RankBlock& other) const;
+    // Whether the end of a rank counts in this call. The number of calls may wrap.
+    bool ends(const RankBlock& other) const { return (call_ - other.since) >> 63 == 0; }
     void mark(State state, u32 culprit, u64 since, const std::string& why);
 
     const u32 rank_, size_;

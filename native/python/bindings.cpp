@@ -1,5 +1,4 @@
 // The Python module hocket._native. Thin: arguments are checked in Python (hocket/runtime).
-#include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -45,29 +44,19 @@ int loan_buffer(PyObject* self, Py_buffer* view, int flags) {
 
 PyType_Slot loan_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(loan_buffer)}, {0, nullptr}};
 
-#define HOCKET_NAME(field) fields.append(#field);
-#define HOCKET_RECORD(name, record)       \
-    {                                     \
-        nb::list fields;                  \
-        record(HOCKET_NAME);              \
-        layout[name] = nb::tuple(fields); \
-    }
-
-nb::dict plan_layout() {
-    nb::dict layout;
-    HOCKET_RECORD("header", HOCKET_PLAN_HEADER)
-    HOCKET_RECORD("block", HOCKET_PLAN_BLOCK)
-    HOCKET_RECORD("step", HOCKET_PLAN_STEP)
-    HOCKET_RECORD("operand", HOCKET_PLAN_OPERAND)
-    HOCKET_RECORD("wait", HOCKET_PLAN_WAIT)
-    HOCKET_RECORD("connection", HOCKET_PLAN_CONNECTION)
-    HOCKET_RECORD("multicast", HOCKET_PLAN_MULTICAST)
-    return layout;
-}
+#define HOCKET_NAME(field) #field,
 
 void bind_constants(nb::module_& m) {
     m.attr("PLAN_MAGIC") = kPlanMagic;
-    m.attr("PLAN_LAYOUT") = plan_layout();
+    nb::dict layout;
+    layout["header"] = names({HOCKET_PLAN_HEADER(HOCKET_NAME)});
+    layout["block"] = names({HOCKET_PLAN_BLOCK(HOCKET_NAME)});
+    layout["step"] = names({HOCKET_PLAN_STEP(HOCKET_NAME)});
+    layout["operand"] = names({HOCKET_PLAN_OPERAND(HOCKET_NAME)});
+    layout["wait"] = names({HOCKET_PLAN_WAIT(HOCKET_NAME)});
+    layout["connection"] = names({HOCKET_PLAN_CONNECTION(HOCKET_NAME)});
+    layout["multicast"] = names({HOCKET_PLAN_MULTICAST(HOCKET_NAME)});
+    m.attr("PLAN_LAYOUT") = layout;
     m.attr("MOST_READERS") = kMostReaders;
     m.attr("FILE_BYTES") = kFileBytes;
     m.attr("PLANS") = kPlans;
@@ -165,7 +154,6 @@ void bind_outcome(nb::module_& m) {
             "The schedule's name; on further lines the counts, and what ``element`` is a hash of.");
 }
 
-// What is recorded of calls.
 void bind_events(nb::module_& m) {
     nb::class_<CallEvent>(m, "CallEvent",
                           "A call that has ended. Times are nanoseconds of CLOCK_MONOTONIC, sizes bytes.")
@@ -321,7 +309,7 @@ void bind_calls(nb::class_<Member>& member) {
                 return clock.rate(clock.now()) / 1e9;
             },
             "Seconds of a tick of the clock that calls are timed with.")
-        .def("land", [](Member& member) { Flight::land(member); }, "Waits for the calls in the background.");
+        .def("land", &Flight::land, "Waits for the calls in the background.");
 }
 
 // Memory that others made. With the GIL, so that nobody looks for a place meanwhile, and not while a call goes on.
@@ -395,9 +383,8 @@ void bind_life(nb::module_& m, nb::class_<Member>& member) {
         .def(
             "ended",
             [](const Member& member, u32 rank) -> std::optional<Outcome> {
-                Outcome found = member.communicator->control().ended(rank);
-                if (found.fault == Fault::kNone) return std::nullopt;
-                return found;
+                const Outcome found = member.communicator->control().ended(rank);
+                return found.fault == Fault::kNone ? std::nullopt : std::optional(found);
             },
             "rank"_a,
             "Why a rank will make no more calls, and whose fault that is; None if it may. Local: no other takes part.")

@@ -5,6 +5,12 @@
 
 namespace hocket {
 
+template <size_t N> nanobind::tuple names(const char* const (&table)[N]) {
+    nanobind::list list;
+    for (const char* name : table) list.append(name);
+    return nanobind::tuple(list);
+}
+
 void bind_kernels(nanobind::module_& module);
 void bind_flight(nanobind::module_& module);
 void bind_prepared_call(nanobind::module_& module);

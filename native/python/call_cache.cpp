@@ -200,14 +200,12 @@ class CallCache {
         std::swap(place.entry, entry);
     }
 
-    // Forgets all calls.
     void forget() {
         std::vector<Place> before(kFewest);  // their end may run Python, and so this
         before.swap(places_);
         taken_ = 0;
     }
 
-    // The same, and the communicator.
     void clear() {
         member_.reset();
         forget();
@@ -244,10 +242,7 @@ class CallCache {
     }
 
     void grow() {
-        if (places_.size() == kMost) {
-            forget();
-            return;
-        }
+        if (places_.size() == kMost) return forget();
         std::vector<Place> before(2 * places_.size());
         before.swap(places_);
         for (Place& place : before)

@@ -70,16 +70,12 @@ void Flight::queue() {
     make_way(member());
     if (Flight* const before = member().posted) before->hand_over();  // calls have one order
     ++member().flights;
-    submit(true);
+    hand_over();
 }
 
 void Flight::hand_over(bool wake) {
-    member().posted = nullptr;
-    submit(wake);
-}
-
-void Flight::submit(bool wake) {
     Member& used = member();
+    used.posted = nullptr;
     job_.body = [this, &used] {
         {
             using Lock = std::unique_lock<Busy>;
@@ -151,10 +147,6 @@ void Flight::release() {
     if (job_.body && queue != nullptr) queue->wait(job_);
     const nb::object owner = outcome_.fault == Fault::kNone ? std::move(owner_) : nb::object();
     const Body body = std::move(body_);  // goes before the owner, which keeps what it refers to
-}
-
-void Flight::must_not_interrupt() const {
-    if (member().interrupts()) owner_.attr("_raise")(Outcome{Fault::kBusy, 0});
 }
 
 // Unless another thread is in a call: then it would wait for that where no signal is heard.
@@ -256,8 +248,7 @@ void Flight::abandon() {
 void Flight::land(Member& member) {
     if (member.interrupts()) return;  // what it would wait for ends once it has returned
     if (member.posted != nullptr) member.posted->shared_from_this()->finish();
-    const std::vector<std::shared_ptr<Flight>> all = all_queued();
-    for (const std::shared_ptr<Flight>& flight : all)
+    for (const std::shared_ptr<Flight>& flight : std::vector(all_queued()))  // which may change meanwhile
         if (flight->member_ && &flight->member() == &member) flight->finish();
     sweep();
 }
@@ -283,8 +274,7 @@ u64 Flight::wait_any(const std::vector<Handle*>& handles) {
     for (const std::shared_ptr<Flight>& flight : flights) flight->must_not_interrupt();
     u64 found = 0;
     await([&] {
-        found = u64(std::find_if(flights.begin(), flights.end(), [](const auto& f) { return f->ended_.load(); }) -
-                    flights.begin());
+        found = u64(std::ranges::find_if(flights, [](const auto& f) { return f->ended_.load(); }) - flights.begin());
         return found != flights.size();
     });
     return found;

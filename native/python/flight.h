@@ -31,7 +31,14 @@ class Flight : public std::enable_shared_from_this<Flight> {
     Flight& operator=(Flight&&) = delete;
 
     // `begin` posts it; false where it could not.
-    template <class Begin> bool post(Begin begin);
+    template <class Begin> bool post(Begin begin) {
+        Member& used = member();
+        const std::unique_lock<Busy> lock(used.busy, std::try_to_lock);
+        if (!lock.owns_lock() || used.flights != 0 || !begin()) return false;
+        ++used.flights;  // before another thread may enter a call
+        used.posted = this;
+        return true;
+    }
     // Gives it to the member's queue. Throws nanobind::python_error where there is no thread for it.
     void queue();
 
@@ -62,9 +69,10 @@ class Flight : public std::enable_shared_from_this<Flight> {
     bool posted() const { return member_ && member().posted == this; }
     bool is_over();
     void hand_over(bool wake = true);
-    void submit(bool wake);
     bool complete(u32 spins);
-    void must_not_interrupt() const;
+    void must_not_interrupt() const {
+        if (member().interrupts()) owner_.attr("_raise")(Outcome{Fault::kBusy, 0});
+    }
     void help();
     void finish();
     void release();
@@ -76,15 +84,6 @@ class Flight : public std::enable_shared_from_this<Flight> {
     std::atomic<bool> ended_{false};
     Outcome outcome_;
 };
-
-template <class Begin> bool Flight::post(Begin begin) {
-    Member& used = member();
-    const std::unique_lock<Busy> lock(used.busy, std::try_to_lock);
-    if (!lock.owns_lock() || used.flights != 0 || !begin()) return false;
-    ++used.flights;  // before another thread may enter a call
-    used.posted = this;
-    return true;
-}
 
 // What Python holds of it.
 struct Handle {

@@ -17,24 +17,6 @@ using namespace nb::literals;
 namespace hocket {
 namespace {
 
-template <u32 N> nb::tuple names(const char* const (&table)[N]) {
-    nb::list list;
-    for (const char* name : table) list.append(name);
-    return nb::tuple(list);
-}
-
-// The types that kernels combine, each with its operators.
-nb::dict operators_of_types() {
-    nb::dict found;
-    for (u32 type = 0; type < kTypes; ++type) {
-        nb::list operators;
-        for (u32 op = 0; op < kOperators; ++op)
-            if (kernels().types[type].reduce[op] != nullptr) operators.append(kOperatorNames[op]);
-        found[kTypeNames[type]] = nb::tuple(operators);
-    }
-    return found;
-}
-
 const KernelTable& kernels_for(const std::string& name) {
     for (const Isa* isa = isas(); isa->name != nullptr; ++isa)
         if (isa->name == name) return *isa->kernels;
@@ -48,10 +30,16 @@ void bind_types(nb::module_& m) {
     for (const Isa* isa = isas(); isa->name != nullptr; ++isa) all.append(isa->name);
     m.attr("ISAS") = nb::tuple(all);
     m.attr("TYPES") = names(kTypeNames);
-    nb::dict bytes;
-    for (u32 type = 0; type < kTypes; ++type) bytes[kTypeNames[type]] = kTypeBytes[type];
+    nb::dict bytes, operators;
+    for (u32 type = 0; type < kTypes; ++type) {
+        nb::list own;
+        for (u32 op = 0; op < kOperators; ++op)
+            if (kernels().types[type].reduce[op] != nullptr) own.append(kOperatorNames[op]);
+        bytes[kTypeNames[type]] = kTypeBytes[type];
+        operators[kTypeNames[type]] = nb::tuple(own);
+    }
     m.attr("TYPE_BYTES") = bytes;
-    m.attr("OPERATORS_OF") = operators_of_types();
+    m.attr("OPERATORS_OF") = operators;
     m.attr("OPERATORS") = names(kOperatorNames);
 }
 

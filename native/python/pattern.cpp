@@ -1,7 +1,6 @@
 // Objects of pybind11 that are told by bytes of their C++ value. To ask a binding for a field makes an object, which
 // takes longer than a short call.
 
-#include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 

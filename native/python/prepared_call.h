@@ -32,8 +32,7 @@ struct Argument {
 };
 
 // What a call expects as x or as out: an array of this type and shape, a RawBuffer of as many bytes, the address of as
-// many, or a list of arrays and RawBuffers.
-// `dtype` is None where NumPy does not know the type.
+// many, or a list of arrays and RawBuffers. `dtype` is None where NumPy does not know the type.
 struct Operand {
     nanobind::object dtype;
     std::vector<Py_ssize_t> shape;

@@ -53,7 +53,6 @@ Units equal_units(const PlanHeader& header, const Call& call) {
     return units;
 }
 
-// Where the result of a call lies.
 const char* result_of(const Call& call) { return call.output != nullptr ? call.output : call.input; }
 
 constexpr u64 kMostMessage = 1 << 30;  // a wire may count bytes with an int

@@ -1,6 +1,5 @@
 #include "runtime/paths.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>

@@ -78,18 +78,13 @@ void Plan::lay_direct() {
 }
 
 const Plan::Details& Plan::details(std::string_view element, std::string_view units, Communicator& communicator) {
-    Details& kept = details_;
-    if (kept.author == 0 || kept.element != element || kept.units != units) {
-        u64 digest = element.size();
-        for (const char byte : element) digest = mix(digest ^ u64(static_cast<unsigned char>(byte)));
-        std::string text = name_ + "\n";
-        text += units;
-        if (!element.empty()) text += '\n';
-        text += element;
-        kept = {std::string(element), std::string(units), std::move(text), u32(digest),
+    if (details_.author != 0 && details_.element == element && details_.units == units) return details_;
+    u64 digest = element.size();
+    for (const char byte : element) digest = mix(digest ^ u64(static_cast<unsigned char>(byte)));
+    std::string text = name_ + '\n' + std::string(units) + (element.empty() ? "" : '\n' + std::string(element));
+    details_ = {std::string(element), std::string(units), std::move(text), u32(digest),
                 communicator.control().new_author()};
-    }
-    return kept;
+    return details_;
 }
 
 }  // namespace hocket

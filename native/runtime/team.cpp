@@ -7,7 +7,6 @@
 #include "protocol/waiting.h"
 
 namespace hocket {
-
 namespace {
 
 struct SignalsBlocked {
@@ -84,11 +83,6 @@ void Queue::help(const Job& last) {
     std::unique_lock<std::mutex> held(lock_);
     while (!last.done && !busy_ && !jobs_.empty()) do_next(held);
     if (!jobs_.empty()) wake();
-}
-
-void Queue::wait(const Job& job) {
-    std::unique_lock<std::mutex> held(lock_);
-    finished_.wait(held, [&] { return job.done; });
 }
 
 void Queue::work(const std::stop_token& closing) {

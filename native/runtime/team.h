@@ -51,7 +51,10 @@ class Queue {
     // Does the jobs up to this one, as long as nobody else does any.
     void help(const Job& last);
     // Waits until it is done.
-    void wait(const Job& job);
+    void wait(const Job& job) {
+        std::unique_lock<std::mutex> held(lock_);
+        finished_.wait(held, [&] { return job.done; });
+    }
 
   private:
     void work(const std::stop_token& closing);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <iterator>
-#include <new>
 
 #include "transport/mapping.h"
 
@@ -25,8 +24,7 @@ char* Arena::allocate(u64 bytes) {
         errno = ENOMEM;
         return nullptr;
     }
-    const auto fits = [&](const auto& range) { return range.second >= bytes; };
-    auto found = std::find_if(free_.begin(), free_.end(), fits);
+    auto found = std::ranges::find_if(free_, [&](const auto& range) { return range.second >= bytes; });
     if (found == free_.end()) {
         if (!grow(bytes)) return nullptr;
         found = std::prev(free_.end());
@@ -34,10 +32,8 @@ char* Arena::allocate(u64 bytes) {
     const auto [place, length] = *found;
     Extent& extent = extent_of(place);
     const u64 end = place - extent.place + bytes;
-    if (const int failed = back(extent, end)) {
-        errno = failed;
-        return nullptr;
-    }
+    errno = back(extent, end);
+    if (errno != 0) return nullptr;
     free_.erase(found);
     if (length > bytes) free_.emplace(place + bytes, length - bytes);
     return extent.base + (place - extent.place);
@@ -47,7 +43,7 @@ void Arena::release(char* at, u64 bytes) {
     u64 first = place(at), end = first + whole_pages(std::max(bytes, u64(1)));
     {
         const std::lock_guard<std::mutex> held(keeping_);
-        if (std::any_of(kept_.begin(), kept_.end(), [&](u64 kept) { return kept - first < end - first; })) return;
+        if (std::ranges::any_of(kept_, [&](u64 kept) { return kept - first < end - first; })) return;
     }
     const Extent& extent = extent_of(first);
     auto next = free_.lower_bound(first);
@@ -55,10 +51,9 @@ void Arena::release(char* at, u64 bytes) {
         end += next->second;
         next = free_.erase(next);
     }
-    if (next != free_.begin()) {
-        const auto before = std::prev(next);
-        if (before->first + before->second == first && first > extent.place) {
-            before->second = end - before->first;
+    if (next != free_.begin() && first > extent.place) {
+        if (auto& [before, length] = *std::prev(next); before + length == first) {
+            length = end - before;
             return;
         }
     }
@@ -72,11 +67,6 @@ u64 Arena::place(const char* at) const {
         if (skip < extents_[e].bytes) return extents_[e].place + skip;
     }
     return kNowhere;
-}
-
-void Arena::keep(u64 place) {
-    const std::lock_guard<std::mutex> held(keeping_);
-    kept_.push_back(place);
 }
 
 void Arena::forked() {
@@ -134,17 +124,7 @@ bool Arena::grow(u64 bytes) {
 }
 
 Arena::Extent& Arena::extent_of(u64 place) {
-    u64 e = 0;
-    while (place - extents_[e].place >= extents_[e].bytes) ++e;
-    return extents_[e];
-}
-
-Loan::Loan(Arena& arena, u64 bytes) : arena_(arena), bytes_(bytes), at_(arena.allocate(bytes)) {
-    if (at_ == nullptr) throw std::bad_alloc();
-}
-
-Loan::~Loan() {
-    if (arena_.place(at_) != kNowhere) arena_.release(at_, bytes_);  // not in a child after fork
+    return *std::ranges::find_if(extents_, [&](const Extent& one) { return place - one.place < one.bytes; });
 }
 
 }  // namespace hocket

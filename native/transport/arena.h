@@ -3,15 +3,15 @@
 // One file without a name, mapped extent by extent as it is needed; an extent is never moved, and no smaller than all
 // before it together where there is address space for that, so there are few. What is free lies in a list in order of
 // place, of which the first that is long enough is taken: so the file stays short, and so does what others map of it.
-// Memory that was used stays the arena's.
-// It has huge pages wherever the kernel gives them, whatever its setting for shared memory: they take a rank less time
-// to get than small ones, and other ranks next to none to map.
+// Memory that was used stays the arena's. It has huge pages wherever the kernel gives them, whatever its setting for
+// shared memory: they take a rank less time to get than small ones, and other ranks next to none to map.
 //
 // Used under the GIL only, but for what says otherwise.
 #pragma once
 
 #include <map>
 #include <mutex>
+#include <new>
 #include <vector>
 
 #include "transport/memory.h"
@@ -36,7 +36,10 @@ class Arena {
     u64 place(const char* at) const;
 
     // Never gives away again what was allocated around that place: a rank that is late may still access it. Any thread.
-    void keep(u64 place);
+    void keep(u64 place) {
+        const std::lock_guard<std::mutex> held(keeping_);
+        kept_.push_back(place);
+    }
 
     // In a child after fork: what was allocated is the child's own from here on, and nothing more can be.
     void forked();
@@ -68,8 +71,12 @@ class Arena {
 class Loan {
   public:
     // Throws std::bad_alloc.
-    Loan(Arena& arena, u64 bytes);
-    ~Loan();
+    Loan(Arena& arena, u64 bytes) : arena_(arena), bytes_(bytes), at_(arena.allocate(bytes)) {
+        if (at_ == nullptr) throw std::bad_alloc();
+    }
+    ~Loan() {
+        if (arena_.place(at_) != kNowhere) arena_.release(at_, bytes_);  // not in a child after fork
+    }
     Loan& operator=(Loan&&) = delete;
     char* data() const { return at_; }
     u64 bytes() const { return bytes_; }

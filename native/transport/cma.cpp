@@ -42,13 +42,6 @@ int push_to(pid_t process, char* theirs, const char* mine, u64 bytes) {
     return copy_all(::process_vm_writev, process, const_cast<char*>(mine), theirs, bytes);
 }
 
-void CmaCopies::note(u32 rank, int error, u64 bytes, Traffic& moved) {
-    error_ = error;
-    rank_ = rank;
-    moved.loaded += bytes;
-    moved.stored += bytes;
-}
-
 void CmaCopies::reduce(Kernel kernel, const Manner& how, const Room& room, u32 sources, u32 used, u64 bytes,
                        Traffic& moved) {
     const u32* const owners = room.owners;

@@ -51,7 +51,12 @@ class CmaCopies {
     u32 rank() const { return rank_; }
 
   private:
-    void note(u32 rank, int error, u64 bytes, Traffic& moved);  // of a copy
+    void note(u32 rank, int error, u64 bytes, Traffic& moved) {  // of a copy
+        error_ = error;
+        rank_ = rank;
+        moved.loaded += bytes;
+        moved.stored += bytes;
+    }
 
     Memory& memory_;
     std::unique_ptr<char, decltype(&std::free)> blocks_;

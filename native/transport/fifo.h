@@ -112,8 +112,7 @@ template <FifoDevice Device> struct Fifo {
     const Fifo* full() {
         for (Fifo* reader = this; reader <= this + more; ++reader) {
             if (next - reader->seen < capacity) continue;
-            reader->seen =
-                Device::observe_freed(reader->freed) + reader->debt;  // pairs with publish_freed in `release`
+            reader->seen = Device::observe_freed(reader->freed) + reader->debt;  // pairs with `release`
             if (next - reader->seen >= capacity) return reader;
         }
         return nullptr;

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/ioctl.h>
-#include <unistd.h>
 
 #include "transport/memory.h"
 
@@ -22,10 +21,6 @@ constexpr u64 kIsHuge = 1 << 6;
 constexpr unsigned long kPagemapScan = _IOWR('f', 16, ScanArguments);
 
 }  // namespace
-
-PageScan::~PageScan() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-}
 
 bool PageScan::finds_huge(const char* at, u64 bytes) {
     if (descriptor_ == kUnopened) descriptor_ = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);

@@ -2,6 +2,8 @@
 // kernel finds and holds each page that it copies, which of 4 KB takes about half of a copy's time.
 #pragma once
 
+#include <unistd.h>
+
 #include "core/plan.h"
 
 namespace hocket {
@@ -9,7 +11,9 @@ namespace hocket {
 // Asks the kernel about memory of this process, by PAGEMAP_SCAN (Linux 6.7).
 class PageScan {
   public:
-    ~PageScan();
+    ~PageScan() {
+        if (descriptor_ >= 0) ::close(descriptor_);
+    }
     PageScan& operator=(PageScan&&) = delete;
 
     // Whether the middle half does, as the ends may share their pages with other memory. False where the kernel cannot

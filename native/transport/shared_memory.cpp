@@ -1,7 +1,6 @@
 #include "transport/shared_memory.h"
 
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/uio.h>
 #include <unistd.h>
 #include <algorithm>
@@ -9,9 +8,6 @@
 #include <cerrno>
 #include <iterator>
 #include <system_error>
-
-#include "transport/cma.h"
-#include "transport/mapping.h"
 
 namespace hocket {
 
@@ -121,28 +117,11 @@ char* SharedMemory::adopted(u32 rank, u64 place) const {
     return borrowed.at + (place - begin);
 }
 
-void SharedMemory::release(u64 place) {
-    std::erase_if(lent_, [&](const auto& entry) { return entry.second.place == place; });
-}
-
-int SharedMemory::pull(u32 rank, const char* theirs, char* mine, u64 bytes) {
-    return pull_from(processes_[rank], theirs, mine, bytes);
-}
-
-int SharedMemory::push(u32 rank, char* theirs, const char* mine, u64 bytes) {
-    return push_to(processes_[rank], theirs, mine, bytes);
-}
-
 // Looks at the first byte alone: an array lies in one mapping. A sandbox that the process has entered meanwhile may
 // refuse either system call, also one that copies nothing.
 bool SharedMemory::reachable(const char* mine) const {
     char first;
-    const iovec here{&first, 1}, there{const_cast<char*>(mine), 1};
-    return ::process_vm_readv(self_, &here, 1, &there, 1, 0) == 1 &&
-           ::process_vm_writev(self_, nullptr, 0, nullptr, 0, 0) == 0;
+    return pull_from(self_, mine, &first, 1) == 0 && ::process_vm_writev(self_, nullptr, 0, nullptr, 0, 0) == 0;
 }
-
-// Who gives up rights or changes its user is closed to others from then on.
-bool SharedMemory::is_accessible() const { return ::prctl(PR_GET_DUMPABLE) == 1; }
 
 }  // namespace hocket

@@ -5,12 +5,14 @@
 // schedule to the next, and a window that grows stays where it is. A file that is no memfd grows to its last window.
 #pragma once
 
+#include <sys/prctl.h>
 #include <sys/types.h>
 #include <map>
 #include <memory>
 #include <vector>
 
 #include "transport/arena.h"
+#include "transport/cma.h"
 #include "transport/mapping.h"
 #include "transport/pages.h"
 
@@ -42,11 +44,16 @@ class SharedMemory final : public Memory {
     void keep(u64 place) override { own_.keep(place); }
     char* arena(u32 rank, u64 bytes) override;
     char* adopted(u32 rank, u64 place) const override;
-    int pull(u32 rank, const char* theirs, char* mine, u64 bytes) override;
-    int push(u32 rank, char* theirs, const char* mine, u64 bytes) override;
+    int pull(u32 rank, const char* theirs, char* mine, u64 bytes) override {
+        return pull_from(processes_[rank], theirs, mine, bytes);
+    }
+    int push(u32 rank, char* theirs, const char* mine, u64 bytes) override {
+        return push_to(processes_[rank], theirs, mine, bytes);
+    }
     bool reachable(const char* mine) const override;
     bool in_huge_pages(const char* mine, u64 bytes) override { return scan_.finds_huge(mine, bytes); }
-    bool is_accessible() const override;
+    // Who gives up rights or changes its user is closed to others from then on.
+    bool is_accessible() const override { return ::prctl(PR_GET_DUMPABLE) == 1; }
 
     // Memory that others made, at a place from kAdopted on, which the rank chooses that has it. Not while a call goes
     // on. That rank has it at `at`; the others know it by the place, and have its pages.
@@ -54,7 +61,9 @@ class SharedMemory final : public Memory {
     void adopt_of(u32 rank, u64 place, char* at, std::shared_ptr<SharedPages> pages) {
         neighbours_[rank].adopted[place] = {at, std::move(pages)};
     }
-    void release(u64 place);
+    void release(u64 place) {
+        std::erase_if(lent_, [&](const auto& entry) { return entry.second.place == place; });
+    }
     // The control region stays mapped for ever, as a network may still access it.
     void leave_control() { control_ = nullptr; }
     void release_of(u32 rank, u64 place) { neighbours_[rank].adopted.erase(place); }
