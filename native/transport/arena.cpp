@@ -32,8 +32,10 @@ char* Arena::allocate(u64 bytes) {
     const auto [place, length] = *found;
     Extent& extent = extent_of(place);
     const u64 end = place - extent.place + bytes;
-    errno = back(extent, end);
-    if (errno != 0) return nullptr;
+    if (const int failed = back(extent, end)) {
+        errno = failed;
+        return nullptr;
+    }
     free_.erase(found);
     if (length > bytes) free_.emplace(place + bytes, length - bytes);
     return extent.base + (place - extent.place);

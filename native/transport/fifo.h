@@ -112,7 +112,8 @@ template <FifoDevice Device> struct Fifo {
     const Fifo* full() {
         for (Fifo* reader = this; reader <= this + more; ++reader) {
             if (next - reader->seen < capacity) continue;
-            reader->seen = Device::observe_freed(reader->freed) + reader->debt;  // pairs with `release`
+            reader->seen =
+                Device::observe_freed(reader->freed) + reader->debt;  // pairs with publish_freed in `release`
             if (next - reader->seen >= capacity) return reader;
         }
         return nullptr;
