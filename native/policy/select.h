@@ -128,11 +128,12 @@ inline bool streams_for(const PlanView& plan, const Shape& shape, bool input, bo
     return touched_bytes(plan, shape, input, output) > cache_bytes || (far && bytes >= tuned.far_past_bytes);
 }
 
-// By how many bytes long copies prefetch what they store to; 0: memcpy copies. That is faster where a rank both sends
-// and receives, where messages take no slot, unless buffers are `near`, in a cache, and where cores are `apart`.
-inline u64 copy_ahead_for(const PlanHeader& plan, Path path, bool near, bool apart, const Tunables& tuned) {
-    const bool gains = near && !apart && path == Path::kFifo && plan.one_way != 0;
-    return gains ? tuned.copy_ahead_bytes : 0;
+// By how many bytes long copies prefetch what they store to; 0: memcpy copies. That is faster where a rank sends, where
+// messages take no slot, unless buffers are `near`, in a cache, and where cores are `apart`.
+inline u64 copy_ahead_for(const PlanView& plan, Path path, bool near, bool apart, const Tunables& tuned) {
+    const PlanHeader& h = *plan.header;
+    const bool only_receives = h.one_way != 0 && h.connections != 0 && plan.connections[0].sends == 0;
+    return near && !apart && path == Path::kFifo && only_receives ? tuned.copy_ahead_bytes : 0;
 }
 
 }  // namespace hocket

@@ -515,7 +515,7 @@ template <class Event> Outcome Communicator::execute(CallState& state, Event eve
     run.streams = streams_for(chosen.plan->view(), chosen, chosen.input, chosen.output, settings_.cache_bytes,
                               state.probe.far && !attached, state.probe.larger(), settings_.tunables);
     run.copy_ahead_bytes =
-        copy_ahead_for(chosen.plan->header(), state.selected.path, state.probe.near(), some_apart_, settings_.tunables);
+        copy_ahead_for(chosen.plan->view(), state.selected.path, state.probe.near(), some_apart_, settings_.tunables);
     Plan::Latest& latest = state.plan.latest;
     if (state.probe.is_far != nullptr)
         latest.far = state.probe.far ? latest.far | state.size_bit() : latest.far & ~state.size_bit();

@@ -183,13 +183,17 @@ TEST(attached_where_most_pages_are_huge) {
 
 TEST(what_long_copies_prefetch) {
     PlanHeader plan = header(0);
+    ConnectionRecord connection{};
+    const PlanView view{.header = &plan, .connections = &connection};
     const Tunables tuned{.copy_ahead_bytes = 9};
     for (const Path path : {Path::kFifo, Path::kEager, Path::kZeroCopy})
-        for (const u32 bits : {0u, 1u, 2u, 3u, 4u, 5u, 6u, 7u}) {
+        for (u32 bits = 0; bits < 32; ++bits) {
             const bool near = (bits & 1) != 0, apart = (bits & 2) != 0;
-            plan.one_way = bits >> 2;
-            const bool ahead = path == Path::kFifo && bits == 5;
-            CHECK(copy_ahead_for(plan, path, near, apart, tuned) == (ahead ? 9 : 0));
+            plan.one_way = bits >> 2 & 1;
+            connection.sends = bits >> 3 & 1;
+            plan.connections = bits >> 4;
+            const bool ahead = path == Path::kFifo && bits == 21;
+            CHECK(copy_ahead_for(view, path, near, apart, tuned) == (ahead ? 9 : 0));
         }
     ResidencyProbe probe;
     CHECK(!probe.near());  // it has not looked
