@@ -184,7 +184,9 @@ TEST(attached_where_most_pages_are_huge) {
 TEST(what_long_copies_prefetch) {
     PlanHeader plan = header(0);
     ConnectionRecord connection{};
-    const PlanView view{.header = &plan, .connections = &connection};
+    PlanView view{};
+    view.header = &plan;
+    view.connections = &connection;
     const Tunables tuned{.copy_ahead_bytes = 9};
     for (const Path path : {Path::kFifo, Path::kEager, Path::kZeroCopy})
         for (u32 bits = 0; bits < 32; ++bits) {
