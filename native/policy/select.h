@@ -128,8 +128,8 @@ inline bool streams_for(const PlanView& plan, const Shape& shape, bool input, bo
     return touched_bytes(plan, shape, input, output) > cache_bytes || (far && bytes >= tuned.far_past_bytes);
 }
 
-// By how many bytes long copies prefetch what they store to; 0: memcpy copies. That is faster where a rank sends, where
-// messages take no slot, unless buffers are `near`, in a cache, and where cores are `apart`.
+// By how many bytes long copies prefetch what they store to; 0: memcpy copies. That is faster but for a rank that only
+// receives, in a call where none does both, through slots, where buffers are `near`, in a cache, and cores not `apart`.
 inline u64 copy_ahead_for(const PlanView& plan, Path path, bool near, bool apart, const Tunables& tuned) {
     const PlanHeader& h = *plan.header;
     const bool only_receives = h.one_way != 0 && h.connections != 0 && plan.connections[0].sends == 0;

@@ -89,7 +89,7 @@ class _Reach(msgspec.Struct):
 
 class _Failure(msgspec.Struct):
     """Why there is no meeting, in place of what was to be said: a rank if it is of one, what happened, what helps.
-    Without any, what more descriptors come with."""
+    With no reason it says nothing: more descriptors come with it."""
 
     failed: tuple[int | None, str, str | None] | None = None
 
@@ -274,7 +274,10 @@ def _host(here: Place, hello: _Hello, timeout: float, spent: float, watched: Map
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.setblocking(False)
         try:
-            listener.bind(_address(here))
+            try:
+                listener.bind(_address(here))
+            except OSError as error:
+                raise _meant(here, timeout, error) from error
             listener.listen(here.size)
             _ring(here)
             created = _created(here)  # while others are on their way

@@ -200,8 +200,10 @@ class PreparedCall(_native.PreparedCall):
     def _check(self, x: Argument, out: Argument, background: bool) -> None:
         """Refuse a call on arguments that are not as it was prepared."""
         self._endpoint.alive()
-        with self._endpoint.refusing(background):
+        try:
             self._compare(x, out)
+        except Exception as error:
+            self._endpoint.refuse(error, background)
 
     def _compare(self, x: Argument, out: Argument) -> None:
         expected = self._bound.operands
