@@ -31,8 +31,8 @@ constexpr u64 kCallsBetweenProbes = 5;  // about so many
 // calls that come in every so many have their turn, too.
 inline bool looks_again(u64 call) { return u32(call * 0x9e3779b9) < ~u32(0) / kCallsBetweenProbes; }
 
-// A number that depends on an address. A rank that looked at equal distances, in buffers one after another, found one in
-// a cache that was in none, on a Zen 5, as if a prefetcher had learned where it looks (benchmarks/results/before.md).
+// A number that depends on an address. A rank that looked at equal distances in buffers one after another, all in no
+// cache, found one near on a Zen 5, as if a prefetcher had learned where it looks (benchmarks/results/processors.md).
 constexpr u64 scattered(u64 address) {
     constexpr u64 odd = 0x9e3779b97f4a7c15;
     const u64 product = address * odd;

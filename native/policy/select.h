@@ -97,8 +97,9 @@ inline u64 least_attached(const PlanHeader& plan, bool far, bool huge, bool crow
                       : plan.one_way != 0   ? tuned.attached_one_way_bytes
                       : plan.exchanges != 0 ? tuned.attached_exchange_bytes
                                             : tuned.attached_bytes;
-    const bool any_pages = huge || (apart && plan.one_way != 0 && !crowded);
-    return any_pages ? least : std::max(least, tuned.attached_small_pages_bytes);
+    const bool own_caches = apart && plan.one_way != 0 && !crowded;
+    const u64 small = own_caches ? tuned.attached_small_pages_apart_bytes : tuned.attached_small_pages_bytes;
+    return huge ? least : std::max(least, small);
 }
 
 // The bytes that a call touches on all ranks (YHCCL, section 4: the working set), if each has the buffers that this one

@@ -1,6 +1,9 @@
 #include "policy/tunables.h"
 
 #include <stdexcept>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "core/interpreter.h"
 #include "device/kernels.h"
@@ -16,6 +19,10 @@ namespace hocket {
 static u64 of_this_processor(Default value) {
 #if defined(__x86_64__)
     if (__builtin_cpu_is("intel")) return value.intel;
+    u32 about = 0, unused = 0;
+    __get_cpuid(1, &about, &unused, &unused, &unused);
+    const u32 family = (about >> 8 & 0xf) + (about >> 20 & 0xff);
+    if (__builtin_cpu_is("amd") && family >= 0x1a) return value.zen5;
 #endif
     return value.zen;
 }

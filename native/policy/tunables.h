@@ -26,11 +26,13 @@ constexpr Unit kCount{"", 0, 1 << 10}, kNanoseconds{"nanoseconds", 0, u64(1) << 
 // same on all ranks too.
 enum class Scope { kCommon, kLocal, kFixed };
 
-// A default, where it differs by the processor that it is for. Those that are not Intel's are taken to be like Zen.
+// A default, where it differs by the processor that it is for. Those that are not Intel's are taken to be like Zen;
+// `zen5` counts from that generation on.
 struct Default {
-    u64 zen, intel;
-    explicit constexpr Default(u64 every) : zen(every), intel(every) {}
-    constexpr Default(u64 zen, u64 intel) : zen(zen), intel(intel) {}
+    u64 zen, intel, zen5;
+    explicit constexpr Default(u64 every) : Default(every, every) {}
+    constexpr Default(u64 zen, u64 intel) : Default(zen, intel, zen) {}
+    constexpr Default(u64 zen, u64 intel, u64 zen5) : zen(zen), intel(intel), zen5(zen5) {}
 };
 
 // Those that can be set, here with Zen's defaults: `tunables_with` has this processor's. Whoever uses one reads its

@@ -360,7 +360,8 @@ void Communicator::offer(CallState& state) {
     };
     const bool can_offer = is_long_enough(true) && zero_copy_.reachable(state.plan, offered);
     const bool in_small_pages = can_offer && !is_long_enough(false) && !zero_copy_.in_huge_pages(state.plan, offered);
-    if (!can_offer || (in_small_pages && state.plan.header().exchanges == 0)) {
+    const bool offers = can_offer && (!in_small_pages || state.plan.header().exchanges != 0);
+    if (!offers || !zero_copy_.is_accessible()) {  // asked last: that is a system call
         state.told = {};
         return;
     }

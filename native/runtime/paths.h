@@ -136,8 +136,9 @@ class ZeroCopyPath {
     // with the call, and access what lies there.
     Outcome withdraw(Outcome outcome, const BufferDescription& told) const;
 
-    // By cross-memory attach: whether others can access this rank's buffers.
+    // By cross-memory attach: whether others can access this rank's buffers, if its process is open to them.
     bool reachable(Plan& plan, const Candidate& offered) const;
+    bool is_accessible() const { return memory_.is_accessible(); }
     // Whether those that others access are known to lie in huge pages; after `reachable`, which notes them.
     bool in_huge_pages(Plan& plan, const Candidate& offered) const;
     // Since when this rank knows where private memory lies that it is to access; none where there is nothing to access.

@@ -118,6 +118,7 @@ TEST(offered_where_cores_are_apart) {
         mine.tunables.apart_ticks = 7;
         mine.tunables.apart_message_bytes = 128;
         mine.tunables.attached_small_pages_bytes = kNeverBytes;
+        mine.tunables.attached_small_pages_apart_bytes = 0;
         mine.tunables.attached_one_way_bytes = kElements * sizeof(int);
         mine.is_far = [](const char*, u64 near) { return near == 7 && cores_apart; };
         Communicator communicator(rank, kRanks, memory, {}, mine);

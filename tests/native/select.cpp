@@ -151,12 +151,13 @@ TEST(what_is_stored_past) {
 // ranks share cores or their cores no cache.
 TEST(what_is_attached) {
     PlanHeader plan = header(0);
-    const Tunables tuned{.attached_bytes = 5,
-                         .attached_exchange_bytes = 4,
-                         .attached_one_way_bytes = 3,
-                         .attached_far_bytes = 7,
-                         .attached_far_apart_bytes = 9,
-                         .attached_small_pages_bytes = 6};
+    Tunables tuned{.attached_bytes = 5,
+                   .attached_exchange_bytes = 4,
+                   .attached_one_way_bytes = 3,
+                   .attached_far_bytes = 7,
+                   .attached_far_apart_bytes = 9,
+                   .attached_small_pages_bytes = 6,
+                   .attached_small_pages_apart_bytes = 0};
     const auto least = [&](bool far, bool huge, bool crowded = false, bool apart = false) {
         return least_attached(plan, far, huge, crowded, apart, tuned);
     };
@@ -171,6 +172,10 @@ TEST(what_is_attached) {
     for (const bool huge : {false, true})
         CHECK(least(false, huge, false, true) == 3 && least(true, huge, false, true) == 9);
     CHECK(least(false, true, true, true) == 3 && least(false, false, true, true) == 6);
+    tuned.attached_small_pages_apart_bytes = 8;
+    CHECK(least(false, true, false, true) == 3 && least(false, false, false, true) == 8);
+    CHECK(least(true, true, false, true) == 9 && least(true, false, false, true) == 9);
+    CHECK(least(false, false, true, true) == 6 && least(false, false) == 6);
     CHECK(least(false, true) == 3 && least(false, false) == 6);
     CHECK(least(true, true) == 7 && least(true, false) == 7);
     CHECK(least(false, true, true) == 3 && least(true, true, true) == kNeverBytes);
