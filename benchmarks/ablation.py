@@ -81,6 +81,23 @@ HEURISTICS = {
     "messages past the caches where cores share none": Heuristic(
         {"apart_ticks": NEVER}, least=4 << 10, most=4 << 20, kinds=("private",)
     ),
+    "but short ones through the caches": Heuristic(
+        {"apart_message_bytes": "4KB", "apart_combined_bytes": "4KB"}, least=8 << 10, most=32 << 10, kinds=("private",)
+    ),
+    "and longer ones that are combined": Heuristic(
+        {"apart_combined_bytes": "32KB"},
+        least=32 << 10,
+        most=2 << 20,
+        collectives=("all_reduce", "reduce_scatter", "reduce"),
+        kinds=("private",),
+    ),
+    "slots for private arrays in small pages where cores share none (else cross-memory attach)": Heuristic(
+        {"attached_small_pages_apart_bytes": "0"},
+        least=128 << 10,
+        most=2 << 20,  # from 4 MB on NumPy asks for huge pages
+        collectives=("broadcast",),
+        kinds=("private",),
+    ),
     "more slots than needed": Heuristic({"rotated_bytes": "0"}, least=8 << 10, most=4 << 20, kinds=("private",)),
     "slots bounded for each rank": Heuristic({"rank_slots_bytes": NEVER}, least=1 << 20, kinds=("private",)),
     "short tiles of a Reduce": Heuristic(

@@ -129,9 +129,9 @@ struct Room {
 constexpr u32 kMine = ~u32(0);  // an owner: what this rank can load and store itself
 
 // Sets of the destinations of a kernel call that can be stored non-temporally, bit d for the d-th: results that the
-// call does not touch again, and messages to ranks that are apart.
+// call does not touch again, and messages to ranks that are apart, which they copy or combine.
 struct Streamable {
-    u32 results, messages;
+    u32 results, copied, combined;
 };
 
 // What computes for a rank, and orders what its threads do:
@@ -318,11 +318,10 @@ template <Device D, Port<D> P> class Execution {
         return buffer.base + piece.offset;
     }
 
-    // The bit of a destination, in `Streamable`; 0 for what is no message to a rank that is apart. Of a multicast, the
-    // first reader decides for all.
-    u32 streamable_message(const D& device, const OperandRecord& operand, u32 destination) const {
-        if (operand.place != kSend || destination >= 32 || !device.is_apart(ends_[operand.end].peer)) return 0;
-        return u32(1) << destination;
+    // Adds a destination that is a message to a rank that is apart. Of a multicast, the first reader decides for all.
+    void add_message(const D& device, const OperandRecord& operand, u32 destination, Streamable& some) const {
+        if (operand.place != kSend || destination >= 32 || !device.is_apart(ends_[operand.end].peer)) return;
+        (plan_.connections[operand.end].combined ? some.combined : some.copied) |= u32(1) << destination;
     }
 
     // What of a step to do: in one round its message first, and what it stores for this rank later.
@@ -340,7 +339,8 @@ template <Device D, Port<D> P> class Execution {
         u64 extent = 0;
         for (u32 j = 0; j < step.count; ++j) {
             u64 bytes = geometry_.tile;
-            u32 filled = 0, sources = 0, messages = 0;
+            u32 filled = 0, sources = 0;
+            Streamable some{part == kAll ? step.last : 0, 0, 0};
             for (u32 o = 0; o < used; ++o) {
                 const OperandRecord& operand = operands[o];
                 if (operand.place == kHere || (part == kLocal && operand.place == kSend)) continue;
@@ -350,7 +350,7 @@ template <Device D, Port<D> P> class Execution {
                     room.owners[filled] = theirs ? ends_[operand.end].peer : kMine;
                     attached = attached || theirs;
                 }
-                messages |= streamable_message(device, operand, filled - sources);
+                add_message(device, operand, filled - sources, some);
                 if (operand.place == kReceive || operand.place == kSend) {
                     pointers[filled++] = ends_[operand.end].data() + j * geometry_.tile;
                     continue;
@@ -369,9 +369,8 @@ template <Device D, Port<D> P> class Execution {
                     continue;
                 }
             }
-            pushed |= messages != 0;
-            device.reduce(pointers + sources, filled - sources, pointers, sources, bytes,
-                          {part == kAll ? step.last : 0, messages}, step.whole);
+            pushed |= (some.copied | some.combined) != 0;
+            device.reduce(pointers + sources, filled - sources, pointers, sources, bytes, some, step.whole);
         }
         if (pushed) device.drain();
         return extent;

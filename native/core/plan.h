@@ -49,9 +49,9 @@ constexpr u64 kLine = 2 * kCacheLine;  // neighbours are fetched in pairs
 // chunks one of its slots holds, 1 where they are direct, and where in the sender's eager area its message begins.
 // Where it is part of a multicast, `multicast` is one more than the number of that, and `reader` the number of the peer
 // or, receiving, of this rank among the readers. A sending end is followed by those of `more` further readers, of no
-// width: operands name the first.
+// width: operands name the first. `combined`: 1 if who receives its messages combines each with something else.
 #define HOCKET_PLAN_CONNECTION(X) \
-    X(peer) X(channel) X(sends) X(storage) X(width) X(place) X(multicast) X(reader) X(more)
+    X(peer) X(channel) X(sends) X(storage) X(width) X(place) X(multicast) X(reader) X(more) X(combined)
 
 // A multicast of any rank: messages that `source` sends a tile on `channel`, each to all readers at once.
 #define HOCKET_PLAN_MULTICAST(X) X(source) X(channel) X(messages)
@@ -81,7 +81,7 @@ struct MulticastRecord {
 #undef HOCKET_FIELD
 
 // Changes whenever the layout or its meaning does.
-constexpr u32 kPlanMagic = 0x686b0009;
+constexpr u32 kPlanMagic = 0x686b000a;
 
 constexpr u32 kMostReaders = 31;  // of a multicast
 

@@ -409,7 +409,8 @@ void Communicator::send_eagerly(CallState& state) {
     char* const output = call.input ? call.output : call.output + shift;
     Cpu cpu{candidate.kernel, control_.blocks(), rank(), false, false};
     cpu.others = apart();
-    cpu.apart_bytes = settings_.tunables.apart_message_bytes;
+    cpu.apart_copied_bytes = settings_.tunables.apart_message_bytes;
+    cpu.apart_combined_bytes = settings_.tunables.apart_combined_bytes;
     execution(state, candidate, input, output).send(cpu, state.plan.room(0, false));
     state.sent = cpu.moved;
     if (settings_.network != nullptr) state.eager_bytes = eager_.bytes(candidate);
@@ -555,7 +556,8 @@ template <class Event> Outcome Communicator::work(Run<Event>& run, u32 thread) {
                       .copies = copies,
                       .scale = scale(run.state),
                       .others = apart(),
-                      .apart_bytes = settings_.tunables.apart_message_bytes,
+                      .apart_copied_bytes = settings_.tunables.apart_message_bytes,
+                      .apart_combined_bytes = settings_.tunables.apart_combined_bytes,
                       .ahead_bytes = settings_.tunables.prefetch_ahead_bytes,
                       .copy_ahead_bytes = run.copy_ahead_bytes};
         if constexpr (std::is_null_pointer_v<Event>) return cpu;

@@ -18,7 +18,8 @@ struct Cpu {
     CmaCopies* copies = nullptr;       // in a call with attached buffers
     const Scale* scale = nullptr;      // of an average, in the steps that are `whole`
     const Distance* others = nullptr;  // by rank, where some are apart
-    u64 apart_bytes = 0;               // of a message to one that is, from which on it is stored non-temporally
+    u64 apart_copied_bytes = 0;        // of a message to one that is, from which on it is stored non-temporally, if
+    u64 apart_combined_bytes = 0;      // that rank copies it, or combines it
     u64 ahead_bytes = 0;       // that kernels prefetch ahead in a call that `streams`: its buffers are in no cache
     u64 copy_ahead_bytes = 0;  // that long copies prefetch what they store to; 0: memcpy copies
     Traffic moved{};           // by the kernel calls so far
@@ -26,7 +27,8 @@ struct Cpu {
     void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Streamable some, bool whole) {
         moved.loaded += k * bytes;
         moved.stored += m * bytes;
-        const u32 streamed = (streams ? some.results : 0) | (bytes >= apart_bytes ? some.messages : 0);
+        const u32 streamed = (streams ? some.results : 0) | (bytes >= apart_copied_bytes ? some.copied : 0) |
+                             (bytes >= apart_combined_bytes ? some.combined : 0);
         kernel(dsts, m, srcs, k, bytes,
                {streamed, streams ? ahead_bytes : 0, copy_ahead_bytes, whole ? scale : nullptr});
     }

@@ -6,7 +6,7 @@ from typing import Generic, Literal, TypeVar
 import numpy
 import numpy.typing
 
-PLAN_MAGIC: int = 1751842825
+PLAN_MAGIC: int = 1751842826
 
 PLAN_LAYOUT: dict[str, tuple[str, ...]]
 

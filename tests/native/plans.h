@@ -75,7 +75,7 @@ class Writer {
         connections_.back().multicast = 1;
         connections_.back().more = u32(readers.size()) - 1;
         for (u32 reader = 1; reader < readers.size(); ++reader)
-            connections_.push_back({readers[reader], channel_, 1, kSlots, 0, 0, 1, reader, 0});
+            connections_.push_back({readers[reader], channel_, 1, kSlots, 0, 0, 1, reader, 0, 0});
     }
 
     std::vector<u32> words() {
@@ -114,7 +114,7 @@ class Writer {
                 connections_[number].sends != sends))
             ++number;
         if (number == connections_.size())
-            connections_.push_back({peer, channel, sends, storage, lent ? 0u : 1u, 0, 0, 0, 0});
+            connections_.push_back({peer, channel, sends, storage, lent ? 0u : 1u, 0, 0, 0, 0, 0});
         operands_.push_back({operand.place, number, 0, there ? operand.chunk : 0, there});
     }
 

@@ -217,16 +217,17 @@ TEST(non_temporal_stores) {
     RankBlock nobody{};
     for (const u64 least : {u64(1), u64(64), u64(65)}) {
         Cpu cpu{spy, &nobody, 0, false, false};
-        cpu.apart_bytes = least;
-        cpu.reduce(nullptr, 3, nullptr, 1, 64, {1, 6}, false);
-        CHECK(spied.last == (least <= 64 ? 6 : 0));
+        cpu.apart_copied_bytes = least;
+        cpu.apart_combined_bytes = 129 - least;
+        cpu.reduce(nullptr, 3, nullptr, 1, 64, {1, 2, 4}, false);
+        CHECK(spied.last == (least <= 64 ? 2u : 0u) + (129 - least <= 64 ? 4u : 0u));
     }
     for (const u32 last : {0u, 1u, 3u, ~0u})
         for (const bool streams : {false, true}) {
             Cpu cpu{spy, &nobody, 0, false, streams};
             cpu.ahead_bytes = 4096;
             cpu.copy_ahead_bytes = 2048;
-            cpu.reduce(nullptr, 2, nullptr, 1, 64, {last, 0}, false);
+            cpu.reduce(nullptr, 2, nullptr, 1, 64, {last, 0, 0}, false);
             CHECK(spied.last == (streams ? last : 0));
             CHECK(spied.ahead == (streams ? 4096 : 0));
             CHECK(spied.stored_ahead == 2048);
@@ -235,18 +236,20 @@ TEST(non_temporal_stores) {
 
 // Notes which messages may be stored non-temporally, and how often that is drained.
 struct Noting : Cpu {
-    u32 far_peer, messages = 0, drained = 0;
+    u32 far_peer, copied = 0, combined = 0, drained = 0;
 
     bool is_apart(u32 peer) const { return peer == far_peer; }
     void reduce(char* const* dsts, u32 m, char* const* srcs, u32 k, u64 bytes, Streamable some, bool whole) {
-        CHECK(some.messages == 0 || some.messages == u32(1) << (m - 1));  // a message is the last destination
-        messages += some.messages != 0;
+        const u32 messages = some.copied | some.combined;
+        CHECK(messages == 0 || messages == u32(1) << (m - 1));  // a message is the last destination
+        copied += some.copied != 0;
+        combined += some.combined != 0;
         Cpu::reduce(dsts, m, srcs, k, bytes, some, whole);
     }
     void drain() { ++drained; }
 };
 
-// They are those to ranks that are apart, and each is drained before it is published.
+// They are those to ranks that are apart, by what these do with them, and each is drained before it is published.
 TEST(messages_to_ranks_apart) {
     const std::vector<u32> words = ring(0, 3, 2, true);
     PlanView view{};
@@ -265,14 +268,19 @@ TEST(messages_to_ranks_apart) {
     CHECK(sent > 1);
     RankBlock nobody{};
     std::vector<Cursor> cursors(view.header->blocks);
-    for (const u32 peer : {1u, 2u}) {  // it sends to the first alone
+    std::vector<ConnectionRecord> connections(view.connections, view.connections + view.header->connections);
+    view.connections = connections.data();
+    for (const auto& [peer, combined] : {std::pair(1u, 0u), std::pair(1u, 1u), std::pair(2u, 0u)}) {
+        for (ConnectionRecord& connection : connections) connection.combined = combined;
         Execution<Noting, Fifo<Noting>> execution(view, geometry, buffers, nullptr, cursors.data(), ends.data(),
                                                   Rounds::kTwo);
         Noting device{{kernels().types[type_code("uint8")].reduce[0], &nobody, 0, false, false}, peer};
         char* pointers[8];
         while (execution.advance(device, {pointers, nullptr}, 0, view.header->blocks) != Progress::kDone) {
         }
-        CHECK(device.messages == (peer == 1 ? sent : 0) && device.drained == device.messages);
+        const u32 found = peer == 1 ? sent : 0;  // it sends to no other
+        CHECK(device.combined == combined * found && device.copied == found - device.combined);
+        CHECK(device.drained == found);
     }
 }
 

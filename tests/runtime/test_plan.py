@@ -317,6 +317,20 @@ def test_which_way_messages_go() -> None:
     assert tables(tree.broadcast(4).compile(), 0)["header"][0]["one_way"] == 0
 
 
+def test_what_receivers_do_with_messages() -> None:
+    """A Reduce combines all that is sent, a Broadcast nothing, and a ring's AllReduce what comes in its first half."""
+    cases = (tree.reduce(4), {1}), (tree.broadcast(4), {0}), (ring.all_reduce(3), {0}), (ring.reduce_scatter(3), {1})
+    for program, combined in cases:
+        schedule = program.compile()
+        found = {
+            c["combined"] for rank in range(schedule.collective.size) for c in tables(schedule, rank)["connection"]
+        }
+        assert found == combined, program.name
+    both = choose(Call("all_reduce", 2, 1 << 20)).compile()
+    found = [{(c["channel"], c["combined"]) for c in tables(both, rank)["connection"]} for rank in range(2)]
+    assert found == [{(0, 1), (1, 0)}] * 2, "sums of blocks go to all on another channel"
+
+
 def test_two_rounds() -> None:
     """All that is called by name with arrays in reach; not where a rank passes on what it learns of."""
     for name in NAMED:

@@ -98,6 +98,8 @@ class _Whole:
         connections = self._widths.keys() | self._storage.keys()
         sources, targets = ({connection[end] for connection in connections} for end in (0, 1))
         self._one_way = not schedule.collective.reduces() and sources.isdisjoint(targets)  # no rank does both
+        copied = [(rank, step.srcs[0]) for rank, _, _, step in schedule.steps() if len(step.srcs) == 1]
+        self._combined = connections - {(s.peer, rank, s.channel) for rank, s in copied if isinstance(s, Receive)}
         self._averages = schedule.collective.averages()
         self._whole_sums = whole_sums(schedule, order) if self._averages else frozenset()
         self._readers = {
@@ -213,6 +215,7 @@ class _Whole:
             "place": 0 if self._round is None else self._round.places[connection],
             "multicast": multicast + 1,
             "reader": reader,
+            "combined": int(connection in self._combined),
             "more": len(self._multicasts[multicast].readers) - 1 if sends and multicast >= 0 and not reader else 0,
         }
 
