@@ -318,7 +318,7 @@ def test_which_way_messages_go() -> None:
 
 
 def test_what_receivers_do_with_messages() -> None:
-    """A Reduce combines all that is sent, a Broadcast nothing, and a ring's AllReduce what comes in its first half."""
+    """A Reduce combines all that is sent, a Broadcast nothing, and a ring's AllReduce not all on any connection."""
     cases = (tree.reduce(4), {1}), (tree.broadcast(4), {0}), (ring.all_reduce(3), {0}), (ring.reduce_scatter(3), {1})
     for program, combined in cases:
         schedule = program.compile()
