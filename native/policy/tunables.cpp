@@ -16,20 +16,21 @@
 
 namespace hocket {
 
-static u64 of_this_processor(Default value) {
+static u64 Default::* this_processor() {
 #if defined(__x86_64__)
-    if (__builtin_cpu_is("intel")) return value.intel;
+    if (__builtin_cpu_is("intel")) return &Default::intel;
     u32 about = 0, unused = 0;
     __get_cpuid(1, &about, &unused, &unused, &unused);
     const u32 family = (about >> 8 & 0xf) + (about >> 20 & 0xff);
-    if (__builtin_cpu_is("amd") && family >= 0x1a) return value.zen5;
+    if (__builtin_cpu_is("amd") && family >= 0x1a) return &Default::zen5;
 #endif
-    return value.zen;
+    return &Default::zen;
 }
 
 std::span<const Tunable> tunables() {
+    static const auto mine = this_processor();
 #define HOCKET_TUNABLE(name, unit, scope, value, source, reason) \
-    {#name, &unit, Scope::scope, of_this_processor(value), &Tunables::name, source, reason},
+    {#name, &unit, Scope::scope, (value).*mine, &Tunables::name, source, reason},
 #define HOCKET_FIXED(name, unit, value, source, reason) {#name, &unit, Scope::kFixed, value, nullptr, source, reason},
     static const Tunable rows[] = {
 #include "policy/tunables.def"

@@ -39,7 +39,7 @@ Array = NDArray[np.generic]
 Result = TypeVar("Result")
 
 LARGE = 140_000  # elements: more than a call begins to reach for
-ANYWHERE = f"attached_small_pages_bytes=0,near_ticks={NEVER}"
+ANYWHERE = f"attached_small_pages_bytes=0,attached_small_pages_apart_bytes=0,near_ticks={NEVER}"
 """Wherever arrays lie: in a cache or in none, in huge pages or in others."""
 
 
@@ -285,7 +285,7 @@ def test_arrays_in_huge_pages_are_attached_to(monkeypatch: pytest.MonkeyPatch) -
         pytest.skip("the kernel gives no huge pages, or does not say where it does")
     monkeypatch.delenv("HOCKET_REACH")
     least = f"attached_one_way_bytes=1MB,attached_exchange_bytes=1MB,attached_small_pages_bytes={NEVER}"
-    monkeypatch.setenv("HOCKET_TUNABLES", f"{least},near_ticks={NEVER}")
+    monkeypatch.setenv("HOCKET_TUNABLES", f"{least},attached_small_pages_apart_bytes={NEVER},near_ticks={NEVER}")
     huge, _ = ADVICE
     expected = {pages: [pages == (huge, huge)] * 2 for pages in itertools.product(ADVICE, repeat=2)}
     assert hocket.spawn(by_pages, 2) == [expected] * 2

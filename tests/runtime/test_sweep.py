@@ -26,7 +26,7 @@ def test_a_sample(ranks: int) -> None:
     "variables",
     [
         pytest.param({"HOCKET_CACHE_BYTES": "0"}, id="results"),
-        pytest.param({"HOCKET_TUNABLES": "apart_ticks=1,apart_message_bytes=1"}, id="messages"),
+        pytest.param({"HOCKET_TUNABLES": "apart_ticks=1,apart_message_bytes=1,apart_combined_bytes=1"}, id="messages"),
         pytest.param({"HOCKET_CACHE_BYTES": "0", "HOCKET_TUNABLES": "prefetch_ahead_bytes=256"}, id="prefetched"),
     ],
 )
